@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import Problem
 from stream_svt.monitor.released import EventType
 from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
 from stream_svt.settings.document import Document, KeyPath, read
 from stream_svt.settings.environment import apply_environment
-from stream_svt.settings.fields import Duration, Name, Text, TopicName, one_of, whole
+from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.messages import did_you_mean, quote
-from stream_svt.settings.sections import KafkaConfig, section
+from stream_svt.settings.sections import KafkaConfig
 from stream_svt.settings.validation import Strict, check
 
 TYPE_WORDS: Mapping[str, EventType] = {
@@ -137,7 +137,7 @@ class AlertmanagerConfig(_Part):
         {}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL.pattern}$"}}
     )
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
-    one_per: Annotated[Literal["series", "event"], BeforeValidator(one_of(["series", "event"]))] = "series"
+    one_per: Literal["series", "event"] = "series"
     """series: tops of one series are one alert, renewed by each. event: each is its own. Default series."""
     generator_url: Link | None = None
     """Link of each alert; may hold {application}, {dataset}, {monitor}, {series}. Default: none."""
@@ -187,7 +187,7 @@ class DestinationConfig(_Part):
     """Patterns of monitor names with * and ?. Default: all, ["*"]."""
     datasets: Patterns = ("*",)
     """Patterns of dataset names with * and ?. Default: all, ["*"]."""
-    on_refused: Annotated[Literal["stop", "park"], BeforeValidator(one_of(["stop", "park"]))] = "stop"
+    on_refused: Literal["stop", "park"] = "stop"
     """An event that is never taken: stop, so that somebody looks, or park it on park_topic and go on. Default stop."""
     timeout: Duration = 10_000
     """Longest time for one request. Default 10s."""
@@ -308,15 +308,9 @@ def parse_forward_config(
     """
     document = read(text, source)
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
+    file = check(document, ForwardDocument)
     files = SecretFiles(document, directory)
-    # First by itself, so that its secrets are looked at however wrong the rest is.
-    kafka = section(document, "kafka", KafkaConfig)
-    password = files.password(kafka) if kafka else None
-    ca_file = files.authorities(kafka) if kafka else None
-    file = check(document, ForwardDocument, ())
-    if file is None:
-        document.finish()
-        raise ConfigError([], source)  # pragma: no cover - what is None has been reported
+    password, ca_file = files.password(file.kafka), files.authorities(file.kafka)
     group = file.group or f"{file.topic}.forward"
     completed = _Completed(document, files, directory)
     destinations = tuple(

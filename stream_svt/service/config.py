@@ -14,22 +14,28 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.secret_files import SecretFiles, Secrets
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import SERVICE_KEYS, load_spec, parse_application, parse_name
-from stream_svt.settings.declarations import ReadNames
+from stream_svt.settings.application_document import application_of, load_spec
+from stream_svt.settings.declarations import ReadNames, lines_of
 from stream_svt.settings.document import read, without
 from stream_svt.settings.environment import apply_environment
-from stream_svt.settings.messages import quote
 from stream_svt.settings.sections import (
     SECTIONS,
+    SERVICE_KEYS,
+    CommitConfig,
+    ConfigDocument,
+    ControlConfig,
     KafkaConfig,
-    Sections,
-    check_sections,
+    SealingConfig,
+    ServiceDocument,
+    TopicsConfig,
+    WebConfig,
     section_notes,
 )
+from stream_svt.settings.validation import check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Sections, Secrets):
+class Config(Secrets):
     """Everything the service was told, checked.
 
     Attributes:
@@ -38,6 +44,12 @@ class Config(Sections, Secrets):
         source: Name of the file.
     """
 
+    kafka: KafkaConfig
+    topics: TopicsConfig
+    sealing: SealingConfig
+    control: ControlConfig
+    web: WebConfig
+    commit: CommitConfig
     spec: ApplicationSpec
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
@@ -95,13 +107,10 @@ def bundle_of(path: Path) -> Bundle:
     names = _names_in(path.parent)
     listed = [each.get("file") for each in document.data.get("datasets") or () if isinstance(each, dict)]
     wanted = [name for name in (document.data.get("carried_over"), *listed) if isinstance(name, str)]
-    files = {}
-    for name in wanted:
-        try:
-            files[name] = "\n".join(names(name)) + "\n"
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise ConfigError([Problem(0, "", f"cannot read {quote(name)}: {reason}")], str(path)) from None
+    try:
+        files = {name: "".join(f"{line}\n" for line in lines_of(name, names)) for name in wanted}
+    except ValueError as error:
+        raise ConfigError([Problem(0, "", str(error))], str(path)) from None
     return Bundle(without(text, SERVICE_KEYS), files)
 
 
@@ -149,17 +158,19 @@ def parse_config(
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     if is_whole:
-        spec = parse_application(document, _names_in(directory))
+        whole = check(document, ConfigDocument)
+        spec = application_of(document, whole, _names_in(directory))
+        found: ServiceDocument = whole
     else:
-        name = parse_name(document)
-        spec = None if name is None else ApplicationSpec(name, (), ())
-    sections = check_sections(document, spec)
+        for key in ConfigDocument.model_fields.keys() - ServiceDocument.model_fields.keys():
+            document.data.pop(key, None)
+        found = check(document, ServiceDocument)
+        spec = ApplicationSpec(found.application, (), ())
     files = SecretFiles(document, directory)
-    secrets = files.all_of(sections)
-    if spec is None:  # pragma: no cover - the reason was reported
-        raise ConfigError([], source)
-    notes = sorted([*spec.notes, *files.notes, *section_notes(document, sections)])
-    return Config(spec=spec, **vars(sections), **vars(secrets), notes=tuple(notes), source=source)
+    secrets = files.all_of(found)
+    notes = sorted([*spec.notes, *files.notes, *section_notes(document, found)])
+    sections = {key: getattr(found, key) for key in SERVICE_KEYS}
+    return Config(spec=spec, **sections, **vars(secrets), notes=tuple(notes), source=source)
 
 
 def _names_in(directory: Path) -> ReadNames:

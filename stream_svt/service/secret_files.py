@@ -16,7 +16,7 @@ from stream_svt.errors import Problem
 from stream_svt.service.signatures import KEY_BYTES, VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings.document import Document, KeyPath
 from stream_svt.settings.messages import quote
-from stream_svt.settings.sections import ControlConfig, KafkaConfig, SealingConfig, Sections
+from stream_svt.settings.sections import ControlConfig, KafkaConfig, SealingConfig, ServiceDocument
 
 KEY_COMMAND_SECONDS = 10
 """How long a command that prints a key may take."""
@@ -54,7 +54,7 @@ class SecretFiles:
         self._directory = directory
         self.notes: list[Problem] = []
 
-    def all_of(self, sections: Sections) -> Secrets:
+    def all_of(self, sections: ServiceDocument) -> Secrets:
         """Return everything that the sections name.
 
         Raises:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
 
 import msgspec
 
 from stream_svt.privacy.loss import Kind, as_text, exact, to_loss, to_units
 from stream_svt.settings.changes import Declared
+from stream_svt.settings.datasets import DatasetSpec, is_over, period_end
+from stream_svt.settings.messages import quote
 
 FORMAT = 1
 DIGEST_LETTERS = 16
@@ -90,32 +91,48 @@ class Carried:
             topic: _Topic(str(declared.sensitivity), not declared.general)
             for topic, declared in sorted(self.topics.items())
         }
-        head = _Head(
-            FORMAT,
-            self.application,
-            self.cluster,
-            self.alerts,
-            self.successor,
-            self.complete,
-            topics,
-            dict(sorted(self.watermarks.items())),
-            len(self.datasets),
-        )
+        whose = (self.application, self.cluster, self.alerts, self.successor, self.complete)
+        head = _Head(FORMAT, *whose, topics, dict(sorted(self.watermarks.items())), len(self.datasets))
         yield msgspec.json.encode(head).decode()
-        for name, balance in sorted(self.datasets.items()):
-            amounts = (
-                as_text(units, balance.kind) for units in (balance.declared, balance.limit, balance.spent)
-            )
-            line = _Line(name, balance.unit, balance.kind.measure, *amounts)
-            yield msgspec.json.encode(line).decode()
+        for name, one in sorted(self.datasets.items()):
+            amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
+            yield msgspec.json.encode(_Line(name, one.unit, one.kind.measure, *amounts)).decode()
 
     @property
     def digest(self) -> str:
         """Short digest of the content: the state of every shard of the successor names it."""
-        found = hashlib.sha256()
-        for line in self.lines():
-            found.update(line.encode() + b"\n")
-        return found.hexdigest()[:DIGEST_LETTERS]
+        content = "".join(f"{line}\n" for line in self.lines())
+        return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LETTERS]
+
+    def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
+        """Return why a dataset cannot be declared so, such as that nobody knows what was spent of it; "" if it can."""
+        name, before = f"dataset {quote(dataset.name)}", repr(self.application)
+        if is_over(dataset.name, self.watermarks):
+            began = f"had begun when {before} was closed: nobody opens it again"
+            return "" if dataset.pattern else f"{name} has the name of a period that {began}"
+        if dataset.pattern:
+            return ""
+        if (known := self.datasets.get(dataset.name)) is None:
+            missing = (
+                f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows"
+            )
+            remedy = "what was spent of it. Write new: true where it was never declared there"
+            return "" if self.complete or new else f"{missing} {remedy}"
+        if new:
+            return f"{name} is not new: {before} had it"
+        if dataset.unit != known.unit:
+            return f"{name} had the privacy unit {quote(known.unit)}: write that"
+        if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
+            limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
+            return f"{name} had the limit {limit}, of which it spent a part: write that"
+        return ""
+
+    def begun_again(self, pattern: str) -> str:
+        """Return what of the past a generator of a pattern would begin anew; "" if nothing."""
+        for name, balance in self.datasets.items():
+            if balance.spent and period_end(pattern, name) and not is_over(name, self.watermarks):
+                return f"{self.application!r} spent on dataset {quote(name)}, which this would begin anew"
+        return ""
 
 
 def parse(lines: Sequence[str]) -> Carried:
@@ -131,29 +148,23 @@ def parse(lines: Sequence[str]) -> Carried:
         head = msgspec.json.decode(found[0], type=_Head)
         if head.carry_over != FORMAT:
             raise ValueError(f"line 1: it has format {head.carry_over}, this version reads {FORMAT}")
-        topics = {
-            topic: Declared(_sensitivity(declared.sensitivity), not declared.monotonic)
-            for topic, declared in head.topics.items()
-        }
     except msgspec.DecodeError as error:
         raise ValueError(f"line 1: {error}: 'stream-svt carry-over' writes it") from None
     if len(found) - 1 != head.datasets:
         raise ValueError(
             f"it has {len(found) - 1} datasets and says {head.datasets}: lines are missing, or were added"
         )
+    topics = {
+        topic: Declared(exact(declared.sensitivity), not declared.monotonic)
+        for topic, declared in head.topics.items()
+    }
+    if any(declared.sensitivity <= 0 for declared in topics.values()):
+        raise ValueError("line 1: a sensitivity is greater than 0")
     datasets = dict(_balances(found[1:]))
     if len(datasets) != head.datasets:
         raise ValueError("a dataset has two lines")
-    return Carried(
-        head.application,
-        head.cluster,
-        head.alerts,
-        head.successor,
-        head.complete,
-        topics,
-        datasets,
-        head.watermarks,
-    )
+    whose = (head.application, head.cluster, head.alerts, head.successor, head.complete)
+    return Carried(*whose, topics, datasets, head.watermarks)
 
 
 def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
@@ -161,14 +172,13 @@ def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
     for number, text in enumerate(lines, start=2):
         try:
             line = decoder.decode(text)
-            kind = _KINDS[line.measure]
+            if (kind := _KINDS.get(line.measure)) is None:
+                raise ValueError(f"unknown measure {line.measure!r}")
             declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
-        except KeyError:
-            raise ValueError(f"line {number}: unknown measure {line.measure!r}") from None
+            if not (0 <= spent <= limit and 0 < declared <= limit):
+                raise ValueError("expected 0 <= spent <= limit and 0 < declared <= limit")
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        if not (0 <= spent <= limit and 0 < declared <= limit):
-            raise ValueError(f"line {number}: expected 0 <= spent <= limit and 0 < declared <= limit")
         yield line.name, Balance(line.unit, kind, declared, limit, spent)
 
 
@@ -180,10 +190,3 @@ def _units(text: str, kind: Kind) -> int:
     if to_loss(units, kind) != amount:
         raise ValueError(f"{text} has more digits than a ledger keeps")
     return units
-
-
-def _sensitivity(text: str) -> Fraction:
-    found = exact(text)
-    if found <= 0:
-        raise ValueError(f"line 1: a sensitivity is greater than 0, found {text}")
-    return found

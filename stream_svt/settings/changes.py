@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -20,40 +19,21 @@ class TakesEffect(StrEnum):
     NEVER = "never"
 
 
-_TAKES_EFFECT: Mapping[str, TakesEffect] = {
-    **dict.fromkeys(("name", "topic"), TakesEffect.NEVER),
-    **dict.fromkeys(
-        (
-            "datasets",
-            "threshold",
-            "append",
-            "mute",
-            "max_mutes",
-            "on_halt",
-            "resample_every",
-            "reserve",
-            "beta",
-        ),
-        TakesEffect.NOW,
-    ),
-    **dict.fromkeys(
-        (
-            "form",
-            "epsilon",
-            "cutoff",
-            "sensitivity",
-            "monotonic",
-            "granularity",
-            "bounds",
-            "query_noise",
-            "threshold_noise",
-            "split",
-            "correction",
-            "expected_queries",
-        ),
-        TakesEffect.NEXT_RUN,
-    ),
-}
+_NEVER = frozenset({"name", "topic"})
+_NOW = frozenset(
+    {
+        "datasets",
+        "threshold",
+        "append",
+        "mute",
+        "max_mutes",
+        "on_halt",
+        "resample_every",
+        "reserve",
+        "beta",
+    }
+)
+"""Fields that bear on no open run; any other field waits for the next one."""
 
 
 def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]:
@@ -62,11 +42,12 @@ def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]
     A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
     the offsets of the topic they began on. Caps and pace of `append` change at once; another form of it is refused.
     """
-    return {
-        MonitorSpec.model_fields[name].alias or name: kind
-        for name, kind in _TAKES_EFFECT.items()
-        if getattr(old, name) != getattr(new, name)
-    }
+    changed = {}
+    for name, info in MonitorSpec.model_fields.items():
+        if getattr(old, name) != getattr(new, name):
+            kind = TakesEffect.NOW if name in _NOW else TakesEffect.NEXT_RUN
+            changed[info.alias or name] = TakesEffect.NEVER if name in _NEVER else kind
+    return changed
 
 
 @dataclass(frozen=True, slots=True)

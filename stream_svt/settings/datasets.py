@@ -60,33 +60,25 @@ class DatasetSpec:
 
 
 NAME_SLOT = "{name}"
-
-
-_PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
-
+PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
 
 _YEAR = "(?P<year>[0-9]{4})"
-
-
 _WRITTEN = {
     "{iso_week}": _YEAR + "-w(?P<week>[0-9]{2})",
     "{date}": _YEAR + "-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
     NAME_SLOT: ".+",
 }
 
-
 DAY_MS = 86_400_000
-
-
 _FIRST_MONDAY_MS = 4 * DAY_MS
-
 
 Watermarks = Mapping[str, int]
 """By pattern of a generator, the end of the last period that is over, in UTC milliseconds."""
 
 
-def _slot(pattern: str) -> str:
-    return next(slot for slot in _PERIODS if slot in pattern)
+def period_slot(pattern: str) -> str:
+    """Return which period stands in a generator's pattern."""
+    return next(slot for slot in PERIODS if slot in pattern)
 
 
 @cache
@@ -108,7 +100,7 @@ def period_end(pattern: str, name: str) -> int | None:
             first = date.fromisocalendar(part["year"], part["week"], 1)
         else:
             first = date(part["year"], part["month"], part["day"])
-        return midnight_ms(first + _PERIODS[_slot(pattern)])
+        return midnight_ms(first + PERIODS[period_slot(pattern)])
     except (ValueError, OverflowError):
         return None
 
@@ -125,7 +117,7 @@ def begun_by(pattern: str, ms: int) -> int:
 
 
 def _length_ms(pattern: str) -> int:
-    return _PERIODS[_slot(pattern)] // timedelta(milliseconds=1)
+    return PERIODS[period_slot(pattern)] // timedelta(milliseconds=1)
 
 
 def is_over(name: str, watermarks: Watermarks) -> bool:

@@ -1,8 +1,4 @@
-"""The key `datasets` of the file: names, lists, files and generators.
-
-Datasets are declared, never created by a message: a dataset that exists only because of what the data holds
-would itself be an output without a charge.
-"""
+"""Datasets as they are declared in a file: by name, in a file of names, or by a generator of periods."""
 
 from __future__ import annotations
 
@@ -12,7 +8,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from stream_svt.settings.datasets import _PERIODS, MAX_DATASETS, NAME_SLOT, DatasetSpec, Generator, _slot
+from stream_svt.settings.datasets import (
+    MAX_DATASETS,
+    NAME_SLOT,
+    PERIODS,
+    DatasetSpec,
+    Generator,
+    period_slot,
+)
 from stream_svt.settings.fields import (
     DatasetName,
     Day,
@@ -27,19 +30,23 @@ from stream_svt.settings.messages import quote
 from stream_svt.settings.validation import Strict, several
 
 ReadNames = Callable[[str], Sequence[str]]
-"""Returns the lines of a file of dataset names; raises OSError or UnicodeDecodeError."""
-
+"""Returns the lines of a file that a configuration names; raises OSError or UnicodeDecodeError."""
 
 _FORMS = ("name", "names", "file", "generate")
 
 
 def _generator(value: object) -> str:
-    if not isinstance(value, str) or sum(value.count(slot) for slot in _PERIODS) != 1:
-        raise ValueError(f"expected a name with one of {' or '.join(_PERIODS)} in it, found {quote(value)}")
+    if not isinstance(value, str) or sum(value.count(slot) for slot in PERIODS) != 1:
+        raise ValueError(f"expected a name with one of {' or '.join(PERIODS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
         raise ValueError(f"expected {NAME_SLOT} once at most, found {quote(value)}")
-    dataset_name(value.replace(_slot(value), "2026").replace(NAME_SLOT, "name"))
+    _longest(value, "name")
     return value
+
+
+def _longest(pattern: str, name: str) -> str:
+    """Return a name that a generator makes; ValueError where it is no name of a dataset."""
+    return dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
 
 class DatasetDeclaration(Strict):
@@ -85,73 +92,53 @@ class DatasetDeclaration(Strict):
 
     @model_validator(mode="after")
     def _one_form(self) -> DatasetDeclaration:
-        problems = []
         forms = [form for form in _FORMS if getattr(self, form) is not None]
-        generated = forms[-1:] == ["generate"]
-        named = forms[:-1] if generated and NAME_SLOT in (self.generate or "") else forms
+        named = [form for form in forms if form != "generate" or NAME_SLOT not in (self.generate or "")]
         if not forms or len(named) > 1:
             which = f"{' and '.join(forms)} together" if forms else "none of them"
-            problems.append(("", f"expected exactly one of {', '.join(_FORMS)}, found {which}"))
-        elif not generated:
-            problems += [
-                (key, "belongs to generated datasets only: remove it, or use generate")
-                for key, value in (
-                    ("from", self.from_),
-                    ("until", self.until),
-                    ("lateness", self.lateness or None),
-                )
-                if value is not None
-            ]
-        else:
-            if not named:
-                message = f"{NAME_SLOT} stands for names: give names, or a file of names, next to it"
-                problems.append(("generate", message))
-            if self.horizon is not None:
-                problems.append(("horizon", "a generated dataset's horizon is its period: remove it"))
-            problems += self._period_problems()
-        if problems:
+            raise several([("", f"expected exactly one of {', '.join(_FORMS)}, found {which}")])
+        if problems := [*(self._plain_problems() if self.generate is None else self._period_problems())]:
             raise several(problems)
         return self
 
-    def _period_problems(self) -> list[tuple[str, str]]:
+    def _plain_problems(self) -> Iterator[tuple[str, str]]:
+        for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness or None)):
+            if value is not None:
+                yield key, "belongs to generated datasets only: remove it, or use generate"
+
+    def _period_problems(self) -> Iterator[tuple[str, str]]:
+        pattern = self.generate or ""
+        if NAME_SLOT in pattern and not (self.name or self.names or self.file):
+            yield "generate", f"{NAME_SLOT} stands for names: give names, or a file of names, next to it"
+        if self.horizon is not None:
+            yield "horizon", "a generated dataset's horizon is its period: remove it"
         if self.from_ is None:
-            return [("from", "is required with generate: the first day, such as 2026-01-05")]
-        problems = []
-        length = _PERIODS[_slot(self.generate or "")]
-        if length.days == 7:
-            for key, day in (("from", self.from_), ("until", self.until)):
-                if day is not None and day.weekday():
-                    monday = day - timedelta(days=day.weekday())
-                    problems.append(
-                        (key, f"{day} is not a Monday; {monday} and {monday + timedelta(weeks=1)} are")
-                    )
-        if self.until is None:
-            return problems
-        if self.until <= self.from_:
-            problems.append(("until", f"must be after from ({self.from_}), found {self.until}"))
-        elif (self.until - self.from_) // length > MAX_DATASETS:
-            problems.append(("until", f"would generate more than {MAX_DATASETS} datasets"))
-        return problems
+            yield "from", "is required with generate: the first day, such as 2026-01-05"
+            return
+        length = PERIODS[period_slot(pattern)]
+        for key, day in (("from", self.from_), ("until", self.until)):
+            if day is not None and length.days == 7 and day.weekday():
+                monday = day - timedelta(days=day.weekday())
+                yield key, f"{day} is not a Monday; {monday} and {monday + timedelta(weeks=1)} are"
+        if self.until is not None and self.until <= self.from_:
+            yield "until", f"must be after from ({self.from_}), found {self.until}"
+        elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
+            yield "until", f"would generate more than {MAX_DATASETS} datasets"
 
     def expand(self, read_names: ReadNames | None) -> Iterator[DatasetSpec]:
-        """Yield the datasets declared; of a generator without an end, none.
+        """Yield the datasets declared; of a generator without an end, those of its first period.
 
         Raises:
             ValueError: The file of names cannot be read, is empty, or has an invalid line; the message says
                 where.
         """
-        if self.generate is not None:
-            if self.until is not None and (generator := self.generator(read_names)) is not None:
-                yield from generator.periods(generator.from_ms, midnight_ms(self.until))
+        if (generator := self.generator(read_names)) is not None:
+            end = generator.from_ms + 1 if self.until is None else midnight_ms(self.until)
+            yield from generator.periods(generator.from_ms, end)
             return
+        kind, limit = self.limit.kind, self.limit.units
         for name in self._names(read_names):
-            yield DatasetSpec(
-                name=name,
-                kind=self.limit.kind,
-                limit=self.limit.units,
-                unit=self.unit,
-                horizon_ms=self.horizon,
-            )
+            yield DatasetSpec(name=name, kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
 
     def generator(self, read_names: ReadNames | None) -> Generator | None:
         """Return what generates the datasets, None where they are not generated.
@@ -162,8 +149,7 @@ class DatasetDeclaration(Strict):
         if self.generate is None or self.from_ is None:
             return None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
-        longest = max(names, key=lambda name: len(name.encode()))
-        dataset_name(self.generate.replace(_slot(self.generate), "2026-01-05").replace(NAME_SLOT, longest))
+        _longest(self.generate, max(names, key=lambda name: len(name.encode())))
         return Generator(
             pattern=self.generate,
             names=names,
@@ -175,27 +161,31 @@ class DatasetDeclaration(Strict):
         )
 
     def _names(self, read_names: ReadNames | None) -> Sequence[str]:
-        if self.file is not None:
-            return _names_in(self.file, read_names)
-        return self.names or (self.name or "",)
+        if self.file is None:
+            return self.names or (self.name or "",)
+        names = []
+        for number, line in enumerate(lines_of(self.file, read_names), start=1):
+            text = line.strip()
+            if text and not text.startswith("#"):
+                try:
+                    names.append(dataset_name(text))
+                except ValueError as error:
+                    raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
+        if not names:
+            raise ValueError(f"{quote(self.file)} holds no names")
+        return names
 
 
-def _names_in(path: str, read_names: ReadNames | None) -> list[str]:
+def lines_of(name: str, read_names: ReadNames | None) -> Sequence[str]:
+    """Return the lines of a file that a configuration names.
+
+    Raises:
+        ValueError: It cannot be read, or nothing reads files here.
+    """
     if read_names is None:
-        raise ValueError("a file of names cannot be read here: write the names out")
+        raise ValueError(f"{quote(name)}: no file can be read here: write the names out")
     try:
-        lines = read_names(path)
+        return read_names(name)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ValueError(f"cannot read {quote(path)}: {reason}") from None
-    names = []
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if text and not text.startswith("#"):
-            try:
-                names.append(dataset_name(text))
-            except ValueError as error:
-                raise ValueError(f"{quote(path)} line {number}: {error}") from None
-    if not names:
-        raise ValueError(f"{quote(path)} holds no names")
-    return names
+        raise ValueError(f"cannot read {quote(name)}: {reason}") from None

@@ -21,17 +21,16 @@ KeyPath = tuple[str | int, ...]
 
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
-
-
 _DECIMAL = re.compile(
     r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,2})?", re.ASCII
 )
 
 
 _MAX_NODES = 500_000
-
-
 _MAX_DEPTH = 40
+_WIDTH = 1_000_000
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(slots=True)
@@ -72,6 +71,7 @@ class Document:
             inner = place.get(step)
             place[step] = inner if isinstance(inner, dict) else {}
             place = place[step]
+            self.lines.setdefault(path[: path.index(step) + 1], 0)
         place[key] = _scalar(text.strip(), plain=True)
         self.lines[path] = 0
         self.origins[path] = origin
@@ -100,8 +100,7 @@ def read(text: str | bytes, source: str) -> Document:
     """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        root = yaml.compose(decoded, Loader=loader)
+        root = yaml.compose(decoded, Loader=_LOADER)
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
@@ -111,44 +110,20 @@ def read(text: str | bytes, source: str) -> Document:
     except (yaml.YAMLError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else "a character is not allowed"
         raise ConfigError([Problem(0, "", f"not valid YAML: {detail}")], source) from None
-    document = Document(None, source)
     if not isinstance(root, yaml.MappingNode):
         message = "expected a mapping with the keys application, datasets and monitors"
         raise ConfigError([Problem(1, "", message)], source)
-    reader = _Reader(document)
-    document.lines[()] = root.start_mark.line + 1
-    document.data = reader.value(root, ())
+    document = Document(None, source)
+    document.data = _Reader(document).value(root, ())
     return document
 
 
 def without(text: str, keys: Collection[str]) -> str:
-    """Return a YAML mapping's text without some of its top-level keys, each with the comments right above it.
-
-    Returns the whole text where a part of it does not say the same by itself: in flow style, or with an alias of what
-    stands in a key that goes.
-    """
-    rows = text.splitlines(keepends=True)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    starts = [(key.start_mark.line, key.value) for key, _ in pairs]
-    kept: list[str] = []
-    for (start, key), (end, _) in zip(starts, [*starts[1:], (len(rows), "")], strict=True):
-        if key not in keys:
-            kept += rows[_above(rows, start) : _above(rows, end)]
-    found = "".join([*rows[: _above(rows, starts[0][0])], *kept]) if starts else text
-    try:
-        left = read(found, "")
-    except ConfigError:
-        return text
-    whole = read(text, "").data
-    return found if left.data == {key: whole[key] for key in whole if key not in keys} else text
-
-
-def _above(rows: list[str], start: int) -> int:
-    """Return the row at which the comments right above a row begin."""
-    while start and start < len(rows) and rows[start - 1].startswith("#"):
-        start -= 1
-    return start
+    """Return a YAML mapping's text without some of its top-level keys; comments and layout go, too."""
+    root = yaml.compose(text, Loader=_LOADER)
+    if isinstance(root, yaml.MappingNode):
+        root.value = [(key, value) for key, value in root.value if key.value not in keys]
+    return yaml.serialize(root, Dumper=_DUMPER, allow_unicode=True, width=_WIDTH)
 
 
 _INDENTATION = (
@@ -185,45 +160,35 @@ class _Reader:
         self._nodes = 0
 
     def value(self, node: Any, path: KeyPath) -> Any:  # noqa: ANN401
+        document, line = self._document, node.start_mark.line + 1
         self._nodes += 1
         if self._nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
-            problem = Problem(
-                node.start_mark.line + 1, "", "too large or too deeply nested: check its aliases"
-            )
-            raise ConfigError([problem], self._document.source)
+            problem = Problem(line, "", "too large or too deeply nested: check its aliases")
+            raise ConfigError([problem], document.source)
+        document.lines.setdefault(path, line)
         if not node.tag.startswith("tag:yaml.org,2002:"):
-            self._document.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
+            document.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            items = []
-            for index, item in enumerate(node.value):
-                place = (*path, index)
-                self._document.lines[place] = item.start_mark.line + 1
-                items.append(self.value(item, place))
-            return items
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         return _scalar(node.value, plain=not node.style)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
+            line, place = key_node.start_mark.line + 1, path
             if not isinstance(key_node, yaml.ScalarNode):
-                self._document.problems.append(Problem(line, path_text(path), "a key must be a plain word"))
+                wrong = "a key must be a plain word"
+            elif key_node.value == "<<":
+                wrong = "merge keys are not supported"
+            elif (place := (*path, key_node.value)) in self._document.lines:
+                wrong = f"is written twice; it already stands at line {self._document.lines[place]}"
+            else:
+                self._document.lines[place] = line
+                result[key_node.value] = self.value(value_node, place)
                 continue
-            key = key_node.value
-            if key == "<<":
-                self._document.problems.append(Problem(line, path_text(path), "merge keys are not supported"))
-                continue
-            place = (*path, key)
-            if key in result:
-                first = self._document.lines[place]
-                self._document.problems.append(
-                    Problem(line, path_text(place), f"is written twice; it already stands at line {first}")
-                )
-                continue
-            self._document.lines[place] = line
-            result[key] = self.value(value_node, place)
+            self._document.problems.append(Problem(line, path_text(place), wrong))
         return result
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from enum import Enum
 from fractions import Fraction
 from typing import Annotated
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -29,23 +29,13 @@ from stream_svt.privacy.loss import Kind, as_text, exact, to_units
 from stream_svt.settings.messages import did_you_mean, quote
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
-
-
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-
-
 _LONGEST_MS = 100 * 365 * 86_400_000
-
-
 RATIO_SCHEMA = {
     "type": "string",
     "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
 }
-
-
 DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
-
-
 NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
 
 
@@ -102,63 +92,40 @@ def _duration_or_zero(value: object) -> int:
     return 0 if value in {"0s", "0ms"} else duration_ms(value)
 
 
-def _positive(value: object) -> Fraction:
-    parsed = number(value)
-    if parsed <= 0:
-        raise ValueError(f"must be greater than 0, found {quote(value)}")
-    return parsed
-
-
-def _not_negative(value: object) -> Fraction:
-    parsed = number(value)
-    if parsed < 0:
-        raise ValueError(f"must be 0 or more, found {quote(value)}")
-    return parsed
-
-
-def _proportion(value: object) -> Fraction:
-    parsed = number(value)
-    if not 0 < parsed < 1:
-        raise ValueError(f"must lie strictly between 0 and 1, found {quote(value)}")
-    return parsed
-
-
-def _written(**constraints: object) -> WithJsonSchema:
+def _schema(**constraints: object) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "number", **constraints}, RATIO_SCHEMA]})
 
 
 _AS_TEXT = PlainSerializer(str, return_type=str)
 
-
-Exact = Annotated[Fraction, PlainValidator(number), _AS_TEXT, _written()]
-
-
-PositiveExact = Annotated[Fraction, PlainValidator(_positive), _AS_TEXT, _written(exclusiveMinimum=0)]
-
-
-NonNegativeExact = Annotated[Fraction, PlainValidator(_not_negative), _AS_TEXT, _written(minimum=0)]
-
-
-Proportion = Annotated[
-    Fraction, PlainValidator(_proportion), _AS_TEXT, _written(exclusiveMinimum=0, exclusiveMaximum=1)
-]
-
+Exact = Annotated[Fraction, PlainValidator(number), _AS_TEXT, WithJsonSchema(NUMBER_SCHEMA)]
+PositiveExact = Annotated[Exact, Field(gt=0), _schema(exclusiveMinimum=0)]
+NonNegativeExact = Annotated[Exact, Field(ge=0), _schema(minimum=0)]
+Proportion = Annotated[Exact, Field(gt=0, lt=1), _schema(exclusiveMinimum=0, exclusiveMaximum=1)]
 
 Flag = Annotated[bool, Field(strict=True)]
 
-
 _DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
 
-
 Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(DURATION_SCHEMA)]
-
-
 DurationOrZero = Annotated[
     int,
     PlainValidator(_duration_or_zero),
     _DURATION_AS_TEXT,
     WithJsonSchema({"anyOf": [DURATION_SCHEMA, {"const": 0}]}),
 ]
+
+
+def within(least_ms: int, most_ms: int) -> AfterValidator:
+    """Return what refuses a duration outside of these milliseconds."""
+
+    def check(value: int) -> int:
+        if not least_ms <= value <= most_ms:
+            limits = f"{duration_text(least_ms)} and {duration_text(most_ms)}"
+            raise ValueError(f"must lie between {limits}, found {duration_text(value)}")
+        return value
+
+    return AfterValidator(check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +153,10 @@ def _limit(value: object) -> Limit:
             near = did_you_mean(measure, list(measures))
             raise ValueError(f"unknown measure {quote(measure)}; expected epsilon or rho{near}")
         kind = measures[measure]
-    loss = _positive(amount)
+    loss = number(amount)
     units = to_units(loss, kind)
+    if loss <= 0:
+        raise ValueError(f"must be greater than 0, found {quote(amount)}")
     if not 1 <= units <= MAX_UNITS:
         raise ValueError(
             f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found "
@@ -197,28 +166,21 @@ def _limit(value: object) -> Limit:
 
 
 _MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]}
-
+_MEASURES = [
+    {
+        "type": "object",
+        "properties": {kind.measure: _MEASURE},
+        "required": [kind.measure],
+        "additionalProperties": False,
+    }
+    for kind in Kind
+]
 
 LimitField = Annotated[
     Limit,
     PlainValidator(_limit),
     PlainSerializer(Limit.written),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                *_MEASURE["anyOf"],
-                *(
-                    {
-                        "type": "object",
-                        "properties": {kind.measure: _MEASURE},
-                        "required": [kind.measure],
-                        "additionalProperties": False,
-                    }
-                    for kind in Kind
-                ),
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [*_MEASURE["anyOf"], *_MEASURES]}),
 ]
 
 
@@ -228,21 +190,14 @@ def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         if isinstance(value, str) and compiled.fullmatch(value):
             return value
-        raise ValueError(f"expected {expected}, found {quote(value)}{_quote_hint(value)}")
+        hint = ": put it in quotes" if isinstance(value, int | Decimal) else ""
+        raise ValueError(f"expected {expected}, found {quote(value)}{hint}")
 
     return check
 
 
-def _quote_hint(value: object) -> str:
-    return ": put it in quotes" if isinstance(value, int | Decimal) else ""
-
-
 _NAME = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
-
-
 _TOPIC = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}"
-
-
 _DATASET = r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}"
 
 
@@ -251,7 +206,6 @@ Name = Annotated[
     PlainValidator(_pattern(_NAME, "a name of lower-case letters, digits and inner dashes (at most 64)")),
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
 ]
-
 
 TopicName = Annotated[
     str,
@@ -263,7 +217,6 @@ TopicName = Annotated[
 
 
 dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
-
 
 DatasetName = Annotated[
     str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
@@ -294,15 +247,3 @@ Day = Annotated[date, PlainValidator(_day), _AS_TEXT, WithJsonSchema({"type": "s
 def midnight_ms(day: date) -> int:
     """Return the first millisecond of a day, UTC, since 1970."""
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
-
-
-def one_of(words: list[str]) -> Callable[[object], object]:
-    """Return a validator that lets only these words pass, with a suggestion for near misses."""
-
-    def check(value: object) -> object:
-        text = value.value if isinstance(value, Enum) else value
-        if isinstance(text, str) and text in words:
-            return value
-        raise ValueError(f"expected {' or '.join(words)}, found {quote(value)}{did_you_mean(value, words)}")
-
-    return check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
@@ -32,7 +32,6 @@ from stream_svt.settings.fields import (
     Proportion,
     Text,
     TopicName,
-    one_of,
     whole,
 )
 from stream_svt.settings.messages import quote
@@ -78,9 +77,7 @@ class MonitorSpec(Strict):
     """The query topic it reads; exactly one."""
     datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
-    form: Annotated[MechanismForm, BeforeValidator(one_of([form.value for form in MechanismForm]))] = Field(
-        default=MechanismForm.SVT, alias="mechanism"
-    )
+    form: MechanismForm = Field(default=MechanismForm.SVT, alias="mechanism")
     """svt: one branch. adaptive: answers far above the threshold cost half. ladder: more such branches. Default
     svt."""
     epsilon: PositiveExact
@@ -118,7 +115,7 @@ class MonitorSpec(Strict):
     """How long a series is left alone after its top: period is the dataset's life. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10_000
     """Muted series a dataset remembers; one more forgets the oldest. Default 10000."""
-    on_halt: Annotated[OnHalt, BeforeValidator(one_of([policy.value for policy in OnHalt]))] = OnHalt.RESAMPLE
+    on_halt: OnHalt = OnHalt.RESAMPLE
     """After a run's last top: resample (begin a new run, which costs its threshold again) or stop. Default
     resample."""
     resample_every: Duration | None = None
@@ -281,138 +278,89 @@ class MonitorSpec(Strict):
             raise several(problems)
         return self
 
-    def _grid_problems(self) -> list[tuple[str, str]]:
-        problems = []
+    def _grid_problems(self) -> Iterator[tuple[str, str]]:
         low, high = self.bounds
         if low >= high:
-            problems.append(("bounds", f"low must be below high, found [{quote(low)}, {quote(high)}]"))
+            yield "bounds", f"low must be below high, found [{quote(low)}, {quote(high)}]"
         elif self.grid_bounds[0] == self.grid_bounds[1]:
-            problems.append(("granularity", "is wider than the bounds: all values would be the same step"))
+            yield "granularity", "is wider than the bounds: all values would be the same step"
         grid = f"the grid holds fewer than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
         if PARTS % self.granularity.denominator:
-            problems.append(
-                ("granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}")
-            )
+            yield "granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}"
         elif max(map(abs, self.grid_bounds)) >= VALUE_LIMIT:
-            problems.append(("bounds", f"{grid}, or narrower bounds"))
+            yield "bounds", f"{grid}, or narrower bounds"
         elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
-            problems.append(
-                (
-                    "bounds",
-                    "are too far from 0 for so fine a granularity: use a larger unit, or a coarser granularity",
-                )
-            )
+            far = "are too far from 0 for so fine a granularity"
+            yield "bounds", f"{far}: use a larger unit, or a coarser granularity"
         if abs(self.grid_threshold) >= VALUE_LIMIT:
-            problems.append(("threshold", f"{grid}, or another threshold"))
+            yield "threshold", f"{grid}, or another threshold"
         if self.grid_sensitivity >= VALUE_LIMIT:
-            problems.append(("sensitivity", f"{grid}, or a smaller sensitivity"))
-        return problems
+            yield "sensitivity", f"{grid}, or a smaller sensitivity"
 
-    def _option_problems(self) -> list[tuple[str, str]]:
-        problems = []
-        if isinstance(self.correction, Exposure | Optimal) and self.expected_queries is None:
-            message = (
-                f"is required by the correction {self.correction.kind}: the number of queries one run "
-                f"must last for, "
-                "such as 1000000"
-            )
-            problems.append(("expected_queries", message))
-        if isinstance(self.correction, Annealed):
-            problems += self._annealed_problems(self.correction)
+    def _option_problems(self) -> Iterator[tuple[str, str]]:
+        rule = self.correction
+        if isinstance(rule, Exposure | Optimal) and self.expected_queries is None:
+            why = f"is required by the correction {rule.kind}"
+            yield "expected_queries", f"{why}: the number of queries one run must last for, such as 1000000"
+        if isinstance(rule, Annealed):
+            if not isinstance(self.append, Sweep):
+                form = "off" if self.append is None else self.append.kind
+                message = (
+                    f"annealed needs append: sweep, found {form}. On an open stream fresh queries would keep "
+                    "reaching the last and lowest bar and waste the budget: use exposure, or declare sets"
+                )
+                yield "correction", message
+            if rule.end > rule.start:
+                message = f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}"
+                yield "correction.annealed.end", message
+            elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
+                message = f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps"
+                yield "correction.annealed.step", message
         if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
             message = "for adaptive this is the threshold's share of epsilon and must be below 1"
-            problems.append(("split", f"{message}, found {quote(self.split)}"))
+            yield "split", f"{message}, found {quote(self.split)}"
         if self.epsilon_units < 1:
-            problems.append(("epsilon", "must be at least 1e-9, the unit of the ledger"))
+            yield "epsilon", "must be at least 1e-9, the unit of the ledger"
         elif self.epsilon > _LARGEST_EPSILON:
-            problems.append(
-                ("epsilon", f"must be at most {_LARGEST_EPSILON}: far less hides nothing already")
-            )
-        return problems
+            yield "epsilon", f"must be at most {_LARGEST_EPSILON}: far less hides nothing already"
 
-    def _annealed_problems(self, rule: Annealed) -> list[tuple[str, str]]:
-        problems = []
-        if not isinstance(self.append, Sweep):
-            form = "off" if self.append is None else self.append.kind
-            message = (
-                f"annealed needs append: sweep, found {form}. On an open stream fresh queries would keep "
-                f"reaching the "
-                "last and lowest bar and waste the budget: use exposure, or declare sets"
-            )
-            problems.append(("correction", message))
-        if rule.end > rule.start:
-            problems.append(
-                (
-                    "correction.annealed.end",
-                    f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}",
-                )
-            )
-        elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
-            problems.append(
-                ("correction.annealed.step", f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps")
-            )
-        return problems
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what is allowed but may not be meant, as (field, advice)."""
-        notes: list[tuple[str, str]] = []
-
-        def note(when: object, name: str, advice: str) -> None:
-            if when:
-                notes.append((name, advice))
-
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Yield what is allowed but may not be meant, as (field, advice)."""
         rule, (low, high) = self.correction, self.bounds
-        sweeps, retries = isinstance(self.append, Sweep), isinstance(self.append, Retry)
-        note(
-            not sweeps and isinstance(rule, Optimal),
-            "correction",
-            "optimal is meant for a finite set tested once; on a stream, and more so with retries, it wastes "
-            "budget on false alerts: consider exposure",
-        )
-        note(
-            not sweeps and isinstance(rule, Mean | Uncorrected),
-            "correction",
-            f"with {rule.kind}, queries near the threshold are reported about half of the time and soon use "
-            "up the cutoff: consider exposure",
-        )
-        note(
-            retries,
-            "append",
-            "retries help only series that drift; a query without a series is retried with its fixed value, "
-            "which buys nothing once the exposure is counted",
-        )
-        note(
-            sweeps and self.attempts == 1,
-            "append",
-            f"a sweep with the correction {rule.kind} has no further pass: consider annealed",
-        )
-        note(
-            self.expected_queries is not None and not isinstance(rule, Exposure | Optimal),
-            "expected_queries",
-            f"is not used by the correction {rule.kind}",
-        )
-        note(
-            self.threshold > high,
-            "threshold",
-            f"lies above the upper bound {quote(high)}: only noise reaches it",
-        )
-        note(
-            self.threshold <= low,
-            "threshold",
-            f"is not above the lower bound {quote(low)}: every query reaches it",
-        )
-        note(
-            self.threshold_noise is Noise.LAPLACE,
-            "threshold_noise",
-            "no bound is certified for reported alerts with laplace threshold noise",
-        )
+        sweeps = isinstance(self.append, Sweep)
+        if not sweeps and isinstance(rule, Optimal):
+            advice = (
+                "optimal is meant for a finite set tested once; on a stream, and more so with retries, it wastes "
+                "budget on false alerts: consider exposure"
+            )
+            yield "correction", advice
+        if not sweeps and isinstance(rule, Mean | Uncorrected):
+            advice = (
+                f"with {rule.kind}, queries near the threshold are reported about half of the time and soon use "
+                "up the cutoff: consider exposure"
+            )
+            yield "correction", advice
+        if isinstance(self.append, Retry):
+            advice = (
+                "retries help only series that drift; a query without a series is retried with its fixed value, "
+                "which buys nothing once the exposure is counted"
+            )
+            yield "append", advice
+        if sweeps and self.attempts == 1:
+            yield "append", f"a sweep with the correction {rule.kind} has no further pass: consider annealed"
+        if self.expected_queries is not None and not isinstance(rule, Exposure | Optimal):
+            yield "expected_queries", f"is not used by the correction {rule.kind}"
+        if self.threshold > high:
+            yield "threshold", f"lies above the upper bound {quote(high)}: only noise reaches it"
+        if self.threshold <= low:
+            yield "threshold", f"is not above the lower bound {quote(low)}: every query reaches it"
+        if self.threshold_noise is Noise.LAPLACE:
+            advice = "no bound is certified for reported alerts with laplace threshold noise"
+            yield "threshold_noise", advice
         steps = self.grid_sensitivity * self.granularity
-        note(
-            steps != self.sensitivity,
-            "granularity",
-            f"sensitivity {quote(self.sensitivity)} rounds up to {quote(steps)}: choose a divisor of it",
-        )
-        return notes
+        if steps != self.sensitivity:
+            rounded = f"sensitivity {quote(self.sensitivity)} rounds up to {quote(steps)}"
+            yield "granularity", f"{rounded}: choose a divisor of it"
 
 
 @lru_cache(maxsize=1000)

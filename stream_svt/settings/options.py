@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -110,53 +112,53 @@ _CORRECTIONS: dict[str, type[Strict]] = {
 }
 
 
-def _correction(value: object) -> object:
-    """Bring the short forms to {"kind": ..., ...}, which the union below understands."""
+def _tagged(value: object, forms: Mapping[str, type[Strict]], expected: str) -> object:
+    """Bring a name, or {name: options}, to {"kind": name, ...}, which a union with tags understands."""
     if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
         return value
-    short = [name for name in _CORRECTIONS if name != "table"]
-    if isinstance(value, str) and value in short:
-        return {"kind": value}
+    name: object = value
+    options: object = {}
     if isinstance(value, dict) and len(value) == 1:
         ((name, options),) = value.items()
-        if name == "table":
-            return {"kind": "table", "table": options}
-        if name in _CORRECTIONS:
-            if not isinstance(options, dict | None):
-                raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
-            return {"kind": name, **(options or {})}
-        raise ValueError(f"unknown correction {quote(name)}{did_you_mean(name, list(_CORRECTIONS))}")
-    if not isinstance(value, bool | dict | list | None):
-        try:
+        if name == "table" and name in forms:
+            return {"kind": name, "table": options}
+        if name in forms and not isinstance(options, dict | None):
+            raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
+    if isinstance(name, str) and name in forms and value != "table":
+        return {"kind": name, **(options if isinstance(options, dict) else {})}
+    near = did_you_mean(name, list(forms)) if isinstance(name, str) else ""
+    raise ValueError(f"expected {expected}, found {quote(name)}{near}")
+
+
+def _correction(value: object) -> object:
+    if not isinstance(value, bool | dict | list | Strict | None):
+        with suppress(ValueError):
             return {"kind": "table", "table": [number(value)]}
-        except ValueError:
-            pass
-    raise ValueError(
-        f"expected {', '.join(short)}, a number in real units, or one of them with options such as "
-        f"{{annealed: {{start: 12, end: 3}}}}, found {quote(value)}"
-        f"{did_you_mean(value, short) if isinstance(value, str) else ''}"
-    )
-
-
-def _options(model: type[Strict]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    schema.get("properties", {}).pop("kind", None)
-    return {
-        key: schema[key]
-        for key in ("type", "properties", "additionalProperties", "description")
-        if key in schema
-    }
+    return _tagged(value, _CORRECTIONS, _CORRECTION_WORDS)
 
 
 def _with_options(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
 
 
+def _options(name: str, model: type[Strict]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    schema.get("properties", {}).pop("kind", None)
+    kept = ("type", "properties", "additionalProperties", "description")
+    return _with_options(name, {key: schema[key] for key in kept if key in schema})
+
+
+_SHORT = [name for name in _CORRECTIONS if name != "table"]
+_CORRECTION_WORDS = (
+    f"{', '.join(_SHORT)}, a number in real units, or one of them with options such as "
+    "{annealed: {start: 12, end: 3}}"
+)
 _CORRECTION_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        {"enum": [name for name in _CORRECTIONS if name != "table"]},
+        {"enum": _SHORT},
         NUMBER_SCHEMA,
-        *(_with_options(name, _options(_CORRECTIONS[name])) for name in ("exposure", "annealed")),
+        _options("exposure", Exposure),
+        _options("annealed", Annealed),
         _with_options("table", {"type": "array", "items": NUMBER_SCHEMA, "minItems": 1}),
     ]
 }
@@ -240,27 +242,8 @@ _APPENDS: dict[str, type[Strict]] = {"sweep": Sweep, "retry": Retry}
 def _append(value: object) -> object:
     if value is None or value is False or value == "off":
         return None
-    if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
-        return value
-    if isinstance(value, str) and value in _APPENDS:
-        return {"kind": value}
-    if isinstance(value, dict) and len(value) == 1:
-        ((name, options),) = value.items()
-        if name in _APPENDS:
-            if not isinstance(options, dict | None):
-                raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
-            return {"kind": name, **(options or {})}
-        raise ValueError(
-            f"unknown form {quote(name)}; expected sweep or retry{did_you_mean(name, list(_APPENDS))}"
-        )
-    near = did_you_mean(value, ["off", *_APPENDS]) if isinstance(value, str) else ""
-    raise ValueError(
-        f"expected off, sweep, retry, or one with options such as {{retry: {{attempts: 5}}}}, found "
-        f"{quote(value)}{near}"
-    )
+    return _tagged(value, _APPENDS, "off, sweep, retry, or one with options such as {retry: {attempts: 5}}")
 
-
-Append = Sweep | Retry
 
 AppendField = Annotated[
     Annotated[Sweep | Retry, Field(discriminator="kind")] | None,
@@ -269,7 +252,7 @@ AppendField = Annotated[
         {
             "anyOf": [
                 {"enum": ["off", "sweep", "retry", False, None]},
-                *(_with_options(name, _options(model)) for name, model in _APPENDS.items()),
+                *(_options(name, model) for name, model in _APPENDS.items()),
             ]
         }
     ),
@@ -284,20 +267,15 @@ def _noise(value: object) -> Noise:
 
 
 def _mute(value: object) -> Mute | int:
-    if isinstance(value, str):
-        words = [mute.value for mute in Mute]
-        if value in words:
-            return Mute(value)
-        try:
-            return duration_ms(value)
-        except ValueError:
-            raise ValueError(
-                f"expected {', '.join(words)} or a duration such as 10m, found "
-                f"{quote(value)}{did_you_mean(value, words)}"
-            ) from None
-    if value is None:
-        return Mute.NONE
-    raise ValueError(f"expected period, run, none or a duration such as 10m, found {quote(value)}")
+    words = [mute.value for mute in Mute]
+    if value is None or value in words:
+        return Mute(value or "none")
+    try:
+        return duration_ms(value)
+    except ValueError:
+        near = did_you_mean(value, words) if isinstance(value, str) else ""
+        expected = "period, run, none or a duration such as 10m"
+        raise ValueError(f"expected {expected}, found {quote(value)}{near}") from None
 
 
 def _mute_text(mute: Mute | int) -> str:

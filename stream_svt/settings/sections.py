@@ -1,31 +1,27 @@
-"""Sections of the file that only the service reads: Kafka, topics, sealing, commands, web, commits."""
+"""The whole file: what is monitored, and the sections that only the service reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
 from stream_svt.errors import Problem
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import ApplicationDocument
+from stream_svt.settings.declarations import DatasetDeclaration
 from stream_svt.settings.document import Document
-from stream_svt.settings.fields import Duration, Flag, Text, TopicName, duration_text, one_of, whole
+from stream_svt.settings.fields import Duration, Flag, Name, Text, TopicName, duration_text, whole, within
 from stream_svt.settings.messages import quote
-from stream_svt.settings.validation import Strict, check, several
-
-Section = TypeVar("Section", bound=Strict)
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.validation import Strict, several
 
 
 class SecurityProtocol(StrEnum):
@@ -68,10 +64,6 @@ def _servers(value: object) -> tuple[str, ...]:
     return tuple(servers)
 
 
-def _words(kind: type[StrEnum]) -> BeforeValidator:
-    return BeforeValidator(one_of([word.value for word in kind]))
-
-
 Servers = Annotated[
     tuple[str, ...],
     PlainValidator(_servers),
@@ -87,9 +79,9 @@ class KafkaConfig(Strict):
 
     bootstrap_servers: Servers = ("127.0.0.1:9092",)
     """Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
-    security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = SecurityProtocol.PLAINTEXT
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
-    sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = None
+    sasl_mechanism: SaslMechanism | None = None
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
     username: Text | None = None
     """User name; with the SASL protocols. Default: none."""
@@ -158,9 +150,7 @@ class TopicsConfig(Strict):
     another number. Default 4."""
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 1
     """Copies of topics that are created here; 3 in production. Default 1."""
-    start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
-        "earliest"
-    )
+    start_at: Literal["earliest", "latest"] = "earliest"
     """Where a query topic is read from that no monitor in use has read yet. Default earliest."""
     allow_alert_retention: bool = False
     """That the alert topic may have a retention. `audit` then cannot re-derive charges that are gone,
@@ -209,9 +199,7 @@ class SealingConfig(Strict):
 class ControlConfig(Strict):
     """Who may give commands, beyond the access control list of the control topic."""
 
-    signatures: Annotated[Literal["required", "off"], BeforeValidator(one_of(["required", "off"]))] | None = (
-        None
-    )
+    signatures: Literal["required", "off"] | None = None
     """Whether only commands signed with one of the keys below are carried out. Default: required where
     a key is named, else off."""
     public_key_files: tuple[Text, ...] = ()
@@ -246,34 +234,28 @@ class WebConfig(Strict):
     does not cover: where those who see metrics may see the data. Default false."""
 
 
-def _within(least: int, most: int) -> AfterValidator:
-    """Return what refuses a duration outside of these milliseconds."""
-    limits = f"{duration_text(least)} and {duration_text(most)}"
-
-    def check(value: int) -> int:
-        if not least <= value <= most:
-            raise ValueError(f"must lie between {limits}, found {duration_text(value)}")
-        return value
-
-    return AfterValidator(check)
-
-
 class CommitConfig(Strict):
     """When a batch without tops is committed; one with a top is committed at once."""
 
-    interval: Annotated[Duration, _within(10, 60_000)] = 2000
+    interval: Annotated[Duration, within(10, 60_000)] = 2000
     """Longest time between commits while queries arrive; 10ms to 1m. Default 2s."""
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = 20_000
     """Most records between commits. Default 20000."""
-    cadence: Annotated[Duration, _within(50, 60_000)] | None = None
+    cadence: Annotated[Duration, within(50, 60_000)] | None = None
     """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that the moment of
     an alert tells nothing of how long its batch took. Costs up to two ticks of latency. Default none: what is
     charged is published at once."""
 
 
-class ConfigDocument(ApplicationDocument):
-    """The whole configuration file of stream-svt."""
+def _taken(key: str, name: str, user: str) -> tuple[str, str]:
+    return f"topics.{key}", f"topic {quote(name)} has another use already ({user}): use one of its own"
 
+
+class ServiceDocument(Strict):
+    """What a worker takes from the file itself."""
+
+    application: Name
+    """Name of the application; part of its consumer group, transactional ids and sealing."""
     kafka: KafkaConfig = Field(default_factory=KafkaConfig)
     """How to reach the brokers."""
     topics: TopicsConfig = Field(default_factory=TopicsConfig)
@@ -287,8 +269,45 @@ class ConfigDocument(ApplicationDocument):
     commit: CommitConfig = Field(default_factory=CommitConfig)
     """When batches are committed."""
 
+    @field_validator("kafka", "topics", "sealing", "control", "web", "commit", mode="before")
+    @classmethod
+    def _empty(cls, value: object) -> object:
+        return {} if value is None else value
 
-SECTIONS: Mapping[str, type[Strict]] = {
+    @model_validator(mode="after")
+    def _named_topics(self) -> Self:
+        names = {key: getattr(self.topics, key) or f"{self.application}.{key}" for key in _OWN}
+        users = {name: f"topics.{key}" for key, name in reversed(names.items())}
+        if taken := [(key, users[name]) for key, name in names.items() if users[name] != f"topics.{key}"]:
+            raise several([_taken(key, names[key], user) for key, user in taken])
+        return self.model_copy(update={"topics": self.topics.model_copy(update=names)})
+
+
+SERVICE_KEYS = tuple(ServiceDocument.model_fields.keys() - {"application"})
+"""Keys that only the service reads: they are no part of what is applied."""
+
+
+class ConfigDocument(ServiceDocument):
+    """The whole configuration file of stream-svt."""
+
+    datasets: Annotated[tuple[DatasetDeclaration, ...], Field(min_length=1)]
+    """The private datasets, each with a ledger. A dataset belongs to one application: two applications are two
+    ledgers."""
+    monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
+    """The monitors."""
+    carried_over: Text | None = None
+    """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
+
+    @model_validator(mode="after")
+    def _other_topics(self) -> Self:
+        read = {monitor.topic for monitor in self.monitors}
+        names = {key: getattr(self.topics, key) for key in _OWN}
+        if taken := [_taken(key, name, "a monitor reads") for key, name in names.items() if name in read]:
+            raise several(taken)
+        return self
+
+
+SECTIONS: dict[str, type[Strict]] = {
     "kafka": KafkaConfig,
     "topics": TopicsConfig,
     "sealing": SealingConfig,
@@ -300,63 +319,14 @@ SECTIONS: Mapping[str, type[Strict]] = {
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the configuration file, for editors."""
-    schema = ConfigDocument.model_json_schema(by_alias=True)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "stream-svt configuration",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return head | ConfigDocument.model_json_schema(by_alias=True) | {"title": "stream-svt configuration"}
 
 
-def section(document: Document, name: str, model: type[Section]) -> Section | None:
-    """Return a section of the document, with its defaults where it is left out; None where it is wrong."""
-    if document.data.get(name, {}) is None:
-        document.data[name] = {}
-    return check(document, model, (name,), default={})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sections:
-    """The service's sections of a file; the names of its topics are filled in."""
-
-    kafka: KafkaConfig = field(default_factory=KafkaConfig)
-    topics: TopicsConfig
-    sealing: SealingConfig = field(default_factory=SealingConfig)
-    control: ControlConfig = field(default_factory=ControlConfig)
-    web: WebConfig = field(default_factory=WebConfig)
-    commit: CommitConfig = field(default_factory=CommitConfig)
-
-
-def check_sections(document: Document, spec: ApplicationSpec | None) -> Sections:
-    """Return the sections of a document; ``spec`` is None where the document holds no valid one.
-
-    Raises:
-        ConfigError: With everything reported to the document so far.
-    """
-    models: dict[str, type[Strict]] = {**SECTIONS, "control": ControlConfig}
-    found: dict[str, Any] = {name: section(document, name, model) for name, model in models.items()}
-    if spec is not None and found["topics"] is not None:
-        found["topics"] = _name_topics(document, found["topics"], spec)
-    document.finish()
-    return Sections(**found)
-
-
-def _name_topics(document: Document, topics: TopicsConfig, spec: ApplicationSpec) -> TopicsConfig:
-    """Fill in the names of the service's own topics; report a name with two uses."""
-    names = {key: getattr(topics, key) or f"{spec.application}.{key}" for key in _OWN}
-    users: dict[str, str] = dict.fromkeys(spec.topics(), "a monitor reads")
-    for key, name in names.items():
-        if name in users:
-            message = f"topic {quote(name)} has another use already ({users[name]}): use one of its own"
-            document.report(("topics", key), message)
-        users.setdefault(name, f"topics.{key}")
-    return topics.model_copy(update=names)
-
-
-def section_notes(document: Document, sections: Sections) -> list[Problem]:
+def section_notes(document: Document, found: ServiceDocument) -> list[Problem]:
     """Return advice: values in the clear on the network, options that are for one start only."""
     local = ("127.", "localhost:", "[::1]:")
-    kafka, sealing = sections.kafka, sections.sealing
+    kafka, sealing = found.kafka, found.sealing
     notes = {}
     if not kafka.security_protocol.encrypts and not all(
         server.startswith(local) for server in kafka.bootstrap_servers

@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterable
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from stream_svt.settings.document import Document, KeyPath
 from stream_svt.settings.messages import did_you_mean, quote
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_EXPLAINED, _ABSENT = "explained", "absent"
+"""Types of errors whose message is final; of the second kind, the last key may not stand in the file."""
+
+_MAPPING = "expected a mapping, found {found}"
+_WORDS = "expected {expected}, found {found}"
+_SAID = {
+    "greater_than": "must be greater than {gt}, found {found}",
+    "greater_than_equal": "must be at least {ge}, found {found}",
+    "less_than": "must be less than {lt}, found {found}",
+    "less_than_equal": "must be at most {le}, found {found}",
+    "bool_type": "expected true or false, found {found}",
+    "string_type": "expected a text, found {found}",
+    "list_type": "expected a list, found {found}",
+    "tuple_type": "expected a list, found {found}",
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "enum": _WORDS,
+    "literal_error": _WORDS,
+    "too_short": "expected at least {min_length} in the list, found {actual_length}",
+    "too_long": "expected at most {max_length} in the list, found {actual_length}",
+    "value_error": "{error}",
+}
+"""Messages by pydantic's type of error."""
 
 
 class Strict(BaseModel):
@@ -28,138 +60,74 @@ class Strict(BaseModel):
                 field["description"] = " ".join(field["description"].split())
         return schema
 
-
-def several(problems: list[tuple[str, str]]) -> PydanticCustomError:
-    """Return one error that carries (field, message) pairs found by a check across fields."""
-    text = "; ".join(f"{name}: {message}" for name, message in problems)
-    return PydanticCustomError("several", "{text}", {"text": text, "problems": problems})
-
-
-def check(document: Document, model: type[Model], path: KeyPath, default: object = None) -> Model | None:
-    """Return the part of a document at ``path`` as a model, None after reporting what is wrong."""
-    raw: Any = document.data
-    for step in path:
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401
+        """Put this project's messages in the place of pydantic's; here the fields are known."""
         try:
-            raw = raw[step]
-        except (KeyError, IndexError, TypeError):
-            raw = default
-            break
-    if not isinstance(raw, dict):
-        document.report(path, f"expected a mapping of keys to values, found {quote(raw)}")
-        return None
+            return handler(value)
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        raise ValidationError.from_exception_data(
+            cls.__name__, [one for detail in errors for one in _explained(cls, detail)], hide_input=True
+        )
+
+
+def several(problems: Iterable[tuple[str, str]]) -> ValidationError:
+    """Return one error that carries (field, message) pairs found by a check across fields."""
+    found = [_error(_ABSENT, tuple(filter(None, name.split("."))), message) for name, message in problems]
+    return ValidationError.from_exception_data("several", found, hide_input=True)
+
+
+def check(document: Document, model: type[Model]) -> Model:
+    """Return a document as a model.
+
+    Raises:
+        ConfigError: With everything that is wrong with it, and was reported before.
+    """
     try:
-        return model.model_validate(raw)
+        found = model.model_validate(document.data)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            for place, message in _problems(document, model, path, detail):
-                document.report(place, message)
-        return None
+            document.report(_place(document, detail), detail["msg"])
+    document.finish()
+    return found
 
 
-def _problems(
-    document: Document, model: type[BaseModel], prefix: KeyPath, detail: ErrorDetails
-) -> list[tuple[KeyPath, str]]:
-    """Return what one validation error reports: key and message."""
-    place = _written(document, prefix, detail["loc"])
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "several":
-        found = []
-        for name, message in context["problems"]:
-            steps = tuple(name.split(".")) if name else ()
-            inner = _written(document, place, steps)
-            # A key that the file leaves out is named all the same.
-            found.append(((*place, *steps) if inner == place else inner, message))
-        return found
-    if kind == "extra_forbidden":
-        known = _known_keys(model, detail["loc"][:-1])
-        hint = did_you_mean(str(detail["loc"][-1]), known) or f"; expected one of {', '.join(known)}"
-        return [(place, f"unknown key{hint}")]
-    if kind == "too_short" and len(detail["input"]) >= context["min_length"]:
-        return []  # the invalid items are reported one by one
-    if kind == "missing":
-        described = _description(model, detail["loc"])
-        return [((*place, str(detail["loc"][-1])), f"is required{described and ': ' + described}")]
-    return [(place, _message(kind, context, detail))]
-
-
-def _written(document: Document, prefix: KeyPath, loc: tuple[str | int, ...]) -> KeyPath:
+def _place(document: Document, detail: ErrorDetails) -> KeyPath:
     """Return the part of a pydantic location that stands in the file, without the tags of unions."""
-    place = prefix
-    for step in loc:
+    place: KeyPath = ()
+    for step in detail["loc"]:
         if (*place, step) in document.lines:
             place = (*place, step)
-    return place
+    last = detail["loc"][-1:]
+    return place + last if detail["type"] == _ABSENT and place[-1:] != last else place
 
 
-def _models(annotation: object) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+def _error(kind: str, loc: KeyPath, message: str) -> InitErrorDetails:
+    text = PydanticCustomError(kind, "{message}", {"message": message})
+    return InitErrorDetails(type=text, loc=loc, input=None)
 
 
-def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """Return the model whose keys a pydantic location speaks of."""
-    candidates: list[type[BaseModel]] = [model]
-    for step in loc:
-        tagged = [one for one in candidates if _tag(one) == step]
-        if len(candidates) > 1 and tagged:
-            candidates = tagged
-            continue
-        inner = [
-            found_model
-            for one in candidates
-            for name, info in one.model_fields.items()
-            if step in {name, info.alias}
-            for found_model in _models(info.annotation) + [m for meta in info.metadata for m in _models(meta)]
-        ]
-        candidates = inner or (candidates if isinstance(step, int) else [])
-    return candidates[0] if len(candidates) == 1 else None
-
-
-def _tag(model: type[BaseModel]) -> object:
-    info = model.model_fields.get("kind")
-    return info.default if info is not None else None
-
-
-def _known_keys(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
-    inner = _model_at(model, loc)
-    if inner is None:
-        return []
-    return [info.alias or name for name, info in inner.model_fields.items() if name != "kind"]
-
-
-def _description(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
-    inner = _model_at(model, loc[:-1])
-    if inner is None:
-        return ""
-    for name, info in inner.model_fields.items():
-        if loc[-1] in {name, info.alias} and info.description:
-            return re.split(r"(?<=[a-z)])[.:;] ", " ".join(info.description.split()))[0].rstrip(".")
-    return ""
-
-
-def _message(kind: str, context: dict[str, Any], detail: ErrorDetails) -> str:
-    value = detail["input"]
-    if kind == "value_error":
-        return str(context["error"])
-    if kind in {"greater_than_equal", "less_than_equal"}:
-        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
-        return f"must be {bound}, found {quote(value)}"
-    expected = {
-        "bool_type": "true or false",
-        "string_type": "a text",
-        "list_type": "a list",
-        "tuple_type": "a list",
-        "dict_type": "a mapping",
-        "model_type": "a mapping",
-        "model_attributes_type": "a mapping",
-    }.get(kind)
-    if expected is not None:
-        quotes = ": put it in quotes" if kind == "string_type" and not isinstance(value, dict | list) else ""
-        return f"expected {expected}, found {quote(value)}{quotes}"
-    if kind in {"too_short", "too_long"}:
-        bound = (
-            f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
-        )
-        return f"expected {bound} in the list, found {context['actual_length']}"
-    return f"{detail['msg']}, found {quote(value)}"
+def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorDetails]:
+    """Yield an error of a model with its final message."""
+    kind, loc, context, value = detail["type"], detail["loc"], detail.get("ctx", {}), detail["input"]
+    if kind in {_EXPLAINED, _ABSENT}:
+        yield _error(kind, loc, detail["msg"])
+        return
+    if kind == "too_short" and len(value) >= context["min_length"]:
+        return  # the invalid items are reported one by one
+    fields = {info.alias or name: info for name, info in model.model_fields.items() if name != "kind"}
+    if kind == "extra_forbidden":
+        hint = did_you_mean(loc[-1], list(fields)) or f"; expected one of {', '.join(fields)}"
+        yield _error(_EXPLAINED, loc, f"unknown key{hint}")
+    elif kind == "missing":
+        text = " ".join((fields[str(loc[-1])].description or "").split())
+        yield _error(_ABSENT, loc, f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip("."))
+    else:
+        words = re.findall("'([^']+)'", context.get("expected", ""))
+        found = {**context, "found": quote(value), "expected": " or ".join(words)}
+        message = _SAID[kind].format(**found) if kind in _SAID else f"{detail['msg']}, found {quote(value)}"
+        if kind == "string_type" and not isinstance(value, dict | list):
+            message += ": put it in quotes"
+        yield _error(_EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))

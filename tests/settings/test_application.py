@@ -274,12 +274,6 @@ def test_each_change_has_its_time(change, kind):
     assert changed_fields(monitor(), monitor(**change)) == {next(iter(change)): kind}
 
 
-def test_every_field_of_a_monitor_has_a_time_of_change():
-    from stream_svt.settings.changes import _TAKES_EFFECT
-
-    assert set(_TAKES_EFFECT) == set(MonitorSpec.model_fields)
-
-
 # --- datasets
 
 SHORT = """

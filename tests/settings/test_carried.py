@@ -80,9 +80,12 @@ def load(
     topic: str = "counts",
     sensitivity: str = "3/2",
     monotonic: str = "true",
+    file: str = "left.jsonl",
 ) -> ApplicationSpec:
     monitor = MONITOR.format(topic=topic, sensitivity=sensitivity, monotonic=monotonic)
-    text = f"application: {application}\ncarried_over: left.jsonl\ndatasets: [{datasets}]\nmonitors: [{monitor}]\n"
+    text = (
+        f"application: {application}\ncarried_over: {file}\ndatasets: [{datasets}]\nmonitors: [{monitor}]\n"
+    )
 
     def read(name: str) -> list[str]:
         if name != "left.jsonl":
@@ -115,6 +118,16 @@ def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str)
         load(**options)  # type: ignore[arg-type]
 
 
+def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
+    balances = {f"d-2026-01-0{k}": Balance("x", Kind.PURE, EPSILON, EPSILON, k - 6) for k in (6, 7)}
+    carried = replace(CARRIED, datasets=balances)
+    days = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
+    with pytest.raises(ConfigError, match=r"generate: 'shop' spent on dataset 'd-2026-01-07'"):
+        load(days, carried=carried)
+    assert load(days, carried=replace(carried, watermarks={"d-{date}": 1_767_830_400_000})).generators
+    assert load(days.replace("'d-", "'e-"), carried=carried).generators
+
+
 def test_a_topic_that_was_not_monotonic_stays_so() -> None:
     general = replace(CARRIED, topics={"counts": Declared(Fraction(1), general=True)})
     with pytest.raises(ConfigError, match="declared not monotonic"):
@@ -133,12 +146,5 @@ def test_behind_missing_alerts_an_unknown_dataset_must_be_declared_new() -> None
 
 
 def test_a_file_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"carried_over: cannot read 'left\.jsonl': No such file"):
-        load_spec(
-            f"application: next\ncarried_over: left.jsonl\ndatasets: []\nmonitors: [{MONITOR}]\n",
-            read_names=_missing,
-        )
-
-
-def _missing(name: str) -> list[str]:
-    raise FileNotFoundError(2, "No such file or directory")
+    with pytest.raises(ConfigError, match=r"carried_over: cannot read 'lost\.jsonl': No such file"):
+        load(file="lost.jsonl")

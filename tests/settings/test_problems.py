@@ -58,7 +58,7 @@ ADDED = [
     ("on_halt: rsample", "on_halt", "'resample'?"),
     ("mechanism: svtt", "mechanism", "'svt'?"),
     ("cutoff: 9", "cutoff", "already stands at line 10"),
-    ("beta: 1", "beta", "strictly between 0 and 1"),
+    ("beta: 1", "beta", "must be less than 1"),
     ("reserve: 3.5", "reserve", "leaves no room"),
     ("split: 0", "split", "greater than 0"),
     ("append: {retry: 3}", "append", "mapping of options"),
@@ -73,7 +73,7 @@ ADDED = [
     ("resample_every: 1x", "resample_every", "found '1x'"),
     ("resample_every: 0s", "resample_every", "between 1ms"),
     ("resample_every: 999w999w999w999w999w999w", "resample_every", "100 years"),
-    ("reserve: -1", "reserve", "must be 0 or more"),
+    ("reserve: -1", "reserve", "must be at least 0"),
     ("granularity: 5000", "granularity", "the same step"),
     ("append: {rety: {}}", "append", "did you mean 'retry'?"),
 ]
