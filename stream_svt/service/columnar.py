@@ -36,8 +36,8 @@ MAX_ROWS: Final = 1 << 20
 MAX_TEXT_IN_ALL: Final = 16 << 20
 """Characters that the texts of all rows may have together: a dictionary repeats one text for the price of a byte."""
 
-_MODERATE: Final = 300
-"""Powers of ten beyond which a number is handled with care."""
+_TINY: Final = 1e-300
+"""Size below which a threshold is refused, as in JSON."""
 
 _DIGITS: Final = 18
 """Digits of a decimal that fit 64 bits."""
@@ -78,20 +78,18 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
         raise Refused("too-large")
     for row in range(rows):
+        name = names[row]
         if closed[row]:
-            set_id = sets[row]
-            if set_id is None:
+            if (set_id := sets[row]) is None:
                 raise Refused("bad-set")
             batch.markers[row] = set_id
             series[row] = None
         elif ids[row] is None:
             raise Refused("missing-id")
-        else:
-            name = names[row]
-            if name is not None:
-                if name not in monitors:
-                    raise Refused("unknown-monitor")
-                batch.monitor[row] = name
+        elif name is not None:
+            if name not in monitors:
+                raise Refused("unknown-monitor")
+            batch.monitor[row] = name
     limits = enumerate(_gather(parts, "threshold", _thresholds))
     batch.threshold = {row: limit for row, limit in limits if limit is not None and not closed[row]}
     batch.whole, batch.fraction = _values(parts)
@@ -225,23 +223,14 @@ def _limits(column: _Arrow) -> list[Fraction | None]:
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not any(is_kind(column.type) for is_kind in kinds):
         return [_BAD if valid else None for valid in column.is_valid().to_pylist()]
-    return [None if value is None else _limit(_number(value)) for value in column.to_pylist()]
+    return [None if value is None else _limit(value) for value in column.to_pylist()]
 
 
-def _limit(number: Decimal | None) -> Fraction:
-    if number is None or not number.is_finite() or (number and number.adjusted() < -_MODERATE):
-        return _BAD
-    return Fraction(number)
-
-
-def _number(value: object) -> Decimal | None:
-    """Return what `exact.number` returns for the same number; a float is the fraction it stands for."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    number = Decimal(value)  # type: ignore[arg-type]
-    if number.is_finite() and number and abs(number.adjusted()) > _MODERATE:
-        return exact.number(str(number).encode())
-    return number
+def _limit(value: float | Decimal) -> Fraction:
+    if isinstance(value, float):
+        return Fraction(value) if math.isfinite(value) and (not value or abs(value) > _TINY) else _BAD
+    found = exact.threshold(str(value).encode())
+    return _BAD if found is None else found
 
 
 def _values(parts: Sequence[_Arrow]) -> exact.Columns:
@@ -294,8 +283,9 @@ def _numbers(column: _Arrow) -> exact.Columns:
     elif pa.types.is_decimal128(kind) and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
         found = exact.scaled(_low_words(column), kind.scale)
     elif pa.types.is_decimal(kind):
-        pairs = np.array([exact.split(_number(value)) for value in column.to_pylist()], np.int64)
-        whole, fraction = pairs.reshape(-1, 2).T
+        # None is no number either.
+        numbers = [exact.number(str(value).encode()) for value in column.to_pylist()]
+        whole, fraction = np.array(list(map(exact.split, numbers)), np.int64).reshape(-1, 2).T
         return whole, fraction
     else:
         return _nothing(len(column))
