@@ -57,7 +57,7 @@ from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import LOOK_AGAIN, UNPROVED, Surroundings, give_up, look_around, worth_a_try
 from stream_svt.service.remedy import MAYBE_LOCAL, Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.turns import rest
+from stream_svt.service.turns import first, rest
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -145,12 +145,9 @@ class Shard:
         """Wait until nothing is stepped any more; return whether that came in time."""
         if self._task is None:
             return True
-        quiet = asyncio.ensure_future(self._rebalance.quiet.wait())
-        done, _ = await asyncio.wait(
-            {self._task, quiet}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-        )
-        quiet.cancel()
-        return bool(done)
+        quiet = self._rebalance.quiet
+        await first(self._task, quiet.wait(), seconds=seconds)
+        return self._task.done() or quiet.is_set()
 
     def release(self) -> None:
         """Go on: the rebalance left the partition here."""
@@ -413,18 +410,11 @@ class Shard:
     # Waiting
 
     async def _either(self, event: asyncio.Event, seconds: float | None = None) -> None:
-        """Wait for an event, at most so long, or to be told to end."""
-        waits = [asyncio.ensure_future(awaited.wait()) for awaited in (event, self._halt)]
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        """Wait for an event, at most so long, or to be told something."""
+        await first(event.wait(), self._halt.wait(), seconds=seconds)
 
     async def _wait(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._halt.wait()
+        await first(self._halt.wait(), seconds=seconds)
 
     def _beat(self) -> None:
         self.status.beat = time.monotonic()

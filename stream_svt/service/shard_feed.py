@@ -23,7 +23,7 @@ from stream_svt import aiokafka_fixes
 from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
-from stream_svt.service.turns import rest
+from stream_svt.service.turns import first, rest
 
 FETCH_WAIT_MS = 250
 """Milliseconds a fetch waits at the brokers; a partition that is resumed waits as long behind it."""
@@ -102,7 +102,7 @@ class ShardFeed:
         """Stand by until the group has decided; see the port."""
         self._hold.quiet.set()
         try:
-            await self._first(self._hold.free.wait())
+            await first(self._stop.wait(), self._hold.free.wait())
         finally:
             self._hold.quiet.clear()
         if self.stopping:
@@ -124,7 +124,7 @@ class ShardFeed:
             ConfigError: A topic has another number of partitions.
         """
         if self.held:  # whoever only waits for a command
-            await self._first(self._hold.free.wait(), asyncio.sleep(patience))
+            await first(self._stop.wait(), self._hold.free.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
@@ -133,7 +133,7 @@ class ShardFeed:
         read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
         delivered = False
         try:
-            await self._first(read, self._hold.held.wait())
+            await first(read, self._stop.wait(), self._hold.held.wait())
             if not read.done():
                 if self.stopping:
                     raise Stopped
@@ -255,17 +255,6 @@ class ShardFeed:
                     f"partition {place.partition} of topic {place.topic!r} does not exist any more, or this user may "
                     f"not see it: then permission is missing, operation READ on resource TOPIC {place.topic!r}"
                 )
-
-    async def _first(self, *events: Any) -> None:  # noqa: ANN401
-        """Wait for the first of several events, or for the stop signal; a read goes on."""
-        waits = [asyncio.ensure_future(event) for event in (*events, self._stop.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            mine = [wait for wait, event in zip(waits, (*events, None), strict=True) if wait is not event]
-            for wait in mine:
-                wait.cancel()
-            await asyncio.gather(*mine, return_exceptions=True)
 
     def _place(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self._shard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -32,7 +31,7 @@ from stream_svt.service.shard import Shard, WorkerParts, describe
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
-from stream_svt.service.turns import rest
+from stream_svt.service.turns import first, rest
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import DAY_MS
 
@@ -273,9 +272,7 @@ class Worker:
 
     async def _wait(self, seconds: float) -> None:
         """Wait so long, or until there is a reason to look at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._look.wait()
+        await first(self._look.wait(), seconds=seconds)
         self._look.clear()
 
     async def stop(self) -> None:
