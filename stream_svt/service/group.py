@@ -80,7 +80,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._consumer: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._leaving: dict[int, Shard] = {}
         self._partings: set[asyncio.Task[None]] = set()
         self.shards: dict[int, Shard] = {}
         self.joined = self.has_joined = False
@@ -105,10 +104,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            shards = [*self.shards.values(), *self._leaving.values()]
+            shards = list(self.shards.values())
             for shard in shards:
                 shard.halt()
-            await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
+            await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards), *self._partings)
             self.shards.clear()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
@@ -160,22 +159,15 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for number in numbers:
             if number not in self.shards:
                 shard = self.shards[number] = self._make_shard(self._consumer, number)
-                shard.start(self._leaving.get(number))
+                shard.start()
 
     def _part_with(self, shard: Shard) -> None:
-        """End a shard that goes elsewhere, or was cut short, beside everything else."""
-        self._leaving[shard.number] = shard
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._partings.discard(task)
-            if self._leaving.get(shard.number) is shard:
-                del self._leaving[shard.number]
-            self._surface(task)
-
+        """End a shard beside everything else: whoever opens it next, this worker or another, fences it."""
         shard.halt()
         parting = asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}")
         self._partings.add(parting)
-        parting.add_done_callback(ended)
+        parting.add_done_callback(self._partings.discard)
+        parting.add_done_callback(self._surface)
 
     async def _hold_shards(self) -> None:
         shards = list(self.shards.values())

@@ -129,13 +129,12 @@ class Shard:
         """Whether a rebalance is under way."""
         return self._rebalance.held.is_set()
 
-    def start(self, after: Shard | None = None) -> None:
-        """Begin, once an earlier owner of the partition in this worker has ended; returns at once."""
+    def start(self) -> None:
+        """Begin; returns at once."""
         self._stopping = False
         self._halt.clear()
         self._beat()
-        earlier = None if after is None else after._task  # noqa: SLF001
-        self._task = asyncio.create_task(self._run(earlier), name=f"shard-{self.number}")
+        self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
     def hold(self) -> None:
         """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
@@ -195,10 +194,8 @@ class Shard:
 
     # One session after another
 
-    async def _run(self, earlier: asyncio.Task[None] | None) -> None:
+    async def _run(self) -> None:
         on_answer.set(self._beat)
-        if earlier is not None:
-            await asyncio.wait({earlier}, timeout=START_DEADLINE)
         while not self._stopping:
             self._halt.clear()
             if self.held:

@@ -83,19 +83,11 @@ class Worker:
         fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        reread: Callable[[], Config] | None = None,
-        make_workload: Callable[[Config, tuple[int, str]], Workload] = lambda config, version: Workload(
-            config.spec, config.topics.partitions, version
-        ),
-    ) -> None:
+    def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self._make_workload = make_workload
-        self.workload = make_workload(config, (0, ""))
+        self.workload = Workload(config.spec, config.topics.partitions, (0, ""))
         for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
             pass
         self.metrics = Metrics(
@@ -288,11 +280,11 @@ class Worker:
 
     async def adopt(self, reading: Reading) -> None:
         """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
-        config = replace(self.config, spec=reading.spec)
-        workload = self._make_workload(config, (reading.version.number, reading.version.digest))
+        version = (reading.version.number, reading.version.digest)
+        workload = Workload(reading.spec, self.config.topics.partitions, version)
         for _ in workload.prepare(reading.spec_hash):
             await asyncio.sleep(0)
-        self.config = config
+        self.config = replace(self.config, spec=reading.spec)
         self._use(workload)
         log.info("event=configuration_read version=%d spec=%s", reading.version.number, workload.hash)
 

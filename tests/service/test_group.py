@@ -48,16 +48,10 @@ class Shard:
         self.number, self.status = number, ShardStatus(number)
         self.told: list[str] = []
         self.in_time = True
-        self.ends = asyncio.Event()
-        self.ends.set()
-        self.after: Shard | None = None
+        self.start = partial(self.told.append, "start")
         self.hold = partial(self.told.append, "hold")
         self.release = partial(self.told.append, "release")
         self.halt = partial(self.told.append, "halt")
-
-    def start(self, after: Shard | None) -> None:
-        self.told.append("start")
-        self.after = after
 
     async def settle(self, seconds: float) -> bool:
         assert seconds < REBALANCE_TIMEOUT
@@ -65,7 +59,6 @@ class Shard:
 
     async def stop(self, seconds: float) -> None:
         self.told.append(f"stop {seconds:g}")
-        await self.ends.wait()
 
 
 class Play:
@@ -140,26 +133,6 @@ async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_an
     assert other.told == ["start", "hold", "release"]
     assert [shard.number for shard in play.made] == [0, 1, 0]
     assert play.group.shards == {0: play.made[2], 1: other}
-
-
-async def test_a_partition_that_comes_back_waits_for_the_shard_that_still_ends() -> None:
-    play = Play()
-    await play.assign(0)
-    (first,) = play.made
-    first.ends.clear()
-    await play.revoke()
-    await play.assign()
-    await play.revoke()
-    await play.assign(0)
-    assert play.made[1].after is first
-    first.ends.set()
-    await asyncio.sleep(0.01)
-    await play.revoke()
-    await play.assign()
-    await play.revoke()
-    await asyncio.sleep(0.01)
-    await play.assign(0)
-    assert play.made[2].after is None
 
 
 async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them() -> None:

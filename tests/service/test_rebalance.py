@@ -91,25 +91,6 @@ async def test_nothing_is_opened_during_a_rebalance(play) -> None:
     await play.until(State.RUNNING)
 
 
-async def test_a_shard_begins_where_an_earlier_one_of_this_worker_has_ended(play, played) -> None:
-    await play.shard.stop(1.0)
-    closing = asyncio.Event()
-    earlier = played()
-    earlier.hand_over = closing.wait  # type: ignore[assignment]
-    await earlier.until(State.RUNNING)
-    earlier.shard.hold()
-    await asyncio.sleep(0.02)
-    earlier.shard.halt()
-    play.shard.handed_over = False
-    play.shard.start(earlier.shard)
-    await asyncio.sleep(0.05)
-    assert play.opened + earlier.opened == 2
-    closing.set()
-    await earlier.end()
-    await until(lambda: play.opened + earlier.opened == 3)
-    await play.shard.stop(1.0)
-
-
 async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) -> None:
     await play.hold()
     play.shard.status.beat = 0.0
