@@ -61,19 +61,10 @@ def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> st
     pieces = command.collect_usage_pieces(click.Context(command))
     if arguments := [piece for piece in pieces if piece != "[OPTIONS]"]:
         parts.append(f"Arguments: `{' '.join(arguments)}`")
-    options = [
-        (option, words, (option, _without_extra(words)) in shared) for option, words in _options(command)
-    ]
-    if own := [(option, "", words) for option, words, is_shared in options if not is_shared]:
-        parts.append(listed(own))
-    if common := [_short(option, words) for option, words, is_shared in options if is_shared]:
-        parts.append(f"[Common](#common-options): {', '.join(common)}.")
+    options = [option for option in _options(command) if (option[0], _without_extra(option[1])) not in shared]
+    if options:
+        parts.append(listed((option, "", words) for option, words in options))
     return "\n\n".join([*parts, *(() if isinstance(command, click.Group) else _examples(command))])
-
-
-def _short(option: str, words: str) -> str:
-    name = next(part for part in re.split(r"[ ,/]+", option) if part.startswith("--"))
-    return f"`{name}`{' (required)' if words.endswith(' [required]') else ''}"
 
 
 def _examples(command: click.Command) -> Iterator[str]:

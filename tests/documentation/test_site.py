@@ -149,5 +149,5 @@ async def test_the_folder_is_read_without_a_web_server_all_but_the_search(site, 
         visit(chromium, (site / "index.html").as_uri()) as seen,
     ):
         await seen.page.locator("nav.md-tabs a", has_text="Operate").click()
-        await seen.page.get_by_role("heading", level=1, name="Planning").wait_for()
+        await seen.page.get_by_role("heading", level=1, name="Deploying").wait_for()
         assert all(url.startswith(("file:", "data:", "blob:")) for url in seen.requests), seen.requests
