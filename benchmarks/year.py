@@ -113,7 +113,7 @@ class Shard:
         for topic in engine.topics():
             engine.begin(topic, 0)
         engine.adopt((self.version, ""))
-        for _ in engine.retire():
+        for _ in engine.retirement.retire():
             pass
         engine.pass_periods({}, 0)
         return events + self.commit()

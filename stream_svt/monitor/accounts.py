@@ -7,7 +7,6 @@ here may not be compared before the commit that holds it is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor.bounds import Bounds
@@ -22,7 +21,6 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import RunState, pack_secrets
 from stream_svt.privacy.loss import Kind, to_float
-from stream_svt.settings.monitors import MonitorSpec
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
@@ -30,13 +28,6 @@ EVENT_BYTES = 800
 
 SLOTS_AT_ONCE = 10_000
 """Slots looked at between two yields: a few milliseconds of work."""
-
-
-class Opening(NamedTuple):
-    """A run that was opened, and whether what waits for another test was measured on another grid."""
-
-    run_state: RunState
-    new_grid: bool
 
 
 class Accounts:
@@ -50,7 +41,6 @@ class Accounts:
 
     Attributes:
         held: The account of every dataset that has one. To change it, ask `account`.
-        plans: By hash, what runs were opened under.
         queues: The journal of mutes, and of what waits for another test.
         mutes: By monitor, those that ran before included.
         records, rejects: Further state records, and refused records, of the next commit.
@@ -71,7 +61,6 @@ class Accounts:
         self.events = EventBuilder(application, shard)
         self.queues = QueueJournal()
         self.mutes: dict[str, MonitorMutes] = {}
-        self.plans: dict[str, Plan] = {}
         self.held: dict[int, DatasetAccount] = {}
         self.records: dict[bytes, bytes | None] = {}
         self.rejects: list[tuple[str, int, str]] = []
@@ -121,7 +110,7 @@ class Accounts:
         account = self.held.get(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
-    def open_run(self, monitor: str, plan: Plan, number: int, clock_ms: int) -> Opening | None:
+    def open_run(self, monitor: str, plan: Plan, number: int, clock_ms: int) -> RunState | None:
         """Open a run; None where the ledger admits none, or not yet.
 
         The threshold's charge is booked and the rest of the run reserved now; its noise is drawn now.
@@ -135,10 +124,7 @@ class Accounts:
             run_state.signal(Signal.REFUSED)
             self.events.announce(EventType.EXHAUSTED, account, "budget", monitor, run_state)
             return None
-        before = self.plans.get(run_state.spec_hash)
-        new_grid = run_state.runs > 0 and (before is None or before.grid != plan.grid)
         run_state.signal(Signal.ADMITTED)
-        run_state.spec_hash = plan.hash
         run_state.run += 1
         run_state.runs += 1
         run_state.run_tops = 0
@@ -153,22 +139,18 @@ class Accounts:
         detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
         reason = "first" if run_state.run == 1 else "resampled"
         self.events.announce(EventType.RUN_STARTED, account, reason, monitor, run_state, charge, detail)
-        return Opening(run_state, new_grid)
+        return run_state
 
-    def charge_top(self, spec: MonitorSpec, plan: Plan, crossing: Crossing) -> bool:
-        """Charge a top and release its alert; return whether the run cannot pay for another one.
-
-        Args:
-            spec, plan: The monitor as it is specified now, and what the run was opened under.
-        """
+    def charge_top(self, plan: Plan, crossing: Crossing) -> bool:
+        """Charge a top and release its alert; return whether the run cannot pay for another one."""
         account = self.account(crossing.dataset)
-        run_state = account.run_state(spec.name)
+        run_state = account.run_state(plan.spec.name)
         charge = account.charge_top(run_state, plan.mechanism.branches[crossing.branch].charge)
         run_state.run_tops += 1
         run_state.tops += 1
         is_last = not plan.mechanism.can_pay(run_state.left)
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
-        self.events.alert(account, spec, plan, run_state, crossing, charge)
+        self.events.alert(account, plan, run_state, crossing, charge)
         self._weight += EVENT_BYTES + 4 * (len(crossing.series or "") + len(crossing.query_id))
         return is_last
 

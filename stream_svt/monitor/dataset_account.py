@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Container
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
 from stream_svt.monitor.life_cycle import State
@@ -151,13 +151,13 @@ class DatasetAccount:
 
     @classmethod
     def from_record(
-        cls, spec: DatasetSpec | None, record: DatasetRecord, plans: Mapping[str, Plan]
+        cls, spec: DatasetSpec | None, record: DatasetRecord, same: Container[str]
     ) -> DatasetAccount:
         """Return the account in a state record; without ``spec`` that of a dataset that is declared no longer.
 
         Raises:
             ConfigError: The declaration's limit, measure or privacy unit is not the journaled one.
-            UnreadableState: A run is open under a specification that the state does not hold.
+            UnreadableState: A run is open of a monitor that is not among the ``same``.
         """
         ledger = Ledger.from_bytes(record.ledger)
         if spec is None:
@@ -168,16 +168,14 @@ class DatasetAccount:
         account.declared_limit, account.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, account.ledger)
         for name, run_state in record.run_states.items():
-            plan = plans.get(run_state.spec_hash)
-            if plan is None and run_state.state is _RUNNING:
+            if run_state.state is _RUNNING and name not in same:
                 message = (
-                    f"dataset {spec.name}, monitor {name}: run {run_state.run} is open under specification "
-                    f"{run_state.spec_hash}, which this release cannot go on with: use the release that wrote the "
-                    "state, and close the run there first"
+                    f"dataset {spec.name}, monitor {name}: run {run_state.run} is open under a specification "
+                    "that this release cannot go on with: use the release that wrote the state, and close the run "
+                    "there first"
                 )
                 raise UnreadableState(message)
             # Of equal texts and secrets only one is kept: every dataset has the same.
-            run_state.spec_hash = "" if plan is None else plan.hash
             if run_state.secrets == NO_SECRETS:
                 run_state.secrets = NO_SECRETS
             account.run_states[sys.intern(name)] = run_state

@@ -12,15 +12,14 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import SLOTS_AT_ONCE, Accounts
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.batch_parts import Room, next_part, place
 from stream_svt.monitor.bounds import BOUNDS, Bounds
@@ -165,11 +164,6 @@ class Engine:
         self.configuration = version
         detail = {"number": version[0], "digest": version[1]}
         self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
-
-    def retire(self) -> Iterator[None]:
-        """End the ledgers of datasets that are declared no longer, as `Retirement.retire` says."""
-        yield from self.retirement.retire()
-        yield from self.forget_old_specs()
 
     def pass_periods(self, ends: Mapping[str, int], now_ms: int) -> None:
         """Take note of the periods that are over: the next engine does not know their datasets any more.
@@ -345,25 +339,11 @@ class Engine:
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
-        plan = runner.runs.plan
-        self.accounts.plans[plan.hash] = plan
         self.projection.cover(spec.name, runner.runs.covers)
         if journal:
-            self.specs.keep(plan)
+            self.specs.keep(runner.runs.plan)
         self.specs.declare(spec)
         return runner
-
-    def forget_old_specs(self) -> Iterator[None]:
-        """Delete the stored specifications under which no run was opened that still matters."""
-        used: set[str] = set()
-        size = 0
-        for account in chain(self.accounts.held.values(), self.retirement.account()):
-            used.update(run_state.spec_hash for run_state in account.run_states.values())
-            size += len(account.run_states)
-            if size > SLOTS_AT_ONCE:
-                size = 0
-                yield
-        self.specs.forget_old(used)
 
     def refuse(self, topic: str, offset: int, reason: str) -> None:
         """Refuse a record that is no query."""

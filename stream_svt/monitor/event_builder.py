@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.snapshot import RunState
     from stream_svt.settings.changes import Declared
-    from stream_svt.settings.monitors import MonitorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,13 @@ class EventBuilder:
     def alert(
         self,
         account: DatasetAccount,
-        spec: MonitorSpec,
         plan: Plan,
         run_state: RunState,
         crossing: Crossing,
         charge: int,
     ) -> None:
         """Release a top whose charge is booked."""
-        mechanism, grid = plan.mechanism, plan.grid
+        spec, mechanism, grid = plan.spec, plan.mechanism, plan.grid
         branch = mechanism.branches[crossing.branch]
         correction = branch.correction(crossing.attempt)
         bound = lower_bound(

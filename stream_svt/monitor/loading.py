@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
@@ -12,7 +12,6 @@ from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.mutes import MonitorMutes, Mutes
 from stream_svt.monitor.pending import KINDS
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.snapshot import ProgressRecord, RunState, from_bytes
 from stream_svt.monitor.spec_journal import Named
@@ -48,9 +47,9 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
     if progress is None:
         return
     found = yield from _by_kind(records)
-    current, plans = engine.specs.load(found["m"], found["h"], found["t"])
+    current, same = engine.specs.load(found["m"], found["t"])
     if current:
-        _load_monitors(engine, current, plans)
+        _load_monitors(engine, current, same)
     stored = from_bytes(ProgressRecord, progress, key="meta")
     if stored.carried != engine.spec.carried_digest:
         raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
@@ -63,7 +62,7 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
             runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
     engine.retirement.retired = dict(found["r"])
     engine.retirement.watermarks |= stored.watermarks
-    yield from _load_datasets(engine, found["d"], plans)
+    yield from _load_datasets(engine, found["d"], same)
     yield from _load_queues(engine, found["w"])
     yield from engine.retirement.find_reused(engine.datasets)
 
@@ -79,16 +78,16 @@ def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[st
     return found
 
 
-def _load_datasets(engine: Engine, named: Named, plans: dict[str, Plan]) -> Iterator[None]:
+def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterator[None]:
     numbers: list[int] = []
     size = 0
     for name, data in named:
         record = read_dataset(data, f"d/{name}")
         number = engine.number.get(name)
         if number is None:
-            engine.retirement.add(record, plans)
+            engine.retirement.add(record, same)
         else:
-            engine.accounts.held[number] = DatasetAccount.from_record(engine.datasets[number], record, plans)
+            engine.accounts.held[number] = DatasetAccount.from_record(engine.datasets[number], record, same)
             numbers.append(number)
         size += len(data)
         if size > LOADED_AT_ONCE:
@@ -131,7 +130,7 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
         engine.projection.changed.add(number)
 
 
-def _load_monitors(engine: Engine, current: Mapping[str, MonitorSpec], plans: Mapping[str, Plan]) -> None:
+def _load_monitors(engine: Engine, current: Mapping[str, MonitorSpec], same: Container[str]) -> None:
     """Go on with the monitors of the state."""
     for name in engine.runners:
         engine.projection.remove(name)
@@ -140,7 +139,7 @@ def _load_monitors(engine: Engine, current: Mapping[str, MonitorSpec], plans: Ma
     # Runners act in this order: it must not depend on how the state topic was compacted.
     order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
     for name in [*order, *sorted(current.keys() - set(order))]:
-        engine.add(current[name], journal=Plan.of(current[name]).hash not in plans)
+        engine.add(current[name], journal=name not in same)
 
 
 def _take_over(engine: Engine, numbers: Sequence[int]) -> None:

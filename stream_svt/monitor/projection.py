@@ -257,7 +257,7 @@ class Projection:
                     run_left=to_float(run_state.left, Kind.PURE),
                     muted=runner.runs.mutes.count(number),
                     queued=runner.runs.queued(number),
-                    top_branch_only=runner.runs.top_branch_only(number, run_state),
+                    top_branch_only=runner.runs.top_branch_only(run_state),
                 )
                 for name, runner in self._runners.items()
                 if runner.runs.covers[number]

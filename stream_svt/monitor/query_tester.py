@@ -14,7 +14,6 @@ from stream_svt.mechanisms.sampler import Salt
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.mutes import series_hashes
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import Integers, Mask, RunArrays, Status
 
 
@@ -250,32 +249,25 @@ class QueryTester:
 
     def candidates(self, view: View, start: int, live: Mask) -> list[Candidate]:
         """Return the rows of ``live``, a mask from ``start`` on, whose tests reach the noisy threshold, in order."""
-        versions = self.runs.version[view.batch.dataset[start : start + len(live)]]
-        used = np.unique(versions[live]).tolist() if len(self.runs.plans) > 1 else [0] * bool(live.any())
-        found: list[Candidate] = []
-        for version in used:
-            mine = live if len(used) == 1 else live & (versions == version)
-            tests, rows = self._tests(view, self.runs.plans[version], start, mine)
-            chosen, gaps = self.reached(self.runs.plans[version], tests)
-            thresholds = np.broadcast_to(tests.threshold, len(rows))[chosen].tolist()
-            found += map(Candidate, rows[chosen].tolist(), gaps.T, thresholds)
-        if len(used) > 1:
-            found.sort(key=lambda candidate: candidate.row)
-        return found
+        if not live.any():
+            return []
+        tests, rows = self._tests(view, start, live)
+        chosen, gaps = self.reached(tests)
+        thresholds = np.broadcast_to(tests.threshold, len(rows))[chosen].tolist()
+        return list(map(Candidate, rows[chosen].tolist(), gaps.T, thresholds))
 
-    def _tests(self, view: View, plan: Plan, start: int, live: Mask) -> tuple[Tests, Integers]:
-        """Return the tests of ``live`` under a plan, and their rows."""
+    def _tests(self, view: View, start: int, live: Mask) -> tuple[Tests, Integers]:
+        """Return the tests of ``live``, and their rows."""
         batch = view.batch
-        values, thresholds = self.on_grid(batch, plan, start, live)
+        values, thresholds = self.on_grid(batch, start, live)
         rows = np.flatnonzero(live) + start
         # A slice is no copy.
         part = slice(start, start + len(live)) if len(rows) == len(live) else rows
         return Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0), rows
 
-    def on_grid(
-        self, batch: QueryBatch, plan: Plan, start: int, live: Mask
-    ) -> tuple[Integers, Integers | int]:
+    def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""
+        plan = self.runs.plan
         values = plan.grid.values(batch, start, start + len(live))
         common = plan.grid.threshold(self.runs.spec.threshold)
         whole = bool(live.all())
@@ -287,22 +279,22 @@ class QueryTester:
                 thresholds[row - start] = plan.grid.threshold(threshold)
         return (values, thresholds) if whole else (values[live], thresholds[live])
 
-    def reached(self, plan: Plan, tests: Tests) -> tuple[Integers, Integers]:
+    def reached(self, tests: Tests) -> tuple[Integers, Integers]:
         """Return which tests reach the noisy threshold at some branch, and their gaps at every branch."""
-        gaps = plan.mechanism.branch_gaps(
+        gaps = self.runs.plan.mechanism.branch_gaps(
             tests.value,
             tests.threshold,
             self.runs.threshold_noise[tests.dataset],
             tests.attempt,
-            lambda branch: self.draw(plan, tests, branch),
+            lambda branch: self.draw(tests, branch),
         )
         best = gaps[0] if len(gaps) == 1 else gaps.max(axis=0)
         chosen = np.flatnonzero(best >= 0)
         return chosen, gaps[:, chosen]
 
-    def draw(self, plan: Plan, tests: Tests, branch: int) -> Integers:
+    def draw(self, tests: Tests, branch: int) -> Integers:
         """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
-        mechanism, runs = plan.mechanism, self.runs
+        mechanism, runs = self.runs.plan.mechanism, self.runs
         return self.noise.draw(
             mechanism.query_noise,
             mechanism.branches[branch].rate,
@@ -317,7 +309,7 @@ class QueryTester:
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""
         left = self.runs.accounts.run_state(self.runs.name, dataset).left
-        return self.runs.plan_of(dataset).mechanism.branch_of(gaps, left)
+        return self.runs.plan.mechanism.branch_of(gaps, left)
 
 
 def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:

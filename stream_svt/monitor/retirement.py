@@ -13,7 +13,6 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
 from stream_svt.settings.application import ApplicationSpec
@@ -48,9 +47,9 @@ class Retirement:
         self.watermarks: dict[str, int] = {}
         self.retired: dict[str, bytes] = {}
 
-    def add(self, record: DatasetRecord, plans: dict[str, Plan]) -> None:
+    def add(self, record: DatasetRecord, same: Container[str]) -> None:
         """Take a stored dataset that is declared no longer."""
-        account = DatasetAccount.from_record(None, record, plans)
+        account = DatasetAccount.from_record(None, record, same)
         self._undeclared.append(_Undeclared(account, is_over(account.name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
@@ -129,13 +128,9 @@ class Retirement:
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        account = DatasetAccount.from_record(None, read_dataset(self.retired[name], f"r/{name}"), {})
+        account = DatasetAccount.from_record(None, read_dataset(self.retired[name], f"r/{name}"), ())
         self._accounts.announce_balance(account)
         self._keep(account)
-
-    def account(self) -> Iterator[DatasetAccount]:
-        """Yield the accounts of datasets that are declared no longer and not retired yet."""
-        return (one.account for one in self._undeclared)
 
     def discard(self) -> None:
         """Let go of what was loaded."""

@@ -42,14 +42,14 @@ class RetryAppend(Append):
         if view.eligible is not None:
             live &= view.eligible[start:stop]
         reached = {candidate.row: candidate for candidate in self.tester.candidates(view, start, live)}
-        columns: dict[int, tuple[bytes, list[int]]] = {}
+        columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
         queues = cast("dict[int, RetryQueue]", runs.queues)
         journal, mutes = runs.accounts.queues, runs.mutes
         status, covers, names = runs.status, runs.covers, batch.series
         offsets, clock = batch.offset[start:stop].tolist(), view.clock[start:stop].tolist()
-        one_plan, look = len(runs.plans) == 1, True
+        look = True
         for row, dataset in enumerate(datasets.tolist(), start=start):
             if look or not row & 63:
                 look = False
@@ -76,10 +76,8 @@ class RetryAppend(Append):
             if dataset in mutes.held and mutes.is_muted(dataset, series, now):
                 runs.skip("muted", 1)
             else:
-                version = 0 if one_plan else int(runs.version[dataset])
-                if version not in columns:
-                    columns[version] = self._columns(view, version, start, stop)
-                values, thresholds = columns[version]
+                columns = columns or self._columns(view, start, stop)
+                values, thresholds = columns
                 within, place_row = row - start, int(batch.row[row])
                 name: Name = (offset, place_row) if series is None else series
                 known = queue.entries.get(name)
@@ -104,10 +102,10 @@ class RetryAppend(Append):
                 look = True
         return stop
 
-    def _columns(self, view: View, version: int, start: int, stop: int) -> tuple[bytes, list[int]]:
-        """Return values and thresholds of rows [start, stop) under a plan, in grid steps."""
+    def _columns(self, view: View, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """Return values and thresholds of rows [start, stop), in grid steps."""
         everything = np.ones(stop - start, dtype=np.bool_)
-        values, thresholds = self.tester.on_grid(view.batch, self.runs.plans[version], start, everything)
+        values, thresholds = self.tester.on_grid(view.batch, start, everything)
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
@@ -165,7 +163,7 @@ class RetryAppend(Append):
         values = np.frombuffer(b"".join([p.value for _, p in waiting]), dtype="<i8").astype(np.int64)
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
         tests = Tests(numbers, offsets, rows, values, thresholds, attempts)
-        chosen, gaps = self.tester.reached(self.runs.plan_of(dataset), tests)
+        chosen, gaps = self.tester.reached(tests)
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
         for index, (name, place) in enumerate(waiting):
             branch = self.tester.branch(dataset, fired[index]) if index in fired else None

@@ -53,10 +53,9 @@ class RunArrays:
 
     Attributes:
         covers: Mask over the datasets of the shard: those that the monitor runs on.
-        status, version, threshold_noise, salt_high, salt_low, deadline: Arrays over the datasets of the
-            shard. ``version`` indexes ``plans``, ``deadline`` is the clock (ms) at which a run ends by
-            schedule.
-        plans: What open runs were opened under; the last one is for new runs.
+        status, threshold_noise, salt_high, salt_low, deadline: Arrays over the datasets of the shard.
+            ``deadline`` is the clock (ms) at which a run ends by schedule.
+        plan: What runs are opened under, and all open ones were.
         queues: What waits for another test, by dataset.
         tested, skipped: Queries tested, and not tested by reason, since they were last reset.
     """
@@ -68,12 +67,11 @@ class RunArrays:
         self.datasets = datasets
         self.covers = datasets.covers(spec)
         self.status = np.where(self.covers, Status.WAITING, Status.SKIP).astype(np.uint8)
-        self.version = np.zeros(count, dtype=np.int16)
         self.threshold_noise = np.zeros(count, dtype=np.int64)
         self.salt_high = np.zeros(count, dtype=np.uint64)
         self.salt_low = np.zeros(count, dtype=np.uint64)
         self.deadline = np.full(count, NEVER, dtype=np.int64)
-        self.plans: list[Plan] = [Plan.of(spec)]
+        self.plan = Plan.of(spec)
         self.mutes = accounts.mutes.setdefault(spec.name, MonitorMutes())
         self.queues: dict[int, Queue[Any]] = {}
         self.tested = 0
@@ -86,29 +84,12 @@ class RunArrays:
 
     @property
     def spec(self) -> MonitorSpec:
-        """The specification that new runs are opened under."""
+        """The specification of the monitor."""
         return self.plan.spec
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that new runs are opened under."""
-        return self.plans[-1]
-
-    def plan_of(self, dataset: int) -> Plan:
-        """Return the plan of a dataset's open run."""
-        return self.plans[int(self.version[dataset])]
 
     def take_over(self, datasets: Sequence[int], run_states: Sequence[RunState]) -> None:
         """Go on where the slots of some datasets stand."""
-        known = {plan.hash for plan in self.plans}
-        for old in sorted(
-            {run_state.spec_hash for run_state in run_states if run_state.state is _RUNNING} - known
-        ):
-            self.plans.insert(0, self.accounts.plans[old])
-            self.version += 1
-        version = {plan.hash: index for index, plan in enumerate(self.plans)}
         where = np.array(datasets, dtype=np.int64)
-        self.version[where] = [version.get(run_state.spec_hash, 0) for run_state in run_states]
         secrets = np.frombuffer(b"".join([run_state.secrets for run_state in run_states]), dtype=SECRETS)
         self.threshold_noise[where] = secrets["noise"]
         self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
@@ -119,28 +100,14 @@ class RunArrays:
                 if run_state.state is _RUNNING:
                     self.schedule(dataset, run_state)
 
-    def change(self, plan: Plan, running: Mask) -> None:
-        """Open runs under another plan from now on; those that are open, as the mask says, go on under theirs."""
-        used = np.unique(self.version[running]).tolist()
-        kept = [self.plans[version] for version in used if self.plans[version].hash != plan.hash]
-        place = {known.hash: index for index, known in enumerate([*kept, plan])}
-        places = np.full(len(self.plans), len(kept), dtype=np.int16)
-        places[used] = [place[self.plans[version].hash] for version in used]
-        self.version = np.where(running, places[self.version], len(kept)).astype(np.int16)
-        self.plans = [*kept, plan]
-
     # -- runs ------------------------------------------------------------------------------------------------
 
     def open_run(self, dataset: int, clock_ms: int) -> None:
         """Open a run on a dataset where the ledger admits one: compared once its noise is durable."""
-        opening = self.accounts.open_run(self.name, self.plan, dataset, clock_ms)
-        if opening is None:
+        run_state = self.accounts.open_run(self.name, self.plan, dataset, clock_ms)
+        if run_state is None:
             self.status[dataset] = status_of(self.accounts.run_state(self.name, dataset))
             return
-        run_state = opening.run_state
-        if opening.new_grid:
-            self.forget_waiting(dataset)
-        self.version[dataset] = len(self.plans) - 1
         secrets = unpack_secrets(run_state.secrets)
         self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
         self.schedule(dataset, run_state)
@@ -174,7 +141,7 @@ class RunArrays:
         Returns the series whose mutes ended early to make room.
         """
         dataset = crossing.dataset
-        is_last = self.accounts.charge_top(self.spec, self.plan_of(dataset), crossing)
+        is_last = self.accounts.charge_top(self.plan, crossing)
         ended = self._mute(crossing, clock_ms)
         if is_last:
             stop = self.spec.on_halt is OnHalt.STOP
@@ -196,11 +163,11 @@ class RunArrays:
         self.accounts.muted(self.name, dataset, series, until)
         return ended
 
-    def top_branch_only(self, dataset: int, run_state: RunState) -> bool:
+    def top_branch_only(self, run_state: RunState) -> bool:
         """Tell whether what is left of an open run pays the cheapest branch only."""
         if run_state.state is not State.RUNNING:
             return False
-        charges = [branch.charge for branch in self.plan_of(dataset).mechanism.branches]
+        charges = [branch.charge for branch in self.plan.mechanism.branches]
         return len(charges) > 1 and run_state.left < max(charges)
 
     def skip(self, reason: str, count: int) -> None:

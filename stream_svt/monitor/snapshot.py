@@ -5,7 +5,6 @@ Records, by key:
 - ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
 - ``r/<dataset>``: the same of a dataset that is declared no longer, without monitors;
 - ``m/<monitor>``: the monitor's specification as last applied;
-- ``h/<hash>``: an older specification under which a run is still open;
 - ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
 - ``w/<number>``: what changed in the queues of waiting queries and of mutes (:class:`QueueRecord`), in order.
 
@@ -46,8 +45,7 @@ class RunState(_Secret, array_like=True, gc=False):
     """One monitor on one dataset, in memory as it is stored.
 
     ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
-    it is zero once the run is closed. ``spec_hash`` names the specification of the last run, "" where none is known:
-    what waits was measured on its grid. ``left`` is what the open run may still spend, in epsilon units.
+    it is zero once the run is closed. ``left`` is what the open run may still spend, in epsilon units.
 
     A shard holds up to millions of these: they refer to nothing but text, bytes and numbers, so that Python's garbage
     collector need not know them.
@@ -57,7 +55,6 @@ class RunState(_Secret, array_like=True, gc=False):
     stopped: bool = False
     paused: bool = False
     run: int = 0
-    spec_hash: str = ""
     secrets: _Secrets = NO_SECRETS
     left: int = 0
     run_tops: int = 0

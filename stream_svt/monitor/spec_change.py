@@ -17,7 +17,7 @@ from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.changes import Declared, changed_fields, changes_refused
+from stream_svt.settings.changes import Declared, changed_fields, changes_refused, ends_runs
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -37,25 +37,20 @@ def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = 
 def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     """Go on with another specification at a barrier; nothing happens where it is the one in use.
 
-    Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on. The engine is
-    of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
+    The engine is of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
     `close_removed` has closed what it has no place for.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name in [name for name in engine.runners if name not in wanted]:
         _remove(engine, name)
         yield
-    changed = False
     for name, monitor in wanted.items():
         if name not in engine.runners:
             yield from _take_back(engine, engine.add(monitor).runs)
             engine.accounts.events.spec_changed(name, "added", monitor.hash(), [])
             yield
         elif engine.runners[name].spec != monitor:
-            changed = True
             yield from _change(engine, engine.runners[name].runs, monitor)
-    if changed:
-        yield from engine.forget_old_specs()
     engine.spec = spec
     yield from engine.projection.sum_up()
 
@@ -92,37 +87,25 @@ def _take_back(engine: Engine, runs: RunArrays) -> Iterator[None]:
 
 
 def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None]:
-    old = runs.spec
-    engine.specs.keep_old(runs.plan)
-    plan = Plan.of(spec)
-    engine.accounts.plans[plan.hash] = plan
-    running = _running(runs)
-    runs.change(plan, running)
-    yield
+    old, runs.plan = runs.spec, Plan.of(spec)
     yield from _cover(engine, runs, engine.datasets.covers(spec))
-    for count, number in enumerate(np.flatnonzero(running).tolist(), start=1):
-        runs.schedule(number, engine.accounts.run_state(runs.name, number))
+    for count, number in enumerate(np.flatnonzero(runs.covers).tolist(), start=1):
+        if runs.is_open(number):
+            runs.schedule(number, engine.accounts.run_state(runs.name, number))
         if count % SLOTS_AT_ONCE == 0:
             yield
-    engine.specs.keep(plan)
+    engine.specs.keep(runs.plan)
     engine.specs.declare(spec)
-    engine.accounts.events.spec_changed(spec.name, "changed", plan.hash, sorted(changed_fields(old, spec)))
+    fields = sorted(changed_fields(old, spec))
+    engine.accounts.events.spec_changed(spec.name, "changed", runs.plan.hash, fields)
     yield
-
-
-def _running(runs: RunArrays) -> NDArray[np.bool_]:
-    """Return on which datasets a run of a monitor is open, paused or not."""
-    running = runs.status >= Status.PENDING
-    for number in np.flatnonzero((runs.status == Status.SKIP) & runs.covers).tolist():
-        running[number] = runs.is_open(number)
-    return running
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
     """Close the open runs that another specification has no place for, and drop what waits there.
 
-    Those of a monitor that declares a larger sensitivity, or is no longer monotonic, are among them: they would
-    test new answers with the noise of the old declaration.
+    Those of a monitor whose noise or price changes are among them: all its runs are of one specification. What waits
+    is dropped, too, where the declaration or the grid changes that it was measured under.
 
     Of the topics ``unread``, which were not read again since the takeover, an owner before may have tested queries
     and lost the outcomes: runs of a monitor that goes there close at full price.
@@ -132,18 +115,17 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
         monitor, runs = wanted.get(name), runner.runs
-        raised = monitor is not None and Declared.by(runs.spec).raised(monitor)
-        lost = (monitor is None or raised) and runs.spec.topic in unread
-        if monitor is None or raised:
-            gone = forgotten = runs.covers
-        else:
-            gone = runs.covers & ~engine.datasets.covers(monitor)
-            # What waits was measured on the grid of the old specification.
-            forgotten = gone if Plan.of(monitor).grid == runs.plan.grid else runs.covers
-        for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
-            runs.forget_waiting(number)
-            if gone[number] and runs.is_open(number):
-                reason = "unread" if lost else "sensitivity" if raised else "removed"
+        stale = monitor is None or ends_runs(runs.spec, monitor)
+        lost = stale and runs.spec.topic in unread
+        gone = runs.covers if monitor is None else runs.covers & ~engine.datasets.covers(monitor)
+        forgets = monitor is not None and (
+            Plan.of(monitor).grid != runs.plan.grid or Declared.by(runs.spec).raised(monitor)
+        )
+        for count, number in enumerate(np.flatnonzero(runs.covers if stale else gone).tolist(), start=1):
+            if forgets or gone[number]:
+                runs.forget_waiting(number)
+            if runs.is_open(number):
+                reason = "unread" if lost else "removed" if gone[number] else "changed"
                 runs.end_run(number, reason, full_price=lost)
             if engine.full or count % SLOTS_AT_ONCE == 0:
                 yield

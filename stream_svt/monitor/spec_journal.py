@@ -1,7 +1,7 @@
 """The specifications that a shard's state holds, and what was ever declared of its query topics.
 
-State records: ``m/`` the monitors in use, by name; ``h/`` older specifications under which runs were opened, by hash;
-``t/`` what holds of the answers on a query topic, by topic. What was declared of a topic is kept for ever.
+State records: ``m/`` the monitors in use, by name; ``t/`` what holds of the answers on a query topic, by topic. What
+was declared of a topic is kept for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SpecJournal:
     """Keeps specifications and declarations in the state.
 
     Args:
-        accounts: Takes the records and events, and knows every plan under which a run is open.
+        accounts: Takes the records and events.
 
     Attributes:
         declared: By query topic, what holds of its answers.
@@ -33,62 +33,42 @@ class SpecJournal:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._old: set[str] = set()
         self.declared: dict[str, Declared] = {}
 
-    def load(
-        self, monitors: Named, older: Named, topics: Named
-    ) -> tuple[dict[str, MonitorSpec], dict[str, Plan]]:
-        """Take over from the state; return the specifications in use, by name, and every plan by its hash.
+    def load(self, monitors: Named, topics: Named) -> tuple[dict[str, MonitorSpec], set[str]]:
+        """Take over from the state; return the specifications in use, by name, and those whose open runs can go on.
 
-        A specification that has another hash in this release has no plan: its runs could not be computed again.
+        The others have another hash in this release: their runs could not be computed again.
 
         Raises:
             UnreadableState: A record cannot be decoded.
         """
-        plans: dict[str, Plan] = {}
         current: dict[str, MonitorSpec] = {}
-        for kind, named in (("m", monitors), ("h", older)):
-            for rest, data in named:
-                record = from_bytes(SpecRecord, data, key=f"{kind}/{rest}")
-                try:
-                    spec = MonitorSpec.from_json(record.spec)
-                except ValueError:
-                    message = (
-                        f"state record {kind}/{rest} holds a specification that this release cannot read; "
-                        "use the release that wrote it"
-                    )
-                    raise UnreadableState(message) from None
-                plan = Plan.of(spec)
-                self._accounts.plans[plan.hash] = plan
-                if kind == "m":
-                    current[rest] = spec
-                if plan.hash == record.hash:
-                    plans[record.hash] = plan
-        self._old.update(rest for rest, _ in older)
+        same: set[str] = set()
+        for name, data in monitors:
+            record = from_bytes(SpecRecord, data, key=f"m/{name}")
+            try:
+                current[name] = MonitorSpec.from_json(record.spec)
+            except ValueError:
+                message = (
+                    f"state record m/{name} holds a specification that this release cannot read; "
+                    "use the release that wrote it"
+                )
+                raise UnreadableState(message) from None
+            if Plan.of(current[name]).hash == record.hash:
+                same.add(name)
         if current:
             self.declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}
-        return current, plans
+        return current, same
 
     def keep(self, plan: Plan) -> None:
         """Keep the plan of a monitor in use."""
-        self._accounts.plans[plan.hash] = plan
-        self._write(f"m/{plan.spec.name}", plan)
-
-    def keep_old(self, plan: Plan) -> None:
-        """Keep a plan that was in use, for the runs that are open under it."""
-        self._old.add(plan.hash)
-        self._write(f"h/{plan.hash}", plan)
+        record = SpecRecord(VERSION, plan.hash, plan.spec.to_json())
+        self._accounts.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
 
     def remove(self, monitor: str) -> None:
         """Forget a monitor."""
         self._accounts.records[f"m/{monitor}".encode()] = None
-
-    def forget_old(self, used: Container[str]) -> None:
-        """Delete the older specifications whose hashes are not used any more."""
-        for old in sorted(old for old in self._old if old not in used):
-            self._accounts.records[f"h/{old}".encode()] = None
-            self._old.discard(old)
 
     def declare(self, spec: MonitorSpec) -> None:
         """Keep, and announce, what a monitor declares of its topic."""
@@ -121,9 +101,6 @@ class SpecJournal:
                     problem for monitor in readers for problem in declaration_refused(together, monitor)
                 ]
         return found
-
-    def _write(self, key: str, plan: Plan) -> None:
-        self._accounts.records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
 
 
 def _read_topic(data: bytes, key: str) -> Declared:

@@ -76,7 +76,7 @@ class SweepAppend(Append):
             name = names[row]
             if name is not None:
                 members.setdefault((dataset, name), []).append(row)
-        on_grid: dict[int, tuple[Integers, Integers]] = {}
+        on_grid: tuple[Integers, Integers] | None = None
         everything = np.ones(len(live), dtype=np.bool_)
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
@@ -90,12 +90,10 @@ class SweepAppend(Append):
             if len(mine) > len(bottoms):
                 sets.add_tops(waiting, len(mine) - len(bottoms))
             if len(kept):
-                version = int(self.runs.version[dataset])
-                if version not in on_grid:
-                    plan = self.runs.plans[version]
-                    values, thresholds = self.tester.on_grid(view.batch, plan, start, everything)
-                    on_grid[version] = values, np.broadcast_to(thresholds, len(live))
-                values, thresholds = on_grid[version]
+                if on_grid is None:
+                    values, thresholds = self.tester.on_grid(view.batch, start, everything)
+                    on_grid = values, np.broadcast_to(thresholds, len(live))
+                values, thresholds = on_grid
                 batch, chosen = view.batch, kept.tolist()
                 columns = batch.offset[kept], batch.row[kept], values[kept - start], thresholds[kept - start]
                 series = [batch.series[row] if batch.series else None for row in chosen]
@@ -167,7 +165,7 @@ class SweepAppend(Append):
             waiting = Waits.of(blocks)
             rest = np.arange(len(waiting.series))
             allowed = self.rules.tops_per_set - closing.tops
-            passes = max(len(branch.corrections) for branch in runs.plan_of(dataset).mechanism.branches)
+            passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
                 if dataset in runs.mutes.held:
                     series = waiting.series
@@ -190,7 +188,7 @@ class SweepAppend(Append):
         datasets = np.full(len(rest), dataset, dtype=np.int64)
         offsets, rows, values, thresholds = waiting.numbers[:, rest]
         tests = Tests(datasets, offsets, rows, values, thresholds, attempt)
-        chosen, gaps = self.tester.reached(runs.plan_of(dataset), tests)
+        chosen, gaps = self.tester.reached(tests)
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break

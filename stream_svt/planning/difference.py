@@ -14,15 +14,17 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.changes import (
     Declared,
-    TakesEffect,
     changed_fields,
     changes_refused,
     declaration_refused,
+    ends_runs,
 )
 from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
 from stream_svt.settings.monitors import MonitorSpec
 
 _NOTHING: Mapping[str, int] = {}
+
+_RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
 
 NAMES_SHOWN = 3
 """Names that a line about many datasets gives."""
@@ -119,17 +121,15 @@ def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[C
             yield Change(Sign.CHANGED, f"monitor {monitor.name}", effects)
     wanted = {monitor.name for monitor in new.monitors}
     for name in known.keys() - wanted:
-        effect = (
-            "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
-        )
-        yield Change(Sign.RETIRED, f"monitor {name}", (effect,))
+        yield Change(Sign.RETIRED, f"monitor {name}", (_RUNS_END,))
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
     before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
-    for name, kind in changed_fields(old, new).items():
-        when = "from the next run on" if kind is TakesEffect.NEXT_RUN else "at once"
-        yield f"{name}: {_value(before[name])} -> {_value(after[name])}, {when}"
+    for name in changed_fields(old, new):
+        yield f"{name}: {_value(before[name])} -> {_value(after[name])}"
+    if ends_runs(old, new):
+        yield _RUNS_END
     if old.granularity != new.granularity or old.bounds != new.bounds:
         yield "queries that wait for another test are dropped: they were measured on the old grid"
 

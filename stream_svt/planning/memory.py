@@ -27,7 +27,7 @@ RUN = 450
 """Bytes of a monitor on a dataset, its run open: what is counted of it, its secrets, its place in the arrays."""
 RECORD = 75
 """Bytes of a dataset's state record."""
-STORED = 110
+STORED = 95
 """Bytes of a monitor in it."""
 OBJECT = 150
 """Bytes that a record takes beside its content while it is held: as an object, in a dictionary, its seal."""

@@ -274,7 +274,7 @@ class ShardSession:
         for topic in committer.topics:
             engine.begin(topic, await self._feed.position(topic))
         engine.adopt(self._workload.version)
-        for _ in engine.retire():
+        for _ in engine.retirement.retire():
             await committer.commit_or_give_way()
         if engine.datasets.patterns:
             ends = {topic: end for topic, (_, end) in (await self._feed.spans(committer.topics)).items()}

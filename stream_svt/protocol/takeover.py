@@ -80,7 +80,7 @@ class Takeover:
         parts.status.totals = engine.projection.totals()
         replay_to = {}
         if controls.closing:  # nothing is read again, for nothing is tested any more
-            for _ in engine.retire():
+            for _ in engine.retirement.retire():
                 await committer.commit_or_give_way()
         else:
             replay_to = await self.find_places(spans)

@@ -12,7 +12,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 
 class TakesEffect(StrEnum):
-    """When a changed field takes effect in a live application."""
+    """When a changed field takes effect in a live application: `NEXT_RUN` ends the open run."""
 
     NOW = "now"
     NEXT_RUN = "next_run"
@@ -48,6 +48,11 @@ def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]
             kind = TakesEffect.NOW if name in _NOW else TakesEffect.NEXT_RUN
             changed[info.alias or name] = TakesEffect.NEVER if name in _NEVER else kind
     return changed
+
+
+def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
+    """Tell whether open runs end: their noise or price changes, and all runs of a monitor are of one specification."""
+    return TakesEffect.NEXT_RUN in changed_fields(old, new).values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
@@ -52,11 +51,9 @@ def picture(engine: Engine) -> dict[Any, Any]:
         found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
         for number in range(len(engine.datasets)):
             run_state = engine.accounts.run_state(runner.name, number)
-            # Which specification a run had that is over matters only for what waits, which went with its monitor.
-            account = msgspec.structs.replace(run_state, spec_hash="")
             found[name, number] = (
                 int(runner.runs.status[number]),
-                account,
+                run_state,
                 waiting(runner.runs.queues.get(number)),
             )
             found[name, number, "mutes"] = mutes_of(runner, number)
@@ -68,7 +65,7 @@ def picture(engine: Engine) -> dict[Any, Any]:
                     runner.runs.deadline,
                 )
                 found[name, number, "run"] = (
-                    runner.runs.plan_of(number).hash,
+                    runner.runs.plan.hash,
                     *(int(column[number]) for column in secrets),
                 )
     for number, account in engine.accounts.held.items():

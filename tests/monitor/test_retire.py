@@ -121,7 +121,7 @@ def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -
 def test_it_is_done_again_where_it_was_done_in_part() -> None:
     play = _played()
     play.take_over(_spec("a"))
-    next(play.engine.retire())
+    next(play.engine.retirement.retire())
     play.commit()
     assert len([key for key in play.records if key.startswith(b"r/")]) == 1
     told = [event.data.dataset for event in play.retire(_spec("a")) if event.type is EventType.RETIRED]

@@ -39,15 +39,23 @@ def test_the_same_configuration_changes_nothing() -> None:
     assert told(spec()) == ["No change."]
 
 
+RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "effect"),
+    ("old", "new", "effects"),
     [
-        ("threshold: 500", "threshold: 600", "threshold: 500 -> 600, at once"),
-        ("epsilon: 1", "epsilon: 2", "epsilon: 1 -> 2, from the next run on"),
+        ("threshold: 500", "threshold: 600", ["threshold: 500 -> 600"]),
+        (
+            "epsilon: 1",
+            "epsilon: 2",
+            ["epsilon: 1 -> 2", RUNS_END],
+        ),
     ],
 )
-def test_a_changed_field_says_when_it_takes_effect(old: str, new: str, effect: str) -> None:
-    assert told(spec(HOT.replace(old, new))) == ["~ monitor hot", f"    {effect}"]
+def test_a_changed_field_says_whether_it_ends_runs(old: str, new: str, effects: list[str]) -> None:
+    lines = [f"    {effect}" for effect in effects]
+    assert told(spec(HOT.replace(old, new))) == ["~ monitor hot", *lines]
 
 
 def test_another_grid_drops_what_waits() -> None:

@@ -327,7 +327,7 @@ class ForgetsLostOutcomes(Engine):
 
 class _RetiringTakeover(Takeover):
     async def find_places(self, spans: Spans) -> dict[str, int]:
-        for _ in self._committer.engine.retire():
+        for _ in self._committer.engine.retirement.retire():
             await self._committer.commit_or_give_way()
         return await super().find_places(spans)
 

@@ -137,7 +137,7 @@ class Play:
     def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
         """Go on with an applied configuration, and retire what it does not declare; return the events."""
         self.take_over(spec)
-        finish(self.engine.retire())
+        finish(self.engine.retirement.retire())
         return self.commit().events
 
     def commit(self) -> Commit:

@@ -51,7 +51,7 @@ class GeneratedPlay(Play):
         finish(close_removed(self.engine, spec), changing_spec(self.engine, spec))
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)
-        finish(self.engine.retire())
+        finish(self.engine.retirement.retire())
         self.engine.pass_periods(self.ends if idle_ms else {}, idle_ms)
         self.commit()
 
