@@ -63,16 +63,9 @@ class Accuracy:
 def report_probability(
     margin: int, *, corrections: Sequence[int], query: Law, threshold: Law | None = None
 ) -> float:
-    """Probability that a query is reported by one of its attempts.
+    """Probability that a query is reported by one of its attempts, each at its correction in grid steps.
 
-    Args:
-        margin: Value less threshold, in grid steps. If the threshold noise is known, less that as well.
-        corrections: Grid steps, one for each attempt.
-        query: Law of the query noise.
-        threshold: Law of the threshold noise, shared by the attempts; None where it is known.
-
-    Raises:
-        MisuseError: Without an attempt.
+    The attempts share the threshold noise; where that is known, its law is None and the margin is less it as well.
     """
     if not corrections:
         raise MisuseError("a query is tested at least once: give one correction for each attempt")
@@ -91,15 +84,8 @@ def report_probability(
 def attempts_for(margin: int, *, correction: int, query: Law, probability: float) -> int:
     """Least number of tests at one correction that report a query with at least that probability.
 
-    Args:
-        margin: Value less noisy threshold, in grid steps.
-        correction: Of every test, in grid steps.
-        query: Law of the query noise.
-        probability: Between 0 and 1, both excluded: ln(1 - probability) / ln(1 - p) tests, rounded up.
-
-    Raises:
-        MisuseError: When the probability is not between 0 and 1, or no number of tests that can be counted is
-            enough.
+    The margin is the value less the noisy threshold. ln(1 - probability) / ln(1 - p) tests, rounded up; refused where
+    no number of tests that can be counted is enough.
     """
     _require_share(probability, "the probability of a report")
     once = report_probability(margin, corrections=(correction,), query=query)
@@ -131,14 +117,7 @@ def accuracy(
     the bar, so a miss costs probability too: above grows by the noise's (1 - beta/(4 queries)) quantile and A takes
     the other quarter of beta; tests at higher corrections count for nothing there.
 
-    Args:
-        queries: Number of queries tested.
-        corrections: Grid steps, one for each attempt, in any order.
-        query, threshold: Laws of the noises; exponential or Laplace.
-        beta: Probability of anything going wrong, between 0 and 1, both excluded.
-
-    Raises:
-        MisuseError: For Gumbel noise, without queries or attempts, or when beta is not between 0 and 1.
+    The corrections are in grid steps, one for each attempt, in any order; Gumbel noise is refused.
     """
     if queries < 1 or not corrections:
         raise MisuseError("accuracy is about at least one query and one attempt")
@@ -147,10 +126,10 @@ def accuracy(
         raise MisuseError("the accuracy theorem is for exponential and Laplace noise, not for gumbel")
     beta, lowest = float(beta), min(corrections)
     certain = query.noise is Noise.EXPONENTIAL
-    high = _exceeded(threshold, beta / 2 if certain else beta / 4)
-    above = lowest + high + (0 if certain else _exceeded(query, beta / 4 / queries) - 1)
+    high = _quantile(threshold, beta / 2 if certain else beta / 4, 1) + 1
+    above = lowest + high + (0 if certain else _quantile(query, beta / 4 / queries, 1))
     one_sided = threshold.noise is Noise.EXPONENTIAL
-    low, chance = (0, beta / 2) if one_sided else (_exceeded(threshold, beta / 4), beta / 4)
+    low, chance = (0, beta / 2) if one_sided else (_quantile(threshold, beta / 4, 1) + 1, beta / 4)
     rate = float(query.rate)
     # Both families' tails are at most e^(-rate k) for k >= 0. The largest term stays outside the sum of powers.
     exposure = math.fsum(math.exp(-rate * (correction - lowest)) for correction in corrections)
@@ -166,13 +145,7 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     quantile, so the sum of those probabilities bounds the failure; half of beta goes to either side, and the share of
     the threshold noise is searched for.
 
-    Args:
-        mechanism: Of `above_threshold`, `sparse`, `numeric_sparse` or `sparse_vector`.
-        queries: Tests in all, k.
-        beta: Probability that the output is allowed to be farther off, in (0, 1).
-
-    Raises:
-        MisuseError: For several branches, no queries or a beta that is no probability.
+    Mechanisms of several branches are refused: theirs has no closed form here.
     """
     thresholds, numbers = 1, None
     if isinstance(mechanism, SparseVector):
@@ -234,14 +207,6 @@ def _quantile(law: Law, share: float, sign: int) -> int:
         return tail(law.noise, law.rate, t + 1) if sign > 0 else head(law.noise, law.rate, -t - 1)
 
     return least(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
-
-
-def _exceeded(law: Law, probability: float) -> int:
-    """Grid steps that a noise reaches or exceeds with at most that probability (less than 1/2), at least 0."""
-    powers = -math.log(probability)
-    if law.noise is Noise.LAPLACE:
-        powers -= math.log1p(math.exp(-float(law.rate)))
-    return max(0, math.ceil(powers / float(law.rate)))
 
 
 def _require_share(number: Fraction | float, name: str) -> None:

@@ -25,11 +25,9 @@ from stream_svt.mechanisms.run import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
 
-class OneTopOptions(TypedDict, total=False):
-    """What all constructors take."""
+class AnswerOptions(TypedDict, total=False):
+    """What all constructors take: of the answers, and of the noise."""
 
-    epsilon: Required[int]
-    """Units of 10^-9 epsilon of one whole run; used to the last unit."""
     monotonic: Required[bool]
     """Declared: neighbours move all answers the same way."""
     sensitivity: int
@@ -40,9 +38,11 @@ class OneTopOptions(TypedDict, total=False):
     """Family. Default exponential."""
 
 
-class RunOptions(OneTopOptions, total=False):
+class RunOptions(AnswerOptions, total=False):
     """What the constructors of runs with several tops take."""
 
+    epsilon: Required[int]
+    """Units of 10^-9 epsilon of one whole run; used to the last unit."""
     cutoff: Required[int]
     """Tops that the budget pays for at the full price."""
     correction: Required[Correction]
@@ -65,9 +65,10 @@ def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions
 
 def above_threshold(
     *,
+    epsilon: int,
     split: Fraction = Fraction(1),
     correction: Correction | None = None,
-    **options: Unpack[OneTopOptions],
+    **options: Unpack[AnswerOptions],
 ) -> SparseVector:
     """AboveThreshold (Dwork & Roth 2014, Algorithm 1): report the first answer that reaches a noisy threshold.
 
@@ -75,15 +76,10 @@ def above_threshold(
     Charge: epsilon, gap included, of which the threshold's part is spent even if nothing is reported. Any family may
     be either noise: Durfee 2023 needs equal rates for Gumbel, the one-sided Lipschitz condition does not.
 
-    Args:
-        split: Epsilon of the query / epsilon of the threshold.
-        correction: None for none, as in the lecture.
-        options: See `OneTopOptions`.
-
-    Raises:
-        MisuseError: As `sparse_vector`.
+    `split` is epsilon of the query / epsilon of the threshold; there is no correction by default, as in the lecture.
     """
-    return sparse_vector(cutoff=1, correction=correction or Uncorrected(), split=split, **options)
+    rule = correction or Uncorrected()
+    return sparse_vector(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options)
 
 
 def adaptive(

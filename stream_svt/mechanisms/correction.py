@@ -30,21 +30,18 @@ _SPLIT_DENOMINATOR = 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a correction may know about the comparison whose bar it raises.
-
-    Attributes:
-        scale: Query-noise scale of the branch, 1/rate, in grid steps.
-        branches: Number of branches that test every query.
-        noise: Family of the query noise.
-        base: Whether this is the last and most accurate branch.
-        threshold_mean: Mean of the threshold noise in grid steps.
-    """
+    """What a correction may know about the comparison whose bar it raises."""
 
     scale: Fraction
+    """Query-noise scale of the branch, 1/rate, in grid steps."""
     branches: int = 1
+    """Number of branches that test every query."""
     noise: Noise = Noise.EXPONENTIAL
+    """Family of the query noise."""
     base: bool = True
+    """Whether this is the last and most accurate branch."""
     threshold_mean: float = 0.0
+    """Mean of the threshold noise in grid steps."""
 
 
 class Correction(ABC):
@@ -222,9 +219,8 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     Args:
         ratio: k, queries for every answer wanted, greater than 0.
         query: Law of the query noise.
-        threshold: Law of the threshold noise, if G is to be the distribution function of query noise -
-            threshold noise. None for that of the query noise alone, which is the form of the paper and treats
-            the noisy threshold as given.
+        threshold: Law of the threshold noise, if G is to be that of query noise - threshold noise. None is the form
+            of the paper, which treats the noisy threshold as given.
 
     Raises:
         MisuseError: When `ratio` is not greater than 0, or the correction does not fit the grid.
@@ -255,9 +251,6 @@ def least_variance_split(
     V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum at w = (V_q/V_t)^(1/3) (u c)^(2/3). The default splits of
     `Exposure` and `Annealed` are larger and better: a corrected comparison suffers less from the threshold's noise,
     which all answers share.
-
-    Raises:
-        MisuseError: When `cutoff` is less than 1, or a family is none.
     """
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")

@@ -54,11 +54,7 @@ from stream_svt.mechanisms.top_k import TopK
 
 Real = TypeVar("Real", float, Fraction)
 Word = Callable[[], int]
-"""Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1.
-
-All 64 must be uniform, which no check can tell: words of a 32-bit generator are in range, and all of them lie where the
-first answer is chosen.
-"""
+"""Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
 
 _WORD = 64
 _GUARD = 20
@@ -68,13 +64,7 @@ _GUARD = 20
 class ExponentialMechanism(OneStep):
     """Exponential mechanism with gap, drawn exactly; see the module for its law.
 
-    Charge: `epsilon`, with the gap or without.
-
-    Attributes:
-        epsilon: Units that the one step costs.
-        monotonic: Whether neighbours move all utilities the same way.
-        sensitivity: D: most that one utility changes between neighbours, in grid steps.
-        release_gap: Whether the gap is released; without it the zCDP price is a quarter.
+    Charge: `epsilon`, with the gap or without; under zCDP the price is a quarter where `release_gap` is not set.
 
     Examples:
         >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
@@ -109,8 +99,7 @@ class ExponentialMechanism(OneStep):
 
         Raises:
             RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: When there are fewer than two utilities, for a run or utilities that
-                `SparseVector.step` refuses, and for a word outside [0, 2^64).
+            MisuseError: As `SparseVector.step`, and when there are fewer than two utilities.
         """
         values = self.entered(run, values)
         if len(values) < 2:
@@ -131,10 +120,6 @@ class NoisyMaxGumbel(OneStep):
     rounded down to whole grid steps. Charge: `epsilon`, by the theorem on noisy top-k (rounding is post-processing).
     For each answer and each gap, the probability differs from that of `ExponentialMechanism` by about rate/refinement,
     relatively.
-
-    Attributes:
-        epsilon, monotonic, sensitivity: As of `ExponentialMechanism`.
-        refinement: Steps of the finer grid in a grid step.
     """
 
     epsilon: int
@@ -161,13 +146,7 @@ class NoisyMaxGumbel(OneStep):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy utility and its gap, and end the run.
 
-        Args:
-            values: Integer utilities, shape (answers,), below 2^47/refinement in magnitude.
-            noise: Gumbel noise of all answers, in steps of the finer grid; asked for branch 0 only.
-
-        Raises:
-            RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: When there are fewer than two utilities, or one does not fit the finer grid.
+        As `TopK.step`, with utilities below 2^47/refinement in magnitude and noise in steps of the finer grid.
         """
         refined = self._refined(self.entered(run, values))
         part = replace(run, mechanism=mechanism_id(self.fine))

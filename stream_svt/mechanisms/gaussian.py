@@ -12,8 +12,8 @@ Guarantee:
     on the neighbour, and a top at most e^e1 times as likely but for d1; call that excess bad. Outputs without
     anything bad have ratio at most e^(e0 + c e1), and something bad happens with probability at most d0 + k d1.
     Liu et al. compose sequentially over the c + 1 releases, d0 + c d1; tests that report nothing then go
-    unpaid, and no proof of it is known to us: `claimed_delta` is that figure, for comparisons with theirs;
-    `gaussian` divides a delta that way only when it is asked for the mechanism `as_published`.
+    unpaid, and no proof of it is known to us: `gaussian` divides a delta that way only when it is asked for the
+    mechanism `as_published`.
 
 References:
     Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3
@@ -47,11 +47,7 @@ def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
     """Exact draw of P(k) proportional to e^(-k^2 / (2 variance)), k in Z.
 
     A discrete Laplace draw of scale t = floor(sigma) + 1 is kept with probability exp(-(|k| - variance/t)^2 / (2
-    variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3).
-
-    Args:
-        variance: Parameter sigma^2 in squared grid steps, rational.
-        entropy: Returns so many fresh random bytes.
+    variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3). `entropy(n)` returns n fresh random bytes.
     """
     if variance <= 0:
         raise MisuseError("the variance of a noise is greater than 0")
@@ -68,8 +64,7 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
     P(Y > epsilon variance/shift - shift/2) - e^epsilon P(Y > epsilon variance/shift + shift/2) for the noise Y
     (Canonne, Kamath & Steinke 2020, Theorem 7), as the sum of what is positive point by point.
 
-    Raises:
-        MisuseError: For noise wider than `WIDEST`.
+    Noise wider than `WIDEST` is refused.
     """
     sigma = math.sqrt(variance)
     if sigma > WIDEST:
@@ -119,12 +114,7 @@ class GaussianSparseVector:
 
     It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either.
 
-    Attributes:
-        cutoff: Tops of a run.
-        threshold_epsilon, query_epsilon, delta: Loss of one threshold and of one top; delta is that of each
-            release.
-        threshold_variance, query_variance: In squared grid steps.
-        correction: Grid steps added to the threshold.
+    Epsilon is that of one threshold and of one top, delta that of each release; variances are in squared grid steps.
     """
 
     cutoff: int
@@ -139,11 +129,6 @@ class GaussianSparseVector:
     def epsilon(self) -> float:
         """Epsilon of a whole run: e0 + c e1."""
         return self.threshold_epsilon + self.cutoff * self.query_epsilon
-
-    @property
-    def claimed_delta(self) -> float:
-        """Delta by sequential composition over the threshold and the tops; not proved, see the module."""
-        return (1 + self.cutoff) * self.delta
 
     def proved_delta(self, tests: int) -> float:
         """Delta of a whole run of so many tests."""
@@ -197,11 +182,8 @@ def gaussian(
         as_published: Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with
             theirs. What such a run loses is not proved: its bottoms go unpaid.
 
-    See `stream_svt.mechanisms.sparse_vector.sparse_vector` for the others.
-
     Raises:
-        MisuseError: When a number has no meaning, when the tests are left open without `as_published` or
-            given with it, or when the noise would be wider than `WIDEST`.
+        MisuseError: When a number has no meaning, or when the noise would be wider than `WIDEST`.
     """
     if as_published == (tests is not None):
         raise MisuseError(

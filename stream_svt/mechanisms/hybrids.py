@@ -57,11 +57,7 @@ class HybridIdentity(OneStep):
 
     A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
 
-    Attributes:
-        threshold: Public threshold in grid steps.
-        threshold_gap: Whether the threshold's own gap is released.
-
-    See `TopK` for the others.
+    `threshold` is public, in grid steps; see `TopK` for the other fields.
 
     Examples:
         >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
@@ -102,14 +98,7 @@ class HybridIdentity(OneStep):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
 
-        Args:
-            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
-            noise: Noise of all answers; asked for branch 0 only.
-
-        Raises:
-            RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: When there is no answer, and for a run, answers or noise that `SparseVector.step`
-                refuses.
+        Arguments and errors are those of `TopK.step`; one answer is enough.
         """
         values = self.entered(run, values)
         if not len(values):
@@ -179,14 +168,7 @@ class HybridEstimates(Mechanism):
     A step that lists fewer than k leaves the run open, as sparse vector does: the next step, with fresh noise,
     is charged for what it lists.
 
-    Attributes:
-        epsilon: Units of a whole run: threshold_charge + count * query_charge. Build it with
-            `hybrid_estimates`.
-        threshold: Public threshold in grid steps.
-        threshold_charge, query_charge: Units that the threshold and each listed answer cost.
-        threshold_noise, query_noise: Families.
-
-    See `TopK` for the others.
+    Build it with `hybrid_estimates`; `epsilon` is threshold_charge + count * query_charge.
     """
 
     epsilon: int
@@ -227,7 +209,7 @@ class HybridEstimates(Mechanism):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """List the largest noisy values above the noisy threshold, no more than the run can pay.
 
-        Arguments and errors are those of `HybridIdentity.step`; there may be no answer.
+        Arguments and errors are those of `TopK.step`; there may be no answer.
         """
         values = self.entered(run, values)
         gaps = values + noise_of_each(noise, len(values))(0)
@@ -268,21 +250,15 @@ def hybrid_estimates(
 ) -> HybridEstimates:
     """Divide epsilon between the threshold and `count` answers, in whole units used to the last.
 
-    Args:
-        epsilon: Units of 10^-9 epsilon of one whole run.
-        split: Epsilon of all answers / epsilon of the threshold. None: what minimises the variance of a gap,
-            (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold
-            noise at equal rates.
+    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap,
+    (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold noise at equal rates.
 
-    See `HybridEstimates` for the others.
+    >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
+    >>> hybrid.threshold_charge, hybrid.query_charge
+    (200000000, 100000000)
 
     Raises:
         MisuseError: When epsilon is too small to be divided so, or a parameter is out of range.
-
-    Examples:
-        >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
-        >>> hybrid.threshold_charge, hybrid.query_charge
-        (200000000, 100000000)
     """
     if count < 1:
         raise MisuseError("count must be at least 1")

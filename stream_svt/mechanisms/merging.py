@@ -2,16 +2,11 @@
 
 A selection that costs half the budget releases gaps for free; the other half buys direct measurements of what was
 selected. Both are unbiased for the answer **before selection**, and their weighted mean has less variance than
-the measurement alone. Three cases:
+the measurement alone. `inverse_variance` merges two estimates of one answer; `joint` those of all alerts of a
+sparse-vector run, whose gaps share the threshold noise (about two points of mean squared error more); `blue_top_k`
+measurements and gaps of noisy top-k, where gaps tell differences only.
 
-* `inverse_variance`: two independent estimates of one answer (an alert's gap and its measurement).
-* `joint`: the alerts of one sparse-vector run. Their gaps share the threshold noise, so the differences between gaps
-  and measurements tell what it was; least squares over all of them gains about two points of mean squared error.
-* `blue_top_k`: measurements and gaps of noisy top-k. Gaps tell differences only, so the mean of the answers comes from
-  the measurements alone.
-
-All noise is that of the grid; use `stream_svt.mechanisms.noise` for its mean and variance. The results are floats
-in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
+The results are floats in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
 
 Selection bias:
     An answer is reported because its noise was high, the more so the closer it is to the threshold: the gap is
@@ -21,9 +16,8 @@ Selection bias:
     predicts a precision near 1, so that nearly all reports lie far above the bar.
 
 References:
-    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-    Mechanisms, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with sparse vector. Ding, Wang,
-    Xiao, Wang, Zhang & Kifer, VLDB Journal, 2023 (exponential noise).
+    Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with
+    sparse vector. Ding et al., VLDB Journal, 2023 (exponential noise).
 """
 
 from __future__ import annotations
@@ -89,10 +83,8 @@ def joint(
     its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
 
     Args:
-        gaps: Estimates from the gaps alone, shape (alerts,): threshold + correction + gap - E nu + E z
-            (`stream_svt.mechanisms.estimates.estimate`).
-        query_variance: Of nu, of each alert (branches differ) or of all.
-        threshold_variance: Of rho.
+        gaps: Estimates from the gaps alone, see `stream_svt.mechanisms.estimates.estimate`, shape (alerts,).
+        query_variance, threshold_variance: Of nu, of each alert (branches differ) or of all; of rho.
         measurements: Independent unbiased estimates of the same answers, shape (alerts,).
         measurement_variance: Theirs, of each or of all.
 
@@ -173,10 +165,7 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
 
 
 def reduction(gap_variance: float, measurement_variance: float) -> float:
-    """Share of the mean squared error saved by merging, Var y/(Var x + Var y), from the variances actually used.
-
-    On a coarse grid or at large rates take these from `noise.variance` in place of `expected_reduction`.
-    """
+    """Share of the mean squared error saved by merging, Var y/(Var x + Var y), from the variances actually used."""
     x, y = float(_positive(gap_variance)[0]), float(_positive(measurement_variance)[0])
     return y / (x + y)
 

@@ -40,20 +40,12 @@ from typing import Required, TypedDict, Unpack
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import is_whole, one_of, whole_numbers
+from stream_svt.mechanisms.arguments import is_whole, noise_of_each, one_of, whole_numbers
 from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts
-from stream_svt.mechanisms.grid import LEAST_RATE, VALUE_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import (
-    UNITS_PER_EPSILON,
-    BranchNoise,
-    Integers,
-    Outcomes,
-    Run,
-    mechanism_id,
-)
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
 from stream_svt.mechanisms.selection import lifted
-from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
 DEFAULT_BASE = Fraction(1001, 1000)
 """Ratio of neighbouring candidates that the paper recommends."""
@@ -81,9 +73,6 @@ class UnboundedQuantile(Mechanism):
         threshold_units, query_units: e1 and e2, in units of 10^-9 epsilon; what is charged is `epsilon`.
         base, start: Public: candidates are start + base^i - 1, in grid steps.
         threshold_noise, query_noise: Families.
-
-    Raises:
-        MisuseError: For a level outside (0, 1), a base of at most 1 or noise wider than the grid.
     """
 
     level: Fraction
@@ -103,19 +92,19 @@ class UnboundedQuantile(Mechanism):
         Mechanism.__post_init__(self)
 
     @property
+    def monotonic(self) -> bool:
+        """Whether neighbours move all answers the same way: swaps do, adding or removing does not."""
+        return self.adjacency is Adjacency.SWAP
+
+    @property
     def sensitivity(self) -> int:
         """Grid steps that rates are divided by, and a top's noise moves at most: 1 for swaps, B for add or remove."""
         return 1 if self.monotonic else self.level.denominator
 
     @property
     def query_sensitivity(self) -> int:
-        """U: the farthest a top's noise moves, equal to `sensitivity`."""
+        """U, equal to `sensitivity`."""
         return self.sensitivity
-
-    @property
-    def monotonic(self) -> bool:
-        """Whether neighbours move all answers the same way: swaps do, adding or removing does not."""
-        return self.adjacency is Adjacency.SWAP
 
     @property
     def threshold_law(self) -> Law:
@@ -148,23 +137,18 @@ class UnboundedQuantile(Mechanism):
         e1, e2 = (Fraction(units, UNITS_PER_EPSILON) for units in (self.threshold_units, self.query_units))
         if self.monotonic:
             return (e1 + 2 * e2) ** 2 / 8
-        width = self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)
-        return width**2 / 8
+        return (self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)) ** 2 / 8
 
     def candidate(self, index: int) -> Fraction:
         """Return t_index, exactly, in grid steps: what a top at this test tells."""
         return self.start + self.base**index - 1
 
     def answers(self, data: Integers, first: int, tests: int) -> Integers:
-        """Answers less their threshold, for the candidates `first`, `first` + 1, ..; at least 0 is a yes.
-
-        Args:
-            data: Grid steps, sorted, shape (n,).
-            first, tests: Number of the first candidate and how many.
+        """Answers less their threshold, for so many candidates from `first` on; at least 0 is a yes.
 
         Raises:
-            MisuseError: When the records are no sorted array of whole numbers, or the answers of so many of
-                them would not fit the grid.
+            MisuseError: When the records are no sorted array of whole numbers in grid steps, or the answers of so
+                many of them would not fit the grid.
         """
         data = whole_numbers(data, "records")
         if (data[1:] < data[:-1]).any():
@@ -172,8 +156,7 @@ class UnboundedQuantile(Mechanism):
                 "the records are not sorted: those below a candidate are counted by bisection, and in another order "
                 "one record could change the count by any number. Sort them first"
             )
-        size = len(data)
-        A, B = self.level.numerator, self.level.denominator
+        size, A, B = len(data), self.level.numerator, self.level.denominator
         if (size + 1) * B >= VALUE_LIMIT:
             raise MisuseError("so many records at this level reach beyond the grid: use a simpler level")
         power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
@@ -199,12 +182,13 @@ class UnboundedQuantile(Mechanism):
             MisuseError: As `SparseVector.step`.
         """
         values = self.entered(run, values)
-        engine = self._engine
-        part = replace(run, mechanism=mechanism_id(engine), left=self.query_units)
-        _, outcomes = engine.step(part, values, 0, 0, noise)
-        tops = tuple(replace(top, charge=run.left, left=0) for top in outcomes.tops)
-        left = 0 if tops else run.left
-        return replace(run, left=left, tops=len(tops)), Outcomes(consumed=outcomes.consumed, tops=tops)
+        gaps = values + noise_of_each(noise, len(values))(0) - run.threshold_noise
+        reached = np.flatnonzero(gaps >= 0)
+        if not len(reached):
+            return run, Outcomes(consumed=len(values), tops=())
+        row = int(reached[0])
+        top = Top(row=row, branch=0, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left, left=0)
+        return replace(run, left=0, tops=1), Outcomes(consumed=row + 1, tops=(top,))
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
@@ -218,21 +202,6 @@ class UnboundedQuantile(Mechanism):
         lift = max(0, int(rise.max())) if len(rise) else 0
         rows = np.array([top.row for top in outcomes.tops], dtype=np.int64)
         return Shifts(lift, lifted(first, second, rows, lift)[np.newaxis])
-
-    @property
-    def _engine(self) -> SparseVector:
-        """The comparisons; what they are charged is this class's own."""
-        law = self.branch_laws[0]
-        return SparseVector(
-            epsilon=self.threshold_units + self.query_units,
-            sensitivity=self.sensitivity,
-            monotonic=True,
-            threshold_noise=self.threshold_noise,
-            query_noise=self.query_noise,
-            threshold_charge=self.threshold_units,
-            threshold_rate=self.threshold_law.rate,
-            branches=(Branch(name="top", charge=self.query_units, rate=law.rate, corrections=(0,)),),
-        )
 
 
 class QuantileOptions(TypedDict, total=False):
@@ -255,13 +224,9 @@ def unbounded_quantile(
     query_noise: Noise = Noise.EXPONENTIAL,
     **options: Unpack[QuantileOptions],
 ) -> UnboundedQuantile:
-    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2).
+    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2); `split` is e2/e1, query over threshold.
 
-    Args:
-        split: e2/e1: query over threshold.
-        options: See `QuantileOptions`.
-
-    See `UnboundedQuantile` for the others.
+    See `UnboundedQuantile` and `QuantileOptions` for the others.
 
     Raises:
         MisuseError: When epsilon is too small, or a number has no meaning.
@@ -312,10 +277,7 @@ class FullyUnboundedQuantile:
         return self.upper.epsilon + self.lower.epsilon
 
     def quantile(self, upper: int, lower: int) -> Fraction:
-        """Grid steps told by the numbers of the tests that were reported: of the first run, and of the second.
-
-        The first run's candidate where it is above 0, else the negative of the second's.
-        """
+        """Grid steps told by the numbers of the tests that were reported: of the first run, and of the second."""
         return self.upper.candidate(upper) if upper > 0 else -self.lower.candidate(lower)
 
 
@@ -334,13 +296,10 @@ def multiple_quantiles(
     noise: Noise = Noise.EXPONENTIAL,
     **options: Unpack[QuantileOptions],
 ) -> tuple[UnboundedQuantile, ...]:
-    """Quantiles of several levels, an equal share of epsilon each.
+    """Quantiles of several levels, which rise strictly, an equal share of epsilon each.
 
-    Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Levels rise;
-    noise may still turn two results around, and sorting them is free.
-
-    Raises:
-        MisuseError: When the levels do not rise strictly.
+    Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Noise may
+    turn two results around, and sorting them is free.
     """
     if not levels or list(levels) != sorted(set(levels)):
         raise MisuseError("levels of quantiles are one or more and rise strictly")
@@ -362,13 +321,9 @@ def _sharing(
 class ClippedSum:
     """Sum of records that are at least 0, each clipped at a quantile of them, with discrete Laplace noise.
 
-    Charge: that of the quantile, and `charge` for the sum. Clipped records lie in [0, bound], so that adding,
-    removing or replacing one changes the sum by at most the bound, which is public once the quantile is told. The
-    alignment moves the sum's noise by the change, up or down: Laplace only.
-
-    Attributes:
-        quantile: How the bound is found; its start is 0.
-        charge: Units of 10^-9 for the sum.
+    Charge: that of the quantile, whose start is 0, and `charge` units for the sum. Clipped records lie in [0, bound],
+    so that adding, removing or replacing one changes the sum by at most the bound, which is public once the quantile
+    is told. The alignment moves the sum's noise by the change, up or down: Laplace only.
     """
 
     quantile: UnboundedQuantile

@@ -19,21 +19,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Required, TypedDict, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import noise_of_each, one_of, require_own
-from stream_svt.mechanisms.composition import (
-    Composition,
-    advanced_epsilon,
-    largest_charge,
-    zcdp_epsilon,
-)
-from stream_svt.mechanisms.constructors import above_threshold
+from stream_svt.mechanisms.composition import Composition, advanced_epsilon, largest_charge, zcdp_epsilon
+from stream_svt.mechanisms.constructors import AnswerOptions, above_threshold
 from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.noise import Noise
@@ -52,13 +47,9 @@ LECTURE_ANSWER_SHARE = Fraction(1, 9)
 """Share of NumericSparse's epsilon that its answers get in the lecture."""
 
 
-class RoundOptions(TypedDict, total=False):
+class RoundOptions(AnswerOptions, total=False):
     """Options of each round, those of `above_threshold`."""
 
-    monotonic: Required[bool]
-    sensitivity: int
-    query_noise: Noise
-    threshold_noise: Noise
     split: Fraction
     correction: Correction | None
 
@@ -160,12 +151,7 @@ class Sparse(Mechanism):
         return self.cutoff * (comparison + e2**2 / 2)
 
     def loss(self, composition: Composition, delta: float = 0.0) -> float:
-        """Epsilon of a whole run for a delta, by one of the ways to add up its rounds.
-
-        Raises:
-            MisuseError: For a delta outside (0, 1), where the composition needs one, and for what is no
-                composition.
-        """
+        """Epsilon of a whole run for a delta in (0, 1), by one of the ways to add up its rounds."""
         match one_of(Composition, composition, "composition"):
             case Composition.PURE:
                 return self.epsilon / UNITS_PER_EPSILON
@@ -204,7 +190,6 @@ class Sparse(Mechanism):
 
         Raises:
             RunExhausted: When the run is over, or its threshold is used up; nothing was drawn.
-            MisuseError: As `SparseVector.step`.
         """
         values = self.entered(run, values)
         if self.needs_threshold(run):
@@ -218,11 +203,7 @@ class Sparse(Mechanism):
         if self.answer_charge:
             tops = tuple(
                 NumericTop(
-                    row=top.row,
-                    branch=top.branch,
-                    gap=top.gap,
-                    charge=top.charge,
-                    left=top.left,
+                    **asdict(top),
                     answer=int(values[top.row]) + int(noise_of_each(noise, len(values))(1)[top.row]),
                 )
                 for top in tops

@@ -37,14 +37,7 @@ from stream_svt.mechanisms.arguments import noise_of_each, of_all_or_each
 from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts, begin
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import (
-    UNITS_PER_EPSILON,
-    BranchNoise,
-    Integers,
-    Outcomes,
-    Run,
-    Top,
-)
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
 
 _MAX_BRANCHES = 16
 _ATTEMPT_LIMIT = 2**62
@@ -176,12 +169,7 @@ class SparseVector(Mechanism):
         return left >= self.smallest_charge
 
     def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
-        """Return the number of the branch that reports a test: the first that was reached and can be paid for.
-
-        Args:
-            gaps: Gap of the test at every branch; negative where it was not reached.
-            left: Units that the run has left.
-        """
+        """Return the number of the branch that reports a test: the first with a gap >= 0 that `left` units pay for."""
         for number, branch in enumerate(self.branches):
             if gaps[number] >= 0 and branch.charge <= left:
                 return number
@@ -197,12 +185,7 @@ class SparseVector(Mechanism):
     ) -> Integers:
         """Gaps of every test at every branch, (branches, tests) in grid steps. Secret, except where a top is.
 
-        Args:
-            values, thresholds: Grid values and thresholds, int64, below 2^47 in magnitude. Nothing is checked
-                here, unlike in `step`.
-            rho: Threshold noise of each test's run.
-            attempt: Number of earlier tests of the same query.
-            draw: Query noise of all tests for a branch.
+        As `step`, with the threshold noise `rho` of each test's run; but nothing is checked here.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
         margins = gaps[-1]  # the last branch's place until its turn: fresh memory is what costs most here
@@ -232,8 +215,8 @@ class SparseVector(Mechanism):
         lost would be one top too many.
 
         Args:
-            values, thresholds, attempts: Grid values, public thresholds, and the number of earlier tests of
-                the same query.
+            values, thresholds, attempts: Grid values and public thresholds, below 2^47 in magnitude, and the number of
+                earlier tests of the same query.
             noise: Query noise of all tests for a branch; fresh at every attempt.
 
         Raises:

@@ -93,17 +93,6 @@ class TopK(OneStep):
 
     Charge: `epsilon`, whatever comes out. With k = 1 it is Report Noisy Max with gap.
 
-    Attributes:
-        epsilon: Units that the one step costs.
-        count: k, the number of answers reported.
-        monotonic: Whether neighbours move all answers the same way.
-        sensitivity: D: most that one answer changes between neighbours, in grid steps.
-        noise: Family of the noise.
-        last_gap: What is told about the last gap.
-
-    Raises:
-        MisuseError: When a parameter is out of range, or the noise would be wider than the grid.
-
     Examples:
         >>> top = TopK(epsilon=10**9, count=2, monotonic=True)
         >>> top.rate
