@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from enum import StrEnum, nonmember
 from fractions import Fraction
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,6 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import one_of
 
-Real = TypeVar("Real", float, Fraction)
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -93,31 +91,6 @@ _NOT_MONITORED = Noise.refused | {
 
 RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
 """Variance in squared scales, where rates are small."""
-
-
-def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
-    """P(noise = k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction. Gumbel noise is refused."""
-    if _rational(noise) is Noise.LAPLACE:
-        return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
-    return (1 - ratio) * ratio**k if k >= 0 else 0 * ratio
-
-
-def exact_tail(noise: Noise, ratio: Real, k: int) -> Real:
-    """P(noise >= k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction. Gumbel noise is refused."""
-    if _rational(noise) is Noise.LAPLACE:
-        return ratio**k / (1 + ratio) if k >= 0 else 1 - ratio ** (1 - k) / (1 + ratio)
-    return ratio**k if k >= 0 else 1 + 0 * ratio
-
-
-def _rational(noise: Noise) -> Noise:
-    """Refuse the family whose probabilities are no rational function of e^-rate."""
-    noise = Noise.of(noise)
-    if noise is Noise.GUMBEL:
-        raise MisuseError(
-            "gumbel noise has no exact probabilities in rational arithmetic: exp(-e^(-rate k)) is not rational in "
-            "e^-rate. Use pmf and tail, in floats, or exponential or laplace noise"
-        )
-    return noise
 
 
 def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:

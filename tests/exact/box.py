@@ -17,7 +17,7 @@ from typing import Any
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.contract import Law
 from tests.exact.contract import Form, Tape, Told
-from tests.exact.enumeration import X
+from tests.exact.enumeration import Kind, X, law
 
 UNIT = 10**6
 """Units of 10^-9 epsilon that are taken for u."""
@@ -33,10 +33,7 @@ def mass(noise: Noise, rate: Fraction, k: int) -> Fraction:
         return _gaussian(int(rate), k)
     if rate.denominator != 1:
         raise ValueError("rates are whole multiples of the unit")
-    b = X**rate.numerator
-    if noise is Noise.LAPLACE:
-        return (1 - b) / (1 + b) * b ** abs(k)
-    return (1 - b) * b**k if k >= 0 else Fraction(0)
+    return law(Kind.EQUAL, noise, X**rate.numerator, k)
 
 
 @cache

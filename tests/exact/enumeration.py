@@ -52,7 +52,6 @@ class Factor(NamedTuple):
     k: int
 
     def at(self, rho: int) -> Fraction:
-        """Value at one threshold noise."""
         return _law(self.kind, self.noise, self.rate, self.k + rho)
 
     def far(self, sign: int) -> Polynomial:
@@ -81,8 +80,11 @@ class Factor(NamedTuple):
 
 @cache
 def _law(kind: Kind, noise: Noise, rate: int, m: int) -> Fraction:
-    """Probability of a noise."""
-    b = X**rate
+    return law(kind, noise, X**rate, m)
+
+
+def law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
+    """Probability of what is asked of a noise, for b = e^-rate."""
     if kind is Kind.RELEASED:
         return Fraction(m <= 0)
     if noise is Noise.LAPLACE:
@@ -151,7 +153,6 @@ class Hidden(NamedTuple):
     rate: int
 
     def at(self, values: Sequence[int]) -> Fraction:
-        """Value on the dataset with these answers."""
         factors = [
             Factor(kind, noise, rate, shift - (0 if test is None else values[test]))
             for kind, noise, rate, shift, test in self.told
@@ -169,7 +170,6 @@ class Number(NamedTuple):
     test: int
 
     def at(self, values: Sequence[int]) -> Fraction:
-        """Probability on the dataset with these answers."""
         return _law(self.kind, self.noise, self.rate, self.answer - values[self.test])
 
 
@@ -182,7 +182,6 @@ class Output:
     terms: tuple[tuple[int, tuple[Hidden | Number, ...]], ...]
 
     def probability(self, values: Sequence[int]) -> Fraction:
-        """Probability on the dataset with these answers."""
         total = Fraction(0)
         for sign, hidden in self.terms:
             term = Fraction(sign)
@@ -203,7 +202,6 @@ class Rung:
     corrections: tuple[int, ...] = (0,)
 
     def correction(self, attempt: int) -> int:
-        """Correction at an attempt."""
         return self.corrections[min(attempt, len(self.corrections) - 1)]
 
 

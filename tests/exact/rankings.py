@@ -53,7 +53,6 @@ class Ranking:
     largest_gap: int = 1
 
     def entries(self) -> list[Entry]:
-        """What is ranked."""
         if self.threshold is None:
             return [Entry(i, i) for i in range(self.queries)]
         return [Entry(0, None, self.threshold), *(Entry(i + 1, i) for i in range(self.queries))]
@@ -63,7 +62,6 @@ class Ranking:
         return Told(kind, self.noise, self.rate, shift - entry.value, entry.test)
 
     def outputs(self) -> Iterator[Output]:
-        """All outputs."""
         entries = self.entries()
         for places in permutations(entries, min(self.count, len(entries))):
             at = next((n for n, entry in enumerate(places) if entry.test is None), None)
@@ -112,7 +110,6 @@ class Ranking:
         yield self.largest_gap + 1, ((1, (at_least(self.largest_gap + 1),)),)
 
     def _full(self, places: Sequence[Entry], losers: Sequence[Entry]) -> Iterator[Output]:
-        """K answers, the runner-up hidden."""
         for gaps, head in self._heads(places):
             for gap, terms in self._last(losers, places[-1], head):
                 yield Output((*zip(_tests(places), (*gaps, gap), strict=True),), self.charge, terms)

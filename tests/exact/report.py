@@ -34,14 +34,12 @@ class Report:
         return asdict(self)
 
     def take(self, rows: dict[str, Any]) -> None:
-        """Add what another process noted."""
         self.losses += [tuple(row) for row in rows["losses"]]
         self.audits += [tuple(row) for row in rows["audits"]]
         for mutant, checks in rows["caught"].items():
             self.catch(mutant, checks)
 
     def tables(self) -> Iterator[str]:
-        """Lines of all tables that have rows."""
         yield from _table(
             "Exact enumeration: the largest log-ratio over all outputs, in parts of the output's charge",
             ("instance", "outputs", "ratios", "charge of a whole run", "largest / charge"),

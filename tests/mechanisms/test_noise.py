@@ -15,8 +15,6 @@ from stream_svt.mechanisms.difference import expectation, survival_of_difference
 from stream_svt.mechanisms.grid import grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import (
     MONITORED,
-    exact_pmf,
-    exact_tail,
     head,
     mean,
     pmf,
@@ -25,6 +23,7 @@ from stream_svt.mechanisms.noise import (
     tails,
     variance,
 )
+from tests.exact.enumeration import Kind, law
 
 NARROW, WIDE = Fraction(1, 3), Fraction(1, 1_000_003)
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]
@@ -34,14 +33,14 @@ REACH = range(-1500, 1500)
 @pytest.mark.parametrize("noise", Noise)
 @pytest.mark.parametrize("rate", RATES, ids=str)
 def test_moments_and_tails_are_those_of_the_law(noise, rate):
-    law = {k: pmf(noise, rate, k) for k in REACH}
-    assert sum(law.values()) == pytest.approx(1)
-    average = sum(k * p for k, p in law.items())
+    masses = {k: pmf(noise, rate, k) for k in REACH}
+    assert sum(masses.values()) == pytest.approx(1)
+    average = sum(k * p for k, p in masses.items())
     assert average == pytest.approx(mean(noise, rate), abs=1e-9)
-    assert sum((k - average) ** 2 * p for k, p in law.items()) == pytest.approx(variance(noise, rate))
+    assert sum((k - average) ** 2 * p for k, p in masses.items()) == pytest.approx(variance(noise, rate))
     for k in (-30, -1, 0, 1, 30):
-        assert sum(p for j, p in law.items() if j >= k) == pytest.approx(tail(noise, rate, k))
-        assert sum(p for j, p in law.items() if j <= k) == pytest.approx(head(noise, rate, k))
+        assert sum(p for j, p in masses.items() if j >= k) == pytest.approx(tail(noise, rate, k))
+        assert sum(p for j, p in masses.items() if j <= k) == pytest.approx(head(noise, rate, k))
 
 
 @pytest.mark.parametrize("noise", Noise)
@@ -54,21 +53,14 @@ def test_a_quantile_is_the_last_step_that_is_reached_as_often(noise, rate):
 
 
 @pytest.mark.parametrize("noise", MONITORED)
-def test_exact_laws_agree_with_the_floats_and_add_up(noise):
-    ratio = Fraction(3, 5)
+def test_monitored_families_have_the_exact_laws_and_are_one_sided_lipschitz(noise):
+    """P(k) <= e^(rate s) P(k + s) for s >= 0: what the sparse-vector proof rests on, in rationals."""
+    ratio, rate = Fraction(3, 5), -math.log(3 / 5)
     for k in range(-20, 20):
-        assert exact_tail(noise, ratio, k) - exact_tail(noise, ratio, k + 1) == exact_pmf(noise, ratio, k)
-        assert float(exact_pmf(noise, ratio, k)) == pytest.approx(pmf(noise, -math.log(3 / 5), k))
-        assert float(exact_tail(noise, ratio, k)) == pytest.approx(tail(noise, -math.log(3 / 5), k))
-
-
-@pytest.mark.parametrize("noise", MONITORED)
-def test_both_monitored_families_are_one_sided_lipschitz(noise):
-    """P(k) <= e^(rate s) P(k + s) for s >= 0: what the sparse-vector proof rests on."""
-    ratio = Fraction(3, 5)
-    for k in range(-20, 20):
-        for s in range(10):
-            assert exact_pmf(noise, ratio, k) * ratio**s <= exact_pmf(noise, ratio, k + s)
+        mass = law(Kind.EQUAL, noise, ratio, k)
+        assert float(mass) == pytest.approx(pmf(noise, rate, k))
+        assert float(law(Kind.AT_LEAST, noise, ratio, k)) == pytest.approx(tail(noise, rate, k))
+        assert all(mass * ratio**s <= law(Kind.EQUAL, noise, ratio, k + s) for s in range(10))
 
 
 @pytest.mark.parametrize("rate", RATES, ids=str)
@@ -88,12 +80,6 @@ def test_gumbel_moments_agree_where_the_sum_gives_way_to_the_closed_form(monkeyp
     closed = mean(Noise.GUMBEL, rate), variance(Noise.GUMBEL, rate)
     monkeypatch.setattr("stream_svt.mechanisms.noise._WIDE_RATE", 0.0)
     assert (mean(Noise.GUMBEL, rate), variance(Noise.GUMBEL, rate)) == pytest.approx(closed, rel=1e-12)
-
-
-def test_gumbel_noise_has_no_exact_law_and_says_why():
-    for function in (exact_pmf, exact_tail):
-        with pytest.raises(MisuseError, match="not rational in e\\^-rate"):
-            function(Noise.GUMBEL, Fraction(1, 2), 0)
 
 
 def test_moments_do_not_overflow_or_lose_digits_at_the_ends():
@@ -129,10 +115,10 @@ def test_floor_moves_neighbours_no_farther_than_the_grid_sensitivity():
 @pytest.mark.parametrize("noise", Noise)
 @pytest.mark.parametrize("rate", [Fraction(3), NARROW, Fraction(1, 700), WIDE, Fraction(1, 10**10)])
 def test_the_expectations_of_powers_are_the_moments(noise, rate):
-    law = Law(noise, rate)
-    assert expectation(np.ones_like, law) == pytest.approx(1, rel=1e-12)
-    average = expectation(lambda steps: steps, law)
-    spread = expectation(lambda steps: (steps - mean(noise, rate)) ** 2, law)
+    of = Law(noise, rate)
+    assert expectation(np.ones_like, of) == pytest.approx(1, rel=1e-12)
+    average = expectation(lambda steps: steps, of)
+    spread = expectation(lambda steps: (steps - mean(noise, rate)) ** 2, of)
     assert average == pytest.approx(mean(noise, rate), rel=1e-6, abs=1e-6 / float(rate))
     assert spread == pytest.approx(variance(noise, rate), rel=1e-5)
 

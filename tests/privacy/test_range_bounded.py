@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers
 
-from stream_svt.mechanisms.noise import Noise, exact_pmf
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS, zcdp_adaptive, zcdp_general, zcdp_monotone
 from stream_svt.privacy.range_bounded import exact_bounded_range, zcdp_of_range
+from tests.exact.enumeration import Kind
+from tests.exact.enumeration import law as law_of
 
 ONE = EPSILON_UNITS
 losses = integers(1, 8 * ONE)
@@ -112,14 +114,14 @@ def test_the_closed_form_for_a_bounded_range_agrees_with_the_two_point_laws(epsi
 
 def test_one_noisy_answer_of_a_monotone_run_stays_below_its_price():
     """AboveThreshold on one counting query, exponential noises with e0 = e1 = ln 2, both orders, exactly enumerated."""
-    x, reach = Fraction(1, 2), 60
+    reach = 60
+
+    def exponential(k):
+        return law_of(Kind.EQUAL, Noise.EXPONENTIAL, Fraction(1, 2), k)
 
     def law(value):
         gaps = {
-            gap: sum(
-                exact_pmf(Noise.EXPONENTIAL, x, rho) * exact_pmf(Noise.EXPONENTIAL, x, gap + rho - value)
-                for rho in range(reach)
-            )
+            gap: sum(exponential(rho) * exponential(gap + rho - value) for rho in range(reach))
             for gap in range(reach)
         }
         return np.array([float(p) for p in (*gaps.values(), 1 - sum(gaps.values()))])
