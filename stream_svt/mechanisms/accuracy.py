@@ -30,7 +30,7 @@ import numpy as np
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import expectation
-from stream_svt.mechanisms.noise import Floats, Noise, head, tail, tails
+from stream_svt.mechanisms.noise import MONITORED, Floats, head, tail, tails
 from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
@@ -122,13 +122,13 @@ def accuracy(
     if queries < 1 or not corrections:
         raise MisuseError("accuracy is about at least one query and one attempt")
     _require_share(beta, "beta, the probability of going wrong,")
-    if Noise.GUMBEL in {query.noise, threshold.noise}:
+    if not {query.noise, threshold.noise} <= set(MONITORED):
         raise MisuseError("the accuracy theorem is for exponential and Laplace noise, not for gumbel")
     beta, lowest = float(beta), min(corrections)
-    certain = query.noise is Noise.EXPONENTIAL
+    certain = query.noise.is_one_sided
     high = _quantile(threshold, beta / 2 if certain else beta / 4, 1) + 1
     above = lowest + high + (0 if certain else _quantile(query, beta / 4 / queries, 1))
-    one_sided = threshold.noise is Noise.EXPONENTIAL
+    one_sided = threshold.noise.is_one_sided
     low, chance = (0, beta / 2) if one_sided else (_quantile(threshold, beta / 4, 1) + 1, beta / 4)
     rate = float(query.rate)
     # Both families' tails are at most e^(-rate k) for k >= 0. The largest term stays outside the sum of powers.

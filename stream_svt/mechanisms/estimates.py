@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import search
-from stream_svt.mechanisms.noise import Noise, mean, variance
+from stream_svt.mechanisms.noise import MONITORED, Noise, mean, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
 
@@ -82,7 +82,7 @@ def lower_bound(
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     _refuse_gumbel(query_noise)
-    if threshold_noise is not Noise.EXPONENTIAL:
+    if not threshold_noise.is_one_sided:
         return None
     least = certain_gap(query_rate, beta)
     return threshold + correction + gap - least + 1 if gap >= least else None
@@ -168,7 +168,7 @@ def selective_bounds(
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     limit = _level(beta)
-    slowest = query_rate if threshold_noise is Noise.EXPONENTIAL else min(threshold_rate, query_rate)
+    slowest = query_rate if threshold_noise.is_one_sided else min(threshold_rate, query_rate)
 
     def tail(t: int) -> Decimal:
         return _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t)
@@ -195,7 +195,7 @@ def _survival_of_rates(
 
 def _refuse_gumbel(*noises: Noise) -> None:
     """Refuse the family that no bound is proved for."""
-    if Noise.GUMBEL in noises:
+    if not set(noises) <= set(MONITORED):
         raise MisuseError(
             "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "
             "differences of it have no closed form. Use exponential or laplace noise, or `estimate`"

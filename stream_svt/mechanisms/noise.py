@@ -60,6 +60,11 @@ class Noise(StrEnum):
         """Whether a move down by s costs at most rate * s as well, as a move up does for every family."""
         return self is Noise.LAPLACE
 
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether the noise is never negative: what certified bounds of reported answers ask of the threshold's."""
+        return self is Noise.EXPONENTIAL
+
     @classmethod
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:
         """Family that is given, as itself or by its name; see `one_of`."""

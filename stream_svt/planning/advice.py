@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning.budget import SURE, Runs, reported_margin
 from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
@@ -81,8 +80,9 @@ def warnings(recommendation: Recommendation) -> list[str]:
         sentences += _about_sets(recommendation)
     else:
         sentences += _about_streams(recommendation)
-    if best.monitor.threshold_noise is Noise.LAPLACE:
-        sentences.append("With laplace threshold noise no bound is certified for reported alerts.")
+    if not best.monitor.threshold_noise.is_one_sided:
+        family = best.monitor.threshold_noise
+        sentences.append(f"With {family} threshold noise no bound is certified for reported alerts.")
     return sentences
 
 
@@ -215,7 +215,7 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
     sentences = []
     if best.tolerated is not None:
         tolerated = float(best.tolerated)
-        if best.monitor.threshold_noise is Noise.EXPONENTIAL:
+        if best.monitor.threshold_noise.is_one_sided:
             sentences.append(
                 f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
                 "average and even if every query lay on it, provided a run meets no more than "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stream_svt.mechanisms import estimates, noise
-from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind
@@ -122,7 +121,7 @@ def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None
     """
     if monitor.expected_queries is None or isinstance(monitor.append, Sweep):
         return None
-    if mechanism.threshold_noise is not Noise.EXPONENTIAL or not isinstance(monitor.correction, Exposure):
+    if not mechanism.threshold_noise.is_one_sided or not isinstance(monitor.correction, Exposure):
         return None
     chance = sum(
         noise.tail(mechanism.query_noise, branch.rate, branch.correction(attempt))

@@ -354,8 +354,8 @@ class MonitorSpec(Strict):
             yield "threshold", f"lies above the upper bound {quote(high)}: only noise reaches it"
         if self.threshold <= low:
             yield "threshold", f"is not above the lower bound {quote(low)}: every query reaches it"
-        if self.threshold_noise is Noise.LAPLACE:
-            advice = "no bound is certified for reported alerts with laplace threshold noise"
+        if not self.threshold_noise.is_one_sided:
+            advice = f"no bound is certified for reported alerts with {self.threshold_noise} threshold noise"
             yield "threshold_noise", advice
         steps = self.grid_sensitivity * self.granularity
         if steps != self.sensitivity:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import stream_svt
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Law, Noise, estimates
 from stream_svt.mechanisms.difference import expectation, survival_of_difference
@@ -148,3 +151,19 @@ def test_without_threshold_noise_it_is_the_tail():
     for noise in Noise:
         survival = survival_of_difference(Law(noise, NARROW), None, 4)
         assert survival == pytest.approx(tail(noise, NARROW, 4), rel=1e-12)
+
+
+def test_no_other_module_tells_families_apart():
+    """What somebody touches who adds a family; `CONTRIBUTING.md` says so too."""
+    package = Path(stream_svt.__file__).parent
+    named = re.compile(r"(?:is|not|case)\b[^\n\"=]*\bNoise\.[A-Z]+")
+    found = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if named.search(path.read_text())
+    }
+    assert found == {
+        "mechanisms/noise.py",
+        "mechanisms/sampler.py",
+        "mechanisms/estimates.py",
+        "proving/noise.py",
+    }
+    assert all(name in Path("CONTRIBUTING.md").read_text() for name in found)
