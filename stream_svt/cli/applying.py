@@ -11,7 +11,10 @@ from stream_svt.cli.connection import (
     cluster,
     config_option,
     confirm,
+    examples,
+    flag,
     load,
+    seconds_option,
     signing_key_of,
     signing_option,
     wait_for,
@@ -29,26 +32,13 @@ FIRST_WAIT = 10.0
 
 @click.command(
     short_help="Change what an application monitors.",
-    epilog="""\b
-Examples:
-  stream-svt apply -c monitors.yaml --dry-run
-  stream-svt apply -c monitors.yaml
-""",
+    epilog=examples("apply -c monitors.yaml --dry-run", "apply -c monitors.yaml"),
 )
 @config_option()
-@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask; datasets are retired with --retire only.")
-@click.option(
-    "--retire", is_flag=True, help="With --yes: retire datasets for ever that the file does not declare."
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the shards to adopt it.",
-)
+@flag("--dry-run", "Show what would change; change nothing.")
+@flag("--yes", "Do not ask; datasets are retired with --retire only.")
+@flag("--retire", "With --yes: retire datasets for ever that the file does not declare.")
+@seconds_option("--wait", 60, "How long to wait for the shards to adopt it.")
 @click.option(
     "--above",
     type=click.IntRange(min=0),
@@ -56,7 +46,7 @@ Examples:
     metavar="NUMBER",
     help="Give the version a larger number than this: where the configuration topic was made anew.",
 )
-@click.option("--create-topics", is_flag=True, help="Create the topics that are missing first.")
+@flag("--create-topics", "Create the topics that are missing first.")
 @signing_option
 def apply(
     path: Path,
@@ -178,13 +168,13 @@ def _applied(config: Config, version: Version) -> str:
     "config",
     cls=Group,
     short_help="Show the configuration that is applied.",
-    epilog="\b\nExample:\n  stream-svt config show -c monitors.yaml\n",
+    epilog=examples("config show -c monitors.yaml"),
 )
 def config_group() -> None:
     """Show the configuration that is applied."""
 
 
-@config_group.command(epilog="\b\nExample:\n  stream-svt config show -c monitors.yaml > applied.yaml\n")
+@config_group.command(epilog=examples("config show -c monitors.yaml > applied.yaml"))
 @config_option()
 @click.option("--file", "name", metavar="NAME", help="Show this file that it names, instead of its text.")
 def show(path: Path, name: str | None) -> int:

@@ -16,6 +16,8 @@ from stream_svt.cli.connection import (
     alert_topic_options,
     cluster,
     count,
+    examples,
+    flag,
     load,
     print_json,
     wait_for,
@@ -30,18 +32,16 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Tell from the alerts whether the ledgers balance.",
-    epilog="""\b
-Examples:
-  stream-svt audit -c monitors.yaml
-  stream-svt audit -c monitors.yaml --state
-  stream-svt audit --topic retail.alerts --bootstrap-servers broker:9092 --json
-""",
+    epilog=examples(
+        "audit -c monitors.yaml",
+        "audit -c monitors.yaml --state",
+        "audit --topic retail.alerts --bootstrap-servers broker:9092 --json",
+    ),
 )
 @alert_topic_options
-@click.option(
+@flag(
     "--state",
-    is_flag=True,
-    help="Hold the ledgers in the state to the events too: needs -c, the sealing key and READ on the state topic.",
+    "Hold the ledgers in the state to the events too: needs -c, the sealing key and READ on the state topic.",
 )
 @click.option(
     "--before",
@@ -52,7 +52,7 @@ Examples:
     help="Configuration of an earlier application: check that this one begins with what it had spent. Once for each "
     "of a chain, the newest first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@flag("--json as_json", "Print the result as JSON.")
 def audit(
     path: Path | None,
     servers: str | None,

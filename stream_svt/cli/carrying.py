@@ -7,17 +7,16 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import cluster, config_option, count, load, wait_for
+from stream_svt.cli.connection import cluster, config_option, count, examples, flag, load, wait_for
 
 
 @click.command(
     "carry-over",
     short_help="Write down what a closed application left of each budget.",
-    epilog="""\b
-Examples:
-  stream-svt carry-over -c monitors.yaml --successor retail-2 > carried.jsonl
-  stream-svt carry-over -c mirror.yaml --successor retail-2 --source-ended > carried.jsonl
-""",
+    epilog=examples(
+        "carry-over -c monitors.yaml --successor retail-2 > carried.jsonl",
+        "carry-over -c mirror.yaml --successor retail-2 --source-ended > carried.jsonl",
+    ),
 )
 @config_option()
 @click.option(
@@ -26,10 +25,9 @@ Examples:
     metavar="NAME",
     help="Name of the application that goes on: the one that 'close-application' named.",
 )
-@click.option(
+@flag(
     "--source-ended",
-    is_flag=True,
-    help="State that the source of this mirror has ended, and that the mirror holds its last event. Without it, a "
+    "State that the source of this mirror has ended, and that the mirror holds its last event. Without it, a "
     "shard of a mirror without proved balances has nothing left.",
 )
 def carry_over(path: Path, successor: str, source_ended: bool) -> int:
@@ -48,13 +46,11 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     )
     for line in carried.lines():
         click.echo(line)
-    for note in notes:
-        click.echo(note, err=True)
     left = sum(balance.spent < balance.limit for balance in carried.datasets.values())
     told = f"{count(len(carried.datasets), 'dataset')}, {left} of them with something left"
-    click.echo(f"Carried over from {carried.application} to {successor}: {told}.", err=True)
+    notes = [*notes, f"Carried over from {carried.application} to {successor}: {told}."]
     if not carried.complete:
-        message = "Alerts are missing: a dataset that is not in the file must be declared with new: true."
-        click.echo(message, err=True)
+        notes.append("Alerts are missing: a dataset that is not in the file must be declared with new: true.")
+    click.echo("\n".join(notes), err=True)
     sys.stdout.flush()
     return 0

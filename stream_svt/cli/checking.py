@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from stream_svt.cli.connection import cluster, config_option, count, load, print_json, wait_for
+from stream_svt.cli.connection import (
+    cluster,
+    config_option,
+    count,
+    examples,
+    flag,
+    load,
+    print_json,
+    wait_for,
+)
 from stream_svt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,15 +29,11 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 
 @click.command(
     short_help="Check configuration, topics and permissions.",
-    epilog="""\b
-Examples:
-  stream-svt check -c monitors.yaml --offline
-  stream-svt check -c monitors.yaml --create-topics
-""",
+    epilog=examples("check -c monitors.yaml --offline", "check -c monitors.yaml --create-topics"),
 )
 @config_option()
-@click.option("--create-topics", is_flag=True, help="Create the topics that do not exist.")
-@click.option("--offline", is_flag=True, help="Look at the configuration only.")
+@flag("--create-topics", "Create the topics that do not exist.")
+@flag("--offline", "Look at the configuration only.")
 def check(path: Path, create_topics: bool, offline: bool) -> int:
     """Check a configuration, the brokers' topics and the permissions.
 
@@ -43,10 +48,7 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
     config = load(path)
     report = check_offline(config)
     _print(report.findings)
-    click.echo()
-    for line in explain(config.current):
-        click.echo(line)
-    click.echo()
+    click.echo("\n".join(["", *explain(config.current), ""]))
     if not offline:
         report = wait_for(check_brokers(config, cluster(config), create_topics=create_topics))
         _print(report.findings)
@@ -65,9 +67,7 @@ def _print(findings: list[Finding]) -> None:
 
 
 @click.command(
-    epilog="""\b
-Example:
-  stream-svt schema > stream-svt.schema.json
+    epilog=f"""{examples("schema > stream-svt.schema.json")}
 \b
 Then, as the first line of a configuration, for editors that use the YAML language server:
   # yaml-language-server: $schema=./stream-svt.schema.json
@@ -82,12 +82,11 @@ def schema() -> None:
 
 @click.command(
     short_help="Print a shell's completion script.",
-    epilog="""\b
-Examples:
-  stream-svt completion bash > ~/.local/share/bash-completion/completions/stream-svt
-  stream-svt completion zsh > ~/.zfunc/_stream-svt
-  stream-svt completion fish > ~/.config/fish/completions/stream-svt.fish
-""",
+    epilog=examples(
+        "completion bash > ~/.local/share/bash-completion/completions/stream-svt",
+        "completion zsh > ~/.zfunc/_stream-svt",
+        "completion fish > ~/.config/fish/completions/stream-svt.fish",
+    ),
 )
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context

@@ -57,26 +57,35 @@ def print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help, with a line for each example."""
+    return "\b\nExamples:\n" + "".join(f"  stream-svt {line}\n" for line in lines)
+
+
 def config_option(*, required: bool = True) -> Callable[[Command], Command]:
     """Return the option that names the configuration file."""
-    return click.option(
-        "-c",
-        "--config",
-        "path",
-        cls=FileOption,
-        type=FILE,
-        required=required,
-        envvar="STREAM_SVT_CONFIG",
-        help="Configuration file (YAML); $STREAM_SVT_CONFIG names it too.",
-    )
+    text = "Configuration file (YAML); $STREAM_SVT_CONFIG names it too."
+    settings: dict[str, Any] = {"type": FILE, "envvar": "STREAM_SVT_CONFIG", "help": text}
+    return click.option("-c", "--config", "path", cls=FileOption, required=required, **settings)
 
 
+def flag(name: str, text: str) -> Callable[[Command], Command]:
+    """Return an option without a value; ``name`` may be followed by that of its parameter."""
+    return click.option(*name.split(), is_flag=True, help=text)
+
+
+def seconds_option(
+    name: str, default: float | None, text: str, least: float = 0
+) -> Callable[[Command], Command]:
+    """Return an option that is a time; a default is shown."""
+    kind = click.FloatRange(min=least)
+    shown = default is not None
+    return click.option(name, type=kind, default=default, show_default=shown, metavar="SECONDS", help=text)
+
+
+_LEVELS = click.Choice(["debug", "info", "warning", "error"])
 log_level_option = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="How much to log on standard error.",
+    "--log-level", type=_LEVELS, default="info", show_default=True, help="How much to log on standard error."
 )
 
 
@@ -132,7 +141,7 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = flag("--yes", "Do not ask.")
 
 signing_option = click.option(
     "--signing-key",

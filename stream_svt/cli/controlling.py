@@ -14,7 +14,10 @@ from stream_svt.cli.connection import (
     cluster,
     config_option,
     confirm,
+    examples,
+    flag,
     load,
+    seconds_option,
     signing_key_of,
     signing_option,
     wait_for,
@@ -25,53 +28,16 @@ from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, id_of, send
 
-_timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=30,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the next answer.",
-)
-
-
-def _gives(orders: Callable[..., list[Addressed]]) -> Callable[..., int]:
-    """Make a command of what returns the orders to give: send, print the answers, return 0 where all were accepted."""
-
-    @wraps(orders)
-    def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
-        config = load(path)
-        commands = orders(config, **options)
-        replies = wait_for(
-            send(
-                cluster(config),
-                control=config.topics.control,
-                alerts=config.topics.alerts,
-                commands=commands,
-                patience=timeout,
-                application=config.spec.application,
-                signing_key=signing_key_of(config, key_file),
-            )
-        )
-        outcomes = {True: "accepted: ", False: "refused: ", None: ""}
-        for reply in replies:
-            subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
-            click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
-        return 0 if all(reply.accepted for reply in replies) else 1
-
-    return command
-
 
 @click.group(
     cls=Group,
     short_help="Give orders to monitors; raise budgets.",
-    epilog="""\b
-Examples:
-  stream-svt control pause -c monitors.yaml retail-2026-w01
-  stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 5
-  stream-svt control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711
-  stream-svt control close -c monitors.yaml retail-2026-w01 --signing-key alice.pem
-""",
+    epilog=examples(
+        "control pause -c monitors.yaml retail-2026-w01",
+        "control raise-budget -c monitors.yaml retail-2026-w01 --limit 5",
+        "control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711",
+        "control close -c monitors.yaml retail-2026-w01 --signing-key alice.pem",
+    ),
 )
 def control() -> None:
     """Pause, resume, close or resample monitors; raise budgets; go on after losses.
@@ -82,15 +48,32 @@ def control() -> None:
     """
 
 
+def _command(name: str, *arguments: str, summary: str | None = None) -> Callable[[Callable[..., Any]], None]:
+    """Make a command of what returns the orders to give: send, print the answers, return 0 where all were accepted."""
+
+    def add(orders: Callable[..., list[Addressed]]) -> None:
+        @wraps(orders)
+        def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
+            config = load(path)
+            commands = orders(config, **options)
+            key = signing_key_of(config, key_file)
+            replies = wait_for(send(config, cluster(config), commands, patience=timeout, signing_key=key))
+            outcomes = {True: "accepted: ", False: "refused: ", None: ""}
+            for reply in replies:
+                subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
+                click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
+            return 0 if all(reply.accepted for reply in replies) else 1
+
+        timeout = seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
+        options = config_option()(timeout(signing_option(command)))
+        epilog = examples(*(f"control {name} -c monitors.yaml {rest}" for rest in arguments))
+        control.add_command(click.command(name, help=summary, epilog=epilog)(options))
+
+    return add
+
+
 def _add(action: Action, summary: str) -> None:
-    @config_option()
-    @click.argument("datasets", nargs=-1)
-    @click.option("--all", "everything", is_flag=True, help="Every declared dataset.")
-    @click.option("--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them.")
-    @signing_option
-    @_timeout_option
-    @_gives
-    def command(
+    def orders(
         config: Config, datasets: tuple[str, ...], everything: bool, monitor: str, now: bool = False
     ) -> list[Addressed]:
         if everything == bool(datasets):
@@ -101,10 +84,12 @@ def _add(action: Action, summary: str) -> None:
 
     if action is Action.PAUSE:
         text = "Also during the replay after a takeover. Open runs end, at their full price."
-        command = click.option("--now", is_flag=True, help=text)(command)
-
-    epilog = f"\b\nExample:\n  stream-svt control {action.value} -c monitors.yaml retail-2026-w01\n"
-    control.add_command(click.command(action.value, help=summary, epilog=epilog)(command))
+        orders = flag("--now", text)(orders)
+    orders = click.option(
+        "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
+    )(orders)
+    orders = click.argument("datasets", nargs=-1)(flag("--all everything", "Every declared dataset.")(orders))
+    _command(action.value, "retail-2026-w01", summary=summary)(orders)
 
 
 _add(
@@ -115,20 +100,13 @@ _add(Action.CLOSE, "End open runs. With epsilon, what they had reserved and not 
 _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thresholds again.")
 
 
-@control.command(
-    "raise-budget",
-    epilog="\b\nExample:\n  stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 11/2\n",
-)
-@config_option()
+@_command("raise-budget", "retail-2026-w01 --limit 11/2")
 @click.argument("datasets", nargs=-1, required=True)
 @click.option(
     "--limit", required=True, metavar="LOSS", help="New limit in the dataset's measure: 5, 5.5, 11/2."
 )
 @yes_option
-@_timeout_option
-@signing_option
-@_gives
-def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
+def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
     The ledger keeps every raise. Afterwards write the new limit into the configuration, so that the
@@ -144,11 +122,7 @@ def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: boo
     return commands
 
 
-@control.command(
-    "accept-loss",
-    epilog="\b\nExample:\n  stream-svt control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711\n",
-)
-@config_option()
+@_command("accept-loss", "--shard 2 --topic retail --offset 4711")
 @click.option("--shard", type=int, required=True, help="The shard that waits.")
 @click.option("--topic", required=True, help="The query topic that lost records.")
 @click.option(
@@ -157,10 +131,7 @@ def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: boo
     required=True,
     help="The offset that the shard wants, and that is gone.",
 )
-@_timeout_option
-@signing_option
-@_gives
-def accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
+def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
     """Go on although queries were lost: open runs close at their full price.
 
     The log and 'stream-svt status' of the shard that waits show the command to give. Any other shard refuses.
@@ -168,15 +139,7 @@ def accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Add
     return for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
 
 
-@control.command(
-    "close-application",
-    epilog="""\b
-Examples:
-  stream-svt control close-application -c monitors.yaml --successor retail-2
-  stream-svt control close-application -c monitors.yaml --successor retail-2 --shard 3 --give-up-state
-""",
-)
-@config_option()
+@_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
 @click.option(
     "--successor",
     required=True,
@@ -184,17 +147,13 @@ Examples:
     help="Name of the one application that goes on with the budgets.",
 )
 @click.option("--shard", type=int, help="This shard only. Default: all of them.")
-@click.option(
+@flag(
     "--give-up-state",
-    is_flag=True,
-    help="Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
+    "Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
     "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
 )
 @yes_option
-@_timeout_option
-@signing_option
-@_gives
-def close_application(
+def _close_application(
     config: Config, successor: str, shard: int | None, give_up_state: bool, yes: bool
 ) -> list[Addressed]:
     """Close the application for ever: open runs end, and each dataset's balance is published.
@@ -207,10 +166,10 @@ def close_application(
         raise click.UsageError("--give-up-state goes with --shard: name each shard that cannot be opened.")
     if successor == config.spec.application:
         raise click.BadParameter("the successor needs another name.", param_hint="--successor")
-    shards = None if shard is None else [shard]
     where = f"shard {shard}" if shard is not None else "all shards"
     lost = ", and give its state up" if give_up_state else ""
     if not yes:
         confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
     cluster_id = wait_for(id_of(cluster(config))) if give_up_state else ""
+    shards = None if shard is None else [shard]
     return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)

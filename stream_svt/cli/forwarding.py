@@ -8,17 +8,22 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import FILE, log_level_option, log_to_stderr, print_json, wait_for
+from stream_svt.cli.connection import (
+    FILE,
+    examples,
+    flag,
+    log_level_option,
+    log_to_stderr,
+    print_json,
+    wait_for,
+)
 
 
 @click.command(
     short_help="Post alerts to Alertmanager and webhooks.",
-    epilog="""\b
-Examples:
-  stream-svt forward -c forward.yaml --check
-  stream-svt forward -c forward.yaml --test
-  stream-svt forward -c forward.yaml
-""",
+    epilog=examples(
+        "forward -c forward.yaml --check", "forward -c forward.yaml --test", "forward -c forward.yaml"
+    ),
 )
 @click.option(
     "-c",
@@ -28,14 +33,10 @@ Examples:
     envvar="STREAM_SVT_FORWARD_CONFIG",
     help="The forwarder's configuration (YAML); $STREAM_SVT_FORWARD_CONFIG names it too.",
 )
-@click.option(
-    "--check", "only_check", is_flag=True, help="Check the configuration, topics and permissions, and end."
-)
-@click.option("--test", "only_test", is_flag=True, help="Post a test event to every destination, and end.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of the configuration, and end.")
-@click.option(
-    "--accept-loss", is_flag=True, help="Go on where retention took events before they were delivered."
-)
+@flag("--check only_check", "Check the configuration, topics and permissions, and end.")
+@flag("--test only_test", "Post a test event to every destination, and end.")
+@flag("--schema", "Print the JSON Schema of the configuration, and end.")
+@flag("--accept-loss", "Go on where retention took events before they were delivered.")
 @log_level_option
 def forward(
     path: Path | None, only_check: bool, only_test: bool, schema: bool, accept_loss: bool, log_level: str
@@ -57,20 +58,19 @@ def forward(
     config = load_forward_config(path, os.environ)
     for note in config.notes:
         click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
-    from stream_svt.forward.app import check, send_test
-    from stream_svt.forward.app import forward as forward_events
+    from stream_svt.forward import app
 
     if only_check:
-        wait_for(check(config))
+        wait_for(app.check(config))
         names = ", ".join(one.name for one in config.destinations)
         click.echo(f"Ready to forward {config.topic} to {names}.")
         return 0
     if only_test:
-        answers = wait_for(send_test(config))
+        answers = wait_for(app.send_test(config))
         for name, answer in answers:
             click.echo(f"{name}: {answer.result} ({answer.reason})")
         return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
     log_to_stderr(log_level)
     # Its errors name a wrong password; its progress nothing.
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
-    return wait_for(forward_events(config, accept_loss=accept_loss))
+    return wait_for(app.forward(config, accept_loss=accept_loss))

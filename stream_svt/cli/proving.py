@@ -7,16 +7,12 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import config_option, count, load
+from stream_svt.cli.connection import config_option, count, examples, load
 
 
 @click.command(
     short_help="Try whether neighbouring streams can be told apart.",
-    epilog="""\b
-Examples:
-  stream-svt prove -c monitors.yaml
-  stream-svt prove -c monitors.yaml --cases 2000 --seed 7
-""",
+    epilog=examples("prove -c monitors.yaml", "prove -c monitors.yaml --cases 2000 --seed 7"),
 )
 @config_option()
 @click.option(

@@ -12,43 +12,29 @@ from stream_svt.cli.connection import (
     FILE,
     cluster,
     config_option,
+    examples,
+    flag,
     load,
     log_level_option,
     log_to_stderr,
+    seconds_option,
     signing_option,
 )
 
 
 @click.command(
-    epilog="""\b
-Examples:
-  stream-svt demo --duration 20 --summary summary.json
-  stream-svt demo --feed-only -c monitors.yaml --pace 5
-"""
+    epilog=examples("demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5")
 )
-@click.option(
-    "--duration", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop sending after so long."
-)
+@seconds_option("--duration", None, "Stop sending after so long.", least=1)
 @click.option("--broker", metavar="HOST:PORT", help="Use a running Kafka instead of starting one.")
-@click.option("--show-config", is_flag=True, help="Only print the service's configuration.")
-@click.option(
-    "--summary",
-    type=FILE,
-    metavar="FILE",
-    help="Write the summary as JSON.",
-)
+@flag("--show-config", "Only print the service's configuration.")
+@click.option("--summary", type=FILE, metavar="FILE", help="Write the summary as JSON.")
 @config_option(required=False)
-@click.option(
+@flag(
     "--feed-only",
-    is_flag=True,
-    help="Only send the queries, to the brokers of -c: the service runs elsewhere, on what --show-config prints.",
+    "Only send the queries, to the brokers of -c: the service runs elsewhere, on what --show-config prints.",
 )
-@click.option(
-    "--pace",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="With --feed-only: time between two sets of queries. Default 2.",
-)
+@seconds_option("--pace", None, "With --feed-only: time between two sets of queries. Default 2.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -83,14 +69,13 @@ def demo(
 
 
 @click.command(
-    epilog="""\b
-Examples:
-  stream-svt run -c monitors.yaml
-  stream-svt run -c monitors.yaml --apply      applies the file first: for a single machine
-"""
+    epilog=examples(
+        "run -c monitors.yaml",
+        "run -c monitors.yaml --apply      applies the file first: for a single machine",
+    )
 )
 @config_option()
-@click.option("--apply", "applies", is_flag=True, help="Apply the file first, without asking.")
+@flag("--apply applies", "Apply the file first, without asking.")
 @signing_option
 @log_level_option
 def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:

@@ -20,6 +20,8 @@ from stream_svt.cli.connection import (
     alert_topic_options,
     config_option,
     count,
+    examples,
+    flag,
     load,
     print_json,
     wait_for,
@@ -30,17 +32,16 @@ from stream_svt.subscribe import Event, Subscription, subscribe
 
 
 @click.command(
-    epilog="""\b
-Examples:
-  stream-svt watch -c monitors.yaml
-  stream-svt watch --topic retail.alerts --json --from-beginning | jq .data.gap
-"""
+    epilog=examples(
+        "watch -c monitors.yaml",
+        "watch --topic retail.alerts --json --from-beginning | jq .data.gap",
+    )
 )
 @alert_topic_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
-@click.option("--from-beginning", is_flag=True, help="Begin with the oldest event.")
-@click.option("--uncommitted", is_flag=True, help="Also read what is not committed yet; copies are left out.")
-@click.option("--lifecycle", is_flag=True, help="Also show runs, budgets, mutes and replies to commands.")
+@flag("--json as_json", "One JSON document a line.")
+@flag("--from-beginning", "Begin with the oldest event.")
+@flag("--uncommitted", "Also read what is not committed yet; copies are left out.")
+@flag("--lifecycle", "Also show runs, budgets, mutes and replies to commands.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N events.")
 def watch(
     path: Path | None,
@@ -113,15 +114,11 @@ def _account_text(account: Account) -> str:
 
 @click.command(
     short_help="Show a running worker's shards and budgets.",
-    epilog="""\b
-Examples:
-  stream-svt status
-  stream-svt status --url http://worker-2:6066 --json
-""",
+    epilog=examples("status", "status --url http://worker-2:6066 --json"),
 )
 @config_option(required=False)
 @click.option("--url", metavar="URL", help="Address of a worker's web pages. Default: http://127.0.0.1:6066.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as it came.")
+@flag("--json as_json", "Print the answer as it came.")
 def status(path: Path | None, url: str | None, as_json: bool) -> None:
     """Show shards, budgets and monitors of a running worker, as of its last commit."""
     if url is None:

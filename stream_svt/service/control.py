@@ -1,7 +1,7 @@
 """Sends operators' commands to the shards, signed where a key is given, and waits for the replies.
 
 A command names the state of its shard and the number that follows the last command's: both stand in every event of the
-shard. So a shard gets one command after the other; where somebody else was faster, the command is sent again.
+shard. So a shard gets one command after the other; one whose number somebody else's took is not carried out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import getpass
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, compress, repeat
 from typing import Any
 
 import msgspec
@@ -53,9 +53,6 @@ WINDOWS = (20, 400, 8_000, 160_000)
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
 
-TRIES = 10
-"""How often a command is sent because others were faster."""
-
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
@@ -82,24 +79,27 @@ class NotDeclared(ConfigError):
         self.args = ("\n".join(wrong),)
 
 
-def _undeclared(kind: str, names: Iterable[str], declared: Sequence[str], config: Config) -> list[str]:
-    """Return what to say of each name that is not declared."""
-    known = frozenset(declared)
-    wrong = [name for name in dict.fromkeys(names) if name not in known]
-    shown = ", ".join(declared[:SHOWN_NAMES])
-    more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
-    # Looking for a name that is near takes long, among many names and for many.
-    hints = {name: did_you_mean(name, list(declared[:SEARCHED_NAMES])) for name in wrong[:SHOWN_NAMES]}
-    return [
-        f"no {kind} {quote(name)} is declared in {config.source}{hints.get(name) or '.'} Declared: {shown}{more}"
-        for name in wrong
-    ]
+def _require_declared(config: Config, names: Iterable[str], monitor: str) -> None:
+    """Refuse datasets and a monitor that are not declared."""
+    spec, wrong = config.current, []
+    monitors = [one.name for one in config.spec.monitors]
+    unknown = [name for name in dict.fromkeys(names) if not spec.declares(name)]
+    found = [("dataset", name, [one.name for one in spec.datasets]) for name in unknown]
+    found += [("monitor", monitor, monitors)] if monitor and monitor not in monitors else []
+    for number, (kind, name, declared) in enumerate(found):
+        # Looking for a name that is near takes long, among many names and for many.
+        hint = did_you_mean(name, declared[:SEARCHED_NAMES]) if number < SHOWN_NAMES else None
+        more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
+        shown = ", ".join(declared[:SHOWN_NAMES]) + more
+        wrong.append(f"no {kind} {quote(name)} is declared in {config.source}{hint or '.'} Declared: {shown}")
+    if wrong:
+        raise NotDeclared(wrong, config.source)
 
 
 def for_datasets(
     config: Config,
     action: Action,
-    datasets: Iterable[str],
+    datasets: Sequence[str],
     *,
     monitor: str = "",
     limit: str = "",
@@ -110,21 +110,9 @@ def for_datasets(
     Raises:
         NotDeclared: A dataset or the monitor is not declared.
     """
-    names = list(datasets)
-    spec = config.current
-    unknown = [name for name in names if not spec.declares(name)]
-    wrong = _undeclared("dataset", unknown, [dataset.name for dataset in spec.datasets], config)
-    if monitor:
-        wrong += _undeclared("monitor", [monitor], [one.name for one in config.spec.monitors], config)
-    if wrong:
-        raise NotDeclared(wrong, config.source)
-    count = config.topics.partitions
-    return [
-        Addressed(
-            home(name.encode(), count), _command(action, dataset=name, monitor=monitor, limit=limit, now=now)
-        )
-        for name in names
-    ]
+    _require_declared(config, datasets, monitor)
+    fields: dict[str, Any] = {"monitor": monitor, "limit": limit, "now": now}
+    return [Addressed(_home(config, name), _command(action, dataset=name, **fields)) for name in datasets]
 
 
 def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
@@ -133,18 +121,14 @@ def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = Fa
     Raises:
         NotDeclared: The monitor is not declared.
     """
-    meant = [one for one in config.spec.monitors if one.name == monitor]
-    if monitor and not meant:
-        declared = [one.name for one in config.spec.monitors]
-        raise NotDeclared(_undeclared("monitor", [monitor], declared, config), config.source)
+    _require_declared(config, (), monitor)
     spec = config.current
-    covered = spec.covered(meant[0]).tolist() if meant else [True] * len(spec.datasets)
-    count = config.topics.partitions
-    names = [one.name for one, is_covered in zip(spec.datasets, covered, strict=True) if is_covered]
-    shards = sorted({home(name.encode(), count) for name in names})
-    if spec.generators:  # periods before those of today may be open, and at home anywhere
-        shards = list(range(count))
-    return [Addressed(shard, _command(action, monitor=monitor, now=now)) for shard in shards]
+    shards = set(range(config.topics.partitions))
+    if not spec.generators:  # with them, periods before those of today may be open, and at home anywhere
+        covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == monitor]
+        names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
+        shards = {_home(config, name) for name in names}
+    return [Addressed(shard, _command(action, monitor=monitor, now=now)) for shard in sorted(shards)]
 
 
 def for_shards(
@@ -169,6 +153,10 @@ def for_shards(
     ]
 
 
+def _home(config: Config, dataset: str) -> int:
+    return home(dataset.encode(), config.topics.partitions)
+
+
 def _command(action: Action, **fields: Any) -> Command:  # noqa: ANN401
     return Command(uuid.uuid4().hex, action, issued_by=_operator(), **fields)
 
@@ -183,33 +171,23 @@ def _operator() -> str:
 
 
 async def send(
+    config: Config,
     cluster: Cluster,
-    *,
-    control: str,
-    alerts: str,
     commands: Sequence[Addressed],
+    *,
     patience: float,
-    application: str = "",
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Send commands, to each shard one after the other, and return a reply for each, in their order.
 
-    Waits until nothing of what was asked for has happened for ``patience`` seconds: many commands take as long as they
-    take.
-
-    A command that was not answered in time is carried out once its shard is owned and reads it, unless another one took
-    its number before.
-
-    Args:
-        control, alerts: Names of the topics.
-        application: Part of what is signed.
-        signing_key: Signs the commands; None sends them unsigned.
+    Waits until nothing of what was asked for has happened for ``patience`` seconds. A command that was not answered in
+    time is carried out once its shard is owned and reads it, unless another one took its number before. Without a
+    signing key commands are unsigned.
 
     Raises:
         BrokerError: The commands could not be sent or the replies not be read.
     """
-    doing = "waiting for replies"
-    shards = sorted({addressed.shard for addressed in commands})
+    control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
     # Clients wait without a word for topics that are not there for this user.
     seen = await partition_counts(cluster, "looking for the control topic and the alert topic")
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
@@ -217,14 +195,19 @@ async def send(
             raise BrokerError(unseen(topic, operation))
     cluster_id = "" if signing_key is None else await id_of(cluster)
 
-    def headers(shard: int, value: bytes) -> list[tuple[str, bytes]]:
-        place = RecordContext(cluster_id, application, control, shard)
-        return [] if signing_key is None else [signing_key.header(place, value)]
+    async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Awaitable[object]:
+        key, value = command.dataset.encode() or None, msgspec.json.encode(command)
+        place = RecordContext(cluster_id, config.spec.application, control, shard)
+        headers = [] if signing_key is None else [signing_key.header(place, value)]
+        sent: Awaitable[object] = await producer.send(
+            control, value, key=key, partition=shard, headers=headers
+        )
+        return sent
 
     # A state that is given up may have left events behind that were never committed.
     gives_up = any(addressed.command.gives_up for addressed in commands)
-    isolation = "read_uncommitted" if gives_up else "read_committed"
-    async with started(cluster.reader(isolation), doing) as reader:
+    async with started(cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing) as reader:
+        shards = sorted({addressed.shard for addressed in commands})
         found = await standings(reader, [TopicPartition(alerts, shard) for shard in shards])
         talks = {shard: _Talk(shard, alerts, found.get(shard)) for shard in shards}
         for addressed in commands:
@@ -235,8 +218,9 @@ async def send(
             end_time = now() + patience
             while (left := end_time - now()) > 0:
                 async with _writing(control, sending):
-                    await _send(producer, control, [talk.next() for talk in talks.values()], headers)
-                if not any(talk.current for talk in talks.values()):
+                    due = [(shard, command) for shard, talk in talks.items() if (command := talk.next())]
+                    await asyncio.gather(*[await write(producer, *one) for one in due])
+                if not any(talk.waits for talk in talks.values()):
                     break
                 async with deadline(left + CALL_DEADLINE, doing):
                     batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
@@ -275,38 +259,43 @@ class Standing:
 
 
 class _Talk:
-    """What is said to one shard, one command after the other."""
+    """What is said to one shard, one command after the other: the first of ``queue`` is sent and waits, or is next."""
 
     def __init__(self, shard: int, alerts: str, standing: Standing | None) -> None:
         self.queue: deque[Addressed] = deque()
-        self.current: Addressed | None = None
         self._shard = shard
         self._alerts = alerts
         self._known = standing
         self._sent: Command | None = None
-        self._tries = 0
         self._replies: list[Reply] = []
 
-    def next(self) -> Addressed | None:
-        """Return the command to be sent now, with state and number; None where one waits for its answer."""
+    @property
+    def waits(self) -> bool:
+        """Whether a command waits for its answer."""
+        return self._sent is not None
+
+    def next(self) -> Command | None:
+        """Return the command to be sent now, with state and number; None where there is none or one waits."""
         if self._known is None and self.queue and self.queue[0].command.gives_up:
             self._known = Standing("", 0)
-        if self._known is None or self._sent is not None:
-            return None
-        if self._known.successor and not self._may_give_up(self._known):
-            self._refuse_all(self._known.successor)
-            return None
-        if self.current is None and self.queue:
-            self.current, self._tries = self.queue.popleft(), 0
-        if self.current is None:
-            return None
-        self._tries += 1
-        command, known = self.current.command, self._known
-        told: dict[str, Any] = {"number": known.number + 1}
-        if command.gives_up:
-            told = {"event": known.event, "origin": known.origin}
-        self._sent = msgspec.structs.replace(command, state=known.state, **told)
-        return Addressed(self._shard, self._sent)
+        known = self._known
+        while known is not None and self.queue and self._sent is None:
+            command = self.queue[0].command
+            # The key of a shard that its owner closed may be lost: its state may be given up for the same successor.
+            same = command.successor == known.successor
+            if known.successor and not (same and command.gives_up and not known.given_up):
+                closes = same and command.action is Action.CLOSE_APPLICATION
+                self._answer(
+                    accepted=closes,
+                    message=f"the shard is closed for ever, for successor {known.successor!r}",
+                )
+                continue
+            told: dict[str, Any] = {"number": known.number + 1}
+            if command.gives_up:
+                told = {"event": known.event, "origin": known.origin}
+            self._sent = msgspec.structs.replace(command, state=known.state, **told)
+            return self._sent
+        return None
 
     def take(self, record: bytes | None) -> bool:
         """Take the next event in; return whether something happened that was asked for."""
@@ -317,67 +306,48 @@ class _Talk:
         known = Standing.said_by(envelope, data)
         if self._known is None or known.state != self._known.state or known.number >= self._known.number:
             self._known = known
-        if self._sent is None or self.current is None:
+        if self._sent is None:
             return False
         reply = data if envelope.type in _REPLIES and isinstance(data, Lifecycle) else None
         if reply is not None and reply.detail.get("command") == self._sent.id:
             message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
-            self._close(accepted=reply.reason in ("accepted", "given-up"), message=message)
+            self._answer(accepted=reply.reason in ("accepted", "given-up"), message=message)
             return True
         is_taken = reply is not None and reply.detail.get("number", 0) == self._sent.number
         if is_taken or known.state != self._sent.state:
-            if self._tries == TRIES:
-                message = (
-                    f"not carried out: other commands took its number {TRIES} times; find out who sends them"
-                )
-                self._close(accepted=False, message=message)
-            self._sent = None
+            self._answer(
+                accepted=False, message="not carried out: another command came before it; give it again"
+            )
             return True
         return known.number >= self._sent.number  # it may be a command to all datasets, and take long
 
     def all_replies(self) -> list[Reply]:
         """Return the replies, those included that did not come."""
-        replies = [*self._replies]
-        if self.current is not None:
-            command = self.current.command
-            late = (
-                f"no answer in time; {command.action.value} is on the control topic and will be carried out once a "
+        late, unsent = [], "not sent: the command before it was not answered"
+        if self._sent is not None:
+            message = (
+                f"no answer in time; {self._sent.action.value} is on the control topic and will be carried out once a "
                 "worker owns the shard, unless another command comes before it"
             )
-            if command.gives_up:
-                late = (
+            if self._sent.gives_up:
+                message = (
                     "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
                     "refused; its log says why"
                 )
-            replies.append(Reply(self.current, None, late))
-        unsent = "not sent: the command before it was not answered"
+            late = [message]
         if self._known is None:
             unsent = (
                 f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
                 f"of {self._alerts!r} shows none. Start a worker"
             )
-        return replies + [Reply(one, None, unsent) for one in self.queue]
+        messages = chain(late, repeat(unsent))
+        return self._replies + [
+            Reply(one, None, message) for one, message in zip(self.queue, messages, strict=False)
+        ]
 
-    def _may_give_up(self, known: Standing) -> bool:
-        """Tell whether the next command may give up the state of a shard that its owner closed: its key may be lost."""
-        following = self.current or (self.queue[0] if self.queue else None)
-        if following is None or known.given_up:
-            return False
-        return following.command.gives_up and following.command.successor == known.successor
-
-    def _refuse_all(self, successor: str) -> None:
-        """Answer for a shard that is closed."""
-        message = f"the shard is closed for ever, for successor {successor!r}"
-        while self.current or self.queue:
-            self.current = self.current or self.queue.popleft()
-            wanted = self.current.command
-            closes = wanted.action is Action.CLOSE_APPLICATION and wanted.successor == successor
-            self._close(accepted=closes, message=message)
-
-    def _close(self, *, accepted: bool, message: str) -> None:
-        if self.current is not None:
-            self._replies.append(Reply(self.current, accepted, message))
-        self.current = self._sent = None
+    def _answer(self, *, accepted: bool, message: str) -> None:
+        self._replies.append(Reply(self.queue.popleft(), accepted, message))
+        self._sent = None
 
 
 async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, Standing]:
@@ -433,24 +403,6 @@ async def id_of(cluster: Cluster) -> str:
     doing = "asking for the cluster's id"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         return str((await admin.describe_cluster())["cluster_id"])
-
-
-async def _send(
-    producer: AIOKafkaProducer,
-    control: str,
-    commands: Iterable[Addressed | None],
-    headers: Callable[[int, bytes], list[tuple[str, bytes]]],
-) -> None:
-    """Send commands, and wait for all of them together."""
-    sent = []
-    for addressed in commands:
-        if addressed is not None:
-            key, value = addressed.command.dataset.encode() or None, msgspec.json.encode(addressed.command)
-            shard = addressed.shard
-            sent.append(
-                await producer.send(control, value, key=key, partition=shard, headers=headers(shard, value))
-            )
-    await asyncio.gather(*sent)
 
 
 @contextlib.asynccontextmanager

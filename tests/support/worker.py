@@ -267,15 +267,7 @@ async def give(
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Give commands as an operator does, and return the answers."""
-    return await send(
-        cluster_of(config),
-        control=config.topics.control,
-        alerts=config.topics.alerts,
-        commands=commands,
-        patience=patience,
-        application=config.spec.application,
-        signing_key=signing_key,
-    )
+    return await send(config, cluster_of(config), commands, patience=patience, signing_key=signing_key)
 
 
 def complaint(worker: Worker) -> str:
