@@ -13,10 +13,8 @@ import platform
 import re
 import time
 from collections import Counter as Counts
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Final
 
@@ -37,14 +35,14 @@ from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
-_Values = defaultdict[str, dict[tuple[str, ...], float]]
-
 try:
     VERSION = metadata.version("stream-svt")
 except metadata.PackageNotFoundError:  # run from a checkout that was never installed
     VERSION = "source"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "stream_svt_"
+_AMOUNTS = ("limit", "spent", "reserved")
 OTHERS = "(others)"
 """Label under which datasets that are not shown one by one are summed up; no dataset may have this name."""
 
@@ -78,15 +76,15 @@ class Metric:
 
 
 def _gauge(name: str, labels: str, text: str) -> Metric:
-    return Metric(f"stream_svt_{name}", "gauge", tuple(labels.split()), text)
+    return Metric(_PREFIX + name, "gauge", tuple(labels.split()), text)
 
 
 def _counter(name: str, labels: str, text: str) -> Metric:
-    return Metric(f"stream_svt_{name}", "counter", tuple(labels.split()), text)
+    return Metric(_PREFIX + name, "counter", tuple(labels.split()), text)
 
 
 def _histogram(name: str, labels: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Metric:
-    return Metric(f"stream_svt_{name}", "histogram", tuple(labels.split()), text, buckets)
+    return Metric(_PREFIX + name, "histogram", tuple(labels.split()), text, buckets)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -150,13 +148,6 @@ ENGINE_TIMES: Final = "stream_svt_step_seconds"
 """How long tests took, which may depend on what was tested: shown on request only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Families(Collector):
-    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains."""
-
-    collect: Callable[[], Iterator[GaugeMetricFamily]]
-
-
 def recorders(
     metrics: Iterable[Metric], registry: CollectorRegistry, common: tuple[str, ...] = ()
 ) -> tuple[dict[str, Counter], dict[str, Histogram]]:
@@ -177,16 +168,6 @@ def text_of(registry: CollectorRegistry) -> bytes:
     When a counter was created is of no use to anybody here and doubles the number of series.
     """
     return _CREATED.sub(b"", generate_latest(registry))
-
-
-def _gauges(application: str, values: _Values) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges with these values, by the metric's name, then by its own labels."""
-    for metric in METRICS:
-        if metric.kind == "gauge":
-            family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
-            for labels, value in values.get(metric.name, {}).items():
-                family.add_metric((application, *labels), value)
-            yield family
 
 
 class Metrics:
@@ -212,39 +193,39 @@ class Metrics:
         engine_times: bool = False,
         epoch: Callable[[], float] = time.time,
     ) -> None:
-        self.registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
         self._epoch = epoch
         self._started = epoch()
         self._shards = shards
         self._statuses = statuses
+        self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
-        self._counters, self._histograms = recorders(shown, self.registry, COMMON_LABELS)
+        self._counters, self._histograms = recorders(shown, self._registry, COMMON_LABELS)
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
         self.configure(spec, spec_hash)
         for metric in shown:
             if not metric.labels and metric.kind != "gauge":
-                (self._counter if metric.kind == "counter" else self._histogram)(metric.name)
+                (self._counters | self._histograms)[metric.name].labels(spec.application)
         for reason in FAILURES:
-            self._counter("stream_svt_failures_total", reason)
+            self._counter("failures_total", reason)
         for rejection in COMMAND_REASONS:
-            self._counter("stream_svt_records_rejected_total", control, rejection)
+            self._counter("records_rejected_total", control, rejection)
 
     def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
         self._info = (VERSION, platform.python_version(), spec_hash)
-        self._labelled = {dataset.name: dataset for dataset in spec.shown}
         for monitor in spec.monitors:
-            self._histogram("stream_svt_top_gap_scales", monitor.name)
+            self._histogram("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):
-                self._counter(f"stream_svt_{name}_total", monitor.name)
+                self._counter(f"{name}_total", monitor.name)
             for reason in SKIP_REASONS:
-                self._counter("stream_svt_queries_skipped_total", monitor.name, reason)
+                self._counter("queries_skipped_total", monitor.name, reason)
         for topic in spec.topics():
-            self._counter("stream_svt_records_total", topic)
+            self._counter("records_total", topic)
             for rejection in REJECT_REASONS:
-                self._counter("stream_svt_records_rejected_total", topic, rejection)
+                self._counter("records_rejected_total", topic, rejection)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
@@ -252,188 +233,200 @@ class Metrics:
 
     def rendering(self) -> Callable[[], bytes]:
         """Take all values now, and return what makes them a text: long work, for any thread and any time."""
-        spec, info, labelled, fault = self._spec, self._info, self._labelled, self.fault
-        last_tops, shards = dict(self._last_tops), [_as_now(status) for status in self._statuses()]
+        spec, fault, last_tops = self._spec, self.fault, dict(self._last_tops)
+        shards = [_as_now(status) for status in self._statuses()]
+        gauges = _Gauges(spec.application)
+        gauges.set("build_info", 1, *self._info)
+        gauges.set("start_timestamp_seconds", self._started)
+        gauges.set("shards_configured", self._shards)
+        if fault is not None:
+            gauges.set("worker_outside_group", 1, fault)
 
         def render() -> bytes:
-            values: _Values = defaultdict(dict)
-            values["stream_svt_build_info"][info] = 1
-            values["stream_svt_start_timestamp_seconds"][()] = self._started
-            values["stream_svt_shards_configured"][()] = self._shards
-            if fault is not None:
-                values["stream_svt_worker_outside_group"][(fault,)] = 1
-            _add_monitors(values, spec, last_tops)
-            _add_shards(values, shards, labelled)
-            return text_of(self.registry) + generate_latest(
-                Families(lambda: _gauges(spec.application, values))
-            )
+            totals = sums_of([one.totals for one in shards if one.totals is not None])
+            _set_monitors(gauges, spec, last_tops, totals)
+            _set_shards(gauges, shards)
+            views = {view.dataset: view for one in shards for view in one.views.values()}
+            for dataset in spec.shown:
+                if dataset.name in views:
+                    _set_view(gauges, dataset, views[dataset.name])
+            _set_others(gauges, totals)
+            return text_of(self._registry) + generate_latest(gauges)
 
         return render
+
+    def refused_records(self) -> dict[str, int]:
+        """Return how many records were refused since the worker started, by reason."""
+        counts: Counts[str] = Counts()
+        for family in self._counters[f"{_PREFIX}records_rejected_total"].collect():
+            for sample in family.samples:
+                if sample.name.endswith("_total") and sample.value:
+                    counts[sample.labels["reason"]] += int(sample.value)
+        return dict(sorted(counts.items()))
 
     # What shards tell
 
     def read(self, topic: str, records: int) -> None:
         """Count records as they are read: their number is public."""
-        self._counter("stream_svt_records_total", topic).inc(records)
+        self._counter("records_total", topic).inc(records)
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """Count what a durable commit holds."""
         del shard
-        self._counter("stream_svt_commits_total").inc()
-        self._histogram("stream_svt_commit_seconds").observe(seconds)
-        if ENGINE_TIMES in self._histograms:
-            for step in steps:
-                self._histogram(ENGINE_TIMES).observe(step)
+        self.flushed(seconds)
+        for step in steps if self._engine_times else ():
+            self._histogram("step_seconds").observe(step)
         for monitor, count in commit.tested.items():
-            self._counter("stream_svt_queries_total", monitor).inc(count)
+            self._counter("queries_total", monitor).inc(count)
         for (monitor, reason), count in commit.skipped.items():
-            self._counter("stream_svt_queries_skipped_total", monitor, reason).inc(count)
+            self._counter("queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
-            self._counter("stream_svt_records_rejected_total", topic, reason).inc()
-        counts = Counts((_COUNTED.get(event.type), event.data.monitor) for event in commit.events)
-        for (counter, monitor), count in counts.items():
-            if counter is not None:
-                self._counter(counter, monitor).inc(count)
+            self._counter("records_rejected_total", topic, reason).inc()
         now = self._epoch()
         for event in commit.events:
             top = event.data
+            if event.type in _COUNTED:
+                self._counter(_COUNTED[event.type], top.monitor).inc()
             if isinstance(top, Alert):
-                scales = top.gap / top.query_noise.scale
-                self._histogram("stream_svt_top_gap_scales", top.monitor).observe(scales)
+                self._histogram("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
                 self._last_tops[top.monitor] = (top, now)
 
     def refused(self, topic: str, reason: str) -> None:
         """Count a refused command that is not reported."""
-        self._counter("stream_svt_records_rejected_total", topic, reason).inc()
+        self._counter("records_rejected_total", topic, reason).inc()
 
     def flushed(self, seconds: float) -> None:
-        """Count a transaction that only published."""
-        self._counter("stream_svt_commits_total").inc()
-        self._histogram("stream_svt_commit_seconds").observe(seconds)
+        """Count a transaction."""
+        self._counter("commits_total").inc()
+        self._histogram("commit_seconds").observe(seconds)
 
     def published(self, events: int, latency: float | None) -> None:
         """Count events that a durable transaction published, and note how long the first of them took."""
-        self._counter("stream_svt_events_published_total").inc(events)
+        self._counter("events_published_total").inc(events)
         if latency is not None:
-            self._histogram("stream_svt_alert_latency_seconds").observe(latency)
+            self._histogram("alert_latency_seconds").observe(latency)
 
     def taken_over(self, seconds: float, restoring: float) -> None:
         """Note how long a takeover took, and how long of that reading the state."""
-        self._histogram("stream_svt_takeover_seconds").observe(seconds)
-        self._histogram("stream_svt_restore_seconds").observe(restoring)
+        self._histogram("takeover_seconds").observe(seconds)
+        self._histogram("restore_seconds").observe(restoring)
 
     def failed(self, shard: int, reason: str) -> None:
         """Count a session that ended in an error."""
         del shard
-        self._counter("stream_svt_failures_total", reason).inc()
+        self._counter("failures_total", reason).inc()
 
     def rebalanced(self) -> None:
         """Count an assignment."""
-        self._counter("stream_svt_rebalances_total").inc()
-
-    # How they are kept
+        self._counter("rebalances_total").inc()
 
     def _counter(self, name: str, *labels: str) -> Counter:
-        return self._counters[name].labels(self._spec.application, *labels)
+        return self._counters[_PREFIX + name].labels(self._spec.application, *labels)
 
     def _histogram(self, name: str, *labels: str) -> Histogram:
-        return self._histograms[name].labels(self._spec.application, *labels)
+        return self._histograms[_PREFIX + name].labels(self._spec.application, *labels)
 
 
-_COUNTED = {
-    EventType.ALERT: "stream_svt_tops_total",
-    EventType.RUN_STARTED: "stream_svt_runs_total",
-    EventType.RUN_HALTED: "stream_svt_halts_total",
+class _Gauges(Collector):
+    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._families = {
+            one.name: GaugeMetricFamily(one.name, one.help, labels=(*COMMON_LABELS, *one.labels))
+            for one in METRICS
+            if one.kind == "gauge"
+        }
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Add a sample with these values of the metric's own labels."""
+        self._families[_PREFIX + name].add_metric((self._application, *labels), value)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the families, in the order of the table."""
+        return self._families.values()
+
+
+_COUNTED: Mapping[str, str] = {
+    EventType.ALERT: "tops_total",
+    EventType.RUN_STARTED: "runs_total",
+    EventType.RUN_HALTED: "halts_total",
 }
 """Counters of a monitor by the events that raise them."""
 
 
 def _as_now(status: ShardStatus) -> ShardStatus:
     """Return what a scrape takes of a shard: views and sums are never changed, only replaced."""
-    now = copy(status)
-    now.lag, now.views = dict(status.lag), dict(status.views)
-    return now
+    return replace(status, lag=dict(status.lag), views=dict(status.views))
 
 
-def _add_monitors(
-    values: _Values, spec: ApplicationSpec, last_tops: Mapping[str, tuple[Alert, float]]
+def _set_monitors(
+    gauges: _Gauges, spec: ApplicationSpec, last_tops: Mapping[str, tuple[Alert, float]], totals: Totals
 ) -> None:
-    """Add what is configured, and each monitor's newest top."""
+    """Set what is configured, what is counted over all datasets, and each monitor's newest top."""
     for monitor in spec.monitors:
-        name = (monitor.name,)
-        values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
-        values["stream_svt_monitor_muted_series"][name] = 0
-        values["stream_svt_monitor_queued_series"][name] = 0
-        values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)
-        values["stream_svt_monitor_cutoff"][name] = monitor.cutoff
+        gauges.set("monitor_threshold", float(monitor.threshold), monitor.name)
+        gauges.set("monitor_cutoff", monitor.cutoff, monitor.name)
         rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
-        values["stream_svt_monitor_query_noise_scale"][name] = float(monitor.granularity / rate)
-    for monitor_name, (top, committed_at) in last_tops.items():
-        name = (monitor_name,)
-        values["stream_svt_last_top_gap"][name] = top.gap
-        values["stream_svt_last_top_timestamp_seconds"][name] = committed_at
+        gauges.set("monitor_query_noise_scale", float(monitor.granularity / rate), monitor.name)
+    for name in {one.name: None for one in spec.monitors} | dict.fromkeys(totals.monitors):
+        sums = totals.monitors.get(name)
+        for state in STATES:
+            gauges.set("monitor_datasets", sums.states[state] if sums else 0, name, state)
+        gauges.set("monitor_muted_series", sums.muted if sums else 0, name)
+        gauges.set("monitor_queued_series", sums.queued if sums else 0, name)
+    for name, (top, committed_at) in last_tops.items():
+        gauges.set("last_top_gap", top.gap, name)
+        gauges.set("last_top_timestamp_seconds", committed_at, name)
         if top.estimate is not None:
-            values["stream_svt_last_top_estimate"][name] = top.estimate
+            gauges.set("last_top_estimate", top.estimate, name)
         if top.bound is not None:
-            values["stream_svt_last_top_bound"][name] = top.bound
+            gauges.set("last_top_bound", top.bound, name)
 
 
-def _add_shards(values: _Values, shards: Sequence[ShardStatus], labelled: Mapping[str, DatasetSpec]) -> None:
-    """Add what the shards owned now say of themselves and of their datasets."""
-    values["stream_svt_shards_owned"][()] = len(shards)
-    values["stream_svt_shards"].update({(str(state),): 0 for state in State})
+def _set_shards(gauges: _Gauges, shards: Sequence[ShardStatus]) -> None:
+    """Set what the shards owned now say of themselves."""
+    gauges.set("shards_owned", len(shards))
+    counts = Counts(one.state for one in shards)
+    for state in State:
+        gauges.set("shards", counts[state], str(state))
     for one in shards:
         shard = str(one.shard)
-        _add(values["stream_svt_shards"], (str(one.state),), 1)
-        values["stream_svt_shard_open"][(shard,)] = one.state in OPEN
+        gauges.set("shard_open", one.state in OPEN, shard)
         if one.state is State.PARKED:
-            values["stream_svt_shard_parked"][(shard, str(one.cause))] = 1
-        values["stream_svt_state_records"][(shard,)] = one.state_records
-        values["stream_svt_outbox_events"][(shard,)] = one.outbox
-        values["stream_svt_last_commit_timestamp_seconds"][(shard,)] = one.committed_at
+            gauges.set("shard_parked", 1, shard, str(one.cause))
+        gauges.set("state_records", one.state_records, shard)
+        gauges.set("outbox_events", one.outbox, shard)
+        gauges.set("last_commit_timestamp_seconds", one.committed_at, shard)
         for topic, lag in one.lag.items():
-            values["stream_svt_lag_records"][(topic, shard)] = lag
-        for view in one.views.values():
-            if view.dataset in labelled:
-                _add_view(values, labelled[view.dataset], view)
-    _add_totals(values, sums_of([one.totals for one in shards if one.totals is not None]))
+            gauges.set("lag_records", lag, topic, shard)
 
 
-def _add_view(values: _Values, spec: DatasetSpec, view: DatasetView) -> None:
-    """Add a dataset that is shown by itself."""
-    dataset = (view.dataset,)
-    for name in ("limit", "spent", "reserved"):
-        values[f"stream_svt_budget_{name}_{view.measure}"][dataset] = getattr(view, name)
+def _set_view(gauges: _Gauges, spec: DatasetSpec, view: DatasetView) -> None:
+    """Set the figures of a dataset that is shown by itself."""
+    for name in _AMOUNTS:
+        gauges.set(f"budget_{name}_{view.measure}", getattr(view, name), view.dataset)
     # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
     tops_cost = view.measure == Kind.PURE.measure
     charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
-    values["stream_svt_budget_charges"][dataset] = charges
+    gauges.set("budget_charges", charges, view.dataset)
     if spec.horizon_ms is not None:
-        values["stream_svt_budget_horizon_seconds"][dataset] = spec.horizon_ms / 1000
+        gauges.set("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
     if spec.ends_ms is not None:
-        values["stream_svt_budget_end_timestamp_seconds"][dataset] = spec.ends_ms / 1000
+        gauges.set("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
     for monitor in view.monitors:
-        labels = (view.dataset, monitor.monitor)
-        values[f"stream_svt_monitor_spent_{view.measure}"][labels] = monitor.spent
-        values[f"stream_svt_monitor_run_left_{view.measure}"][labels] = monitor.run_left
-        values["stream_svt_monitor_state"][(*labels, monitor.state)] = 1
+        gauges.set(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
+        gauges.set(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)
+        gauges.set("monitor_state", 1, view.dataset, monitor.monitor, monitor.state)
 
 
-def _add_totals(values: _Values, totals: Totals) -> None:
-    """Add what is counted over all datasets, and the sums of those that are not shown one by one."""
+def _set_others(gauges: _Gauges, totals: Totals) -> None:
+    """Set the sums of the datasets that are not shown one by one."""
     for measure, others in totals.others.items():
-        for amount in ("limit", "spent", "reserved"):
-            values[f"stream_svt_budget_{amount}_{measure}"][(OTHERS,)] = getattr(others, amount)
-        _add(values["stream_svt_budget_charges"], (OTHERS,), others.charges)
-    for name, monitor in totals.monitors.items():
-        for state, count in monitor.states.items():
-            values["stream_svt_monitor_datasets"][name, state] = count
-        values["stream_svt_monitor_muted_series"][(name,)] = monitor.muted
-        values["stream_svt_monitor_queued_series"][(name,)] = monitor.queued
-        for measure in totals.others:
-            values[f"stream_svt_monitor_spent_{measure}"][(OTHERS, name)] = monitor.spent[measure]
-            values[f"stream_svt_monitor_run_left_{measure}"][(OTHERS, name)] = monitor.run_left[measure]
-
-
-def _add(values: dict[tuple[str, ...], float], labels: tuple[str, ...], amount: float) -> None:
-    values[labels] = values.get(labels, 0.0) + amount
+        for name in _AMOUNTS:
+            gauges.set(f"budget_{name}_{measure}", getattr(others, name), OTHERS)
+        for name, monitor in totals.monitors.items():
+            gauges.set(f"monitor_spent_{measure}", monitor.spent[measure], OTHERS, name)
+            gauges.set(f"monitor_run_left_{measure}", monitor.run_left[measure], OTHERS, name)
+    if totals.others:
+        gauges.set("budget_charges", sum(others.charges for others in totals.others.values()), OTHERS)

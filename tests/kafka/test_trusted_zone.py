@@ -55,8 +55,7 @@ ENVIRONMENT = {
 
 FIELDS = {
     "": "application version worker spec_hash ready fault sealed signatures_required datasets_declared shards monitors "
-    "datasets datasets_by_state datasets_summed_up refused",
-    "datasets_by_state.": "monitor states muted queued",
+    "datasets refused",
     "refused.": "topic reasons",
     "shards.": "shard state reason cause sealing_key_id sequence state_records offsets lag committed_at",
     "monitors.": "monitor topic mechanism threshold cutoff epsilon",

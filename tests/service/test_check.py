@@ -10,7 +10,8 @@ import pytest
 
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
-from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings, unopened
+from stream_svt.service.check import Level, check_offline, topic_settings, unopened
+from stream_svt.service.check import advice as advice_of
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
@@ -43,14 +44,12 @@ GOOD = {
 def advice(
     state: dict[str, str], alerts: dict[str, str] | None = None, copies: int = 3, *, accepts: bool = False
 ) -> list[tuple[Level, str]]:
-    report = Report()
     settings = {"shop.state": GOOD | state, "shop.alerts": {"retention.ms": "-1"} | (alerts or {})}
     checked = config(copies)
     if accepts:
         topics = checked.topics.model_copy(update={"allow_alert_retention": True})
         checked = replace(checked, topics=topics)
-    _hint(checked, Topology("c", {}, settings), report)
-    return [(finding.level, finding.message) for finding in report.findings]
+    return [(one.level, one.message) for one in advice_of(checked, Topology("c", {}, settings))]
 
 
 def test_good_settings_need_no_advice():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from faust.web.drivers.aiohttp import Web
@@ -35,7 +34,6 @@ class Topic:
         self.complete = True
         self.opened = 0
         self.error: Exception | None = None
-        self.starts: Mapping[int, int] = dict.fromkeys(range(partitions), 0)
         self._ends = dict.fromkeys(range(partitions), 0)
         self._news = asyncio.Event()
 
@@ -48,12 +46,12 @@ class Topic:
         self._news.set()
 
     @contextlib.asynccontextmanager
-    async def open(self, starts: Mapping[int, int]) -> AsyncIterator[Topic]:
+    async def open(self) -> AsyncIterator[Topic]:
         """Begin to read."""
         self.opened += 1
         if self.error is not None:
             raise self.error
-        self._at = dict(starts) or dict(self.starts)
+        self._at = dict.fromkeys(range(self.partitions), 0)
         yield self
 
     @property
@@ -121,12 +119,7 @@ class Stage:
         self.url = f"http://127.0.0.1:{self.port}"
         self.topic = Topic(partitions)
         self.worker = Stub(parse_config(f"{spec}\nweb: {{port: {self.port}}}\n"))
-        self.overview = Overview(
-            self.topic.open,
-            lambda: self.worker.workload.spec,
-            self.worker.views,
-            clock=time.time,
-        )
+        self.overview = Overview(self.topic.open, lambda: self.worker.workload.spec, self.worker.views)
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from inspect import iscoroutinefunction
 
@@ -10,9 +10,9 @@ from faust import App
 from faust.web import Request, Response, Web
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.alert_tail import AlertTail, open_tail
+from stream_svt.service.web.alert_tail import AlertTail, open_tail
 from stream_svt.service.web.connection_limit import LimitedRunner
-from stream_svt.service.web.overview import HISTORY, Overview
+from stream_svt.service.web.overview import Overview
 from stream_svt.service.web.pages import HEADERS, JSON, PAGES, Kept, MakePage, Page
 from stream_svt.service.worker import Worker, cluster_of
 
@@ -26,18 +26,17 @@ def register(app: App, worker: Worker, overview: Overview | None = None) -> None
     Args:
         overview: What the status page shows; by default, the worker's.
     """
-    overview = overview or overview_of(worker)
-    for path, page in PAGES.items():
-        kept = Kept(page) if iscoroutinefunction(page) else page
-        app.page(path, name="status-page" if path == "/" else _name(path))(_view(kept, worker))
+    shown = overview or overview_of(worker)
 
     async def answer(_: Worker) -> Page:
-        return Page(200, JSON, await overview.answer())
+        return Page(200, JSON, await shown.answer())
 
-    app.page(OVERVIEW, name=_name(OVERVIEW))(_view(answer, worker))
+    for path, page in {**PAGES, OVERVIEW: answer}.items():
+        name = path.strip("/").replace("/", "-") or "status-page"
+        app.page(path, name=name)(_view(Kept(page) if iscoroutinefunction(page) else page, worker))
 
     async def close(_: object) -> None:
-        await overview.close()
+        await shown.close()
 
     app.web.web_app.on_shutdown.append(close)
     # Faust has no setting for it, and makes its own runner without any bound.
@@ -48,8 +47,8 @@ def overview_of(worker: Worker) -> Overview:
     """Return what a worker's status page shows."""
     topics = worker.config.topics
 
-    def open_alerts(starts: Mapping[int, int]) -> AbstractAsyncContextManager[AlertTail]:
-        return open_tail(cluster_of(worker.config), topics.alerts, topics.partitions, starts, HISTORY)
+    def open_alerts() -> AbstractAsyncContextManager[AlertTail]:
+        return open_tail(cluster_of(worker.config), topics.alerts, topics.partitions)
 
     def views() -> dict[str, DatasetView]:
         return {name: view for status in worker.statuses() for name, view in status.views.items()}
@@ -57,23 +56,16 @@ def overview_of(worker: Worker) -> Overview:
     return Overview(open_alerts, lambda: worker.workload.spec, views)
 
 
-def _name(path: str) -> str:
-    return path.strip("/").replace("/", "-")
-
-
 def _view(page: MakePage, worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
     async def view(web: Web, request: Request) -> Response:
         del request
-        answer = page(worker)
-        return _response(web, answer if isinstance(answer, Page) else await answer)
+        made = page(worker)
+        answer = made if isinstance(made, Page) else await made
+        response = web.bytes(
+            answer.body, content_type=answer.content_type.partition(";")[0], status=answer.status
+        )
+        response.headers.update(HEADERS)
+        response.headers["Content-Type"] = answer.content_type
+        return response
 
     return view
-
-
-def _response(web: Web, answer: Page) -> Response:
-    response = web.bytes(
-        answer.body, content_type=answer.content_type.partition(";")[0], status=answer.status
-    )
-    response.headers.update(HEADERS)
-    response.headers["Content-Type"] = answer.content_type
-    return response

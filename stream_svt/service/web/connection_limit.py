@@ -1,4 +1,4 @@
-"""Connection limits: total, per address, and idle time.
+"""Connection limits: total, and idle time.
 
 A worker has few file descriptors and needs them for its brokers. The web server below Faust takes connections
 without end and keeps them for an hour, so the bounds are set here.
@@ -7,7 +7,6 @@ without end and keeps them for an hour, so the bounds are set here.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Any
 
 from aiohttp.web import AppRunner, BaseRequest, RequestHandler, Server
@@ -15,24 +14,8 @@ from aiohttp.web import AppRunner, BaseRequest, RequestHandler, Server
 CONNECTIONS = 256
 """Open at once, from everywhere."""
 
-OF_ONE_ADDRESS = 64
-"""Open at once, from one address. Whoever comes through a proxy has the proxy's."""
-
 IDLE = 75.0
 """Seconds without a request after which a connection is closed; proxies keep theirs for 60."""
-
-
-def origin(host: str | None) -> str:
-    """Return what counts as one address: of IPv6 the network, for a single host has all of its addresses."""
-    try:
-        address = ipaddress.ip_address((host or "").partition("%")[0])
-    except ValueError:
-        return host or ""
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class ConnectionLimit(Server):
@@ -47,7 +30,7 @@ class ConnectionLimit(Server):
             made.request_handler, request_factory=self._heard, access_log=None, keepalive_timeout=IDLE
         )
         self._made = made
-        self._origins: dict[RequestHandler, str] = {}
+        self._open: set[RequestHandler] = set()
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
 
     def _heard(self, *parts: Any) -> BaseRequest:  # noqa: ANN401  the framework's, handed on as they are
@@ -62,11 +45,8 @@ class ConnectionLimit(Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Count a connection, or end it."""
         super().connection_made(handler, transport)
-        peer = transport.get_extra_info("peername")
-        here = origin(peer[0] if peer else None)
-        of_here = sum(known == here for known in self._origins.values())
-        if len(self._origins) < CONNECTIONS and of_here < OF_ONE_ADDRESS:
-            self._origins[handler] = here
+        if len(self._open) < CONNECTIONS:
+            self._open.add(handler)
             # Older frameworks begin to count after the first request only.
             self._silent[handler] = asyncio.get_running_loop().call_later(IDLE, transport.abort)
         else:
@@ -75,7 +55,7 @@ class ConnectionLimit(Server):
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Give a place back."""
-        self._origins.pop(handler, None)
+        self._open.discard(handler)
         self._speaks(handler)
         super().connection_lost(handler, exc)
 

@@ -1,8 +1,7 @@
 """What the status page shows: budgets of the whole application, and the newest released events.
 
 The alert topic is read while somebody asks and a little longer, committed records only: what a page shows was
-charged, is durable and is published. How far back is read and how many events are kept is bounded, and one answer
-serves everybody who asks within a second.
+charged, is durable and is published. How far back is read and how many events are kept is bounded.
 """
 
 from __future__ import annotations
@@ -19,21 +18,15 @@ import msgspec
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, decode
-from stream_svt.service.alert_tail import AlertTail
 from stream_svt.service.shard import describe
-from stream_svt.service.web.status_snapshot import StatusSnapshot
+from stream_svt.service.web.alert_tail import AlertTail
+from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
 from stream_svt.settings.application import ApplicationSpec
 
 log = logging.getLogger(__name__)
 
-HISTORY = 20_000
-"""Offsets read back, over all partitions: a second's work, in slices of a few milliseconds."""
-
 KEPT = 200
 """Newest events that are shown."""
-
-AGE = 1.0
-"""Seconds for which an answer is given again."""
 
 LINGER = 30.0
 """Seconds the topic is read on after the last request."""
@@ -41,25 +34,22 @@ LINGER = 30.0
 FIRST_ANSWER = 3.0
 """Longest time in seconds that a request waits for the history to be read."""
 
-DRIFT = 15.0
-"""Seconds after which outlooks are computed again, which change by the mere passing of time."""
-
 PROBE = 10.0
 PATIENCE = (1.0, 30.0)
 """Seconds between two tries to reach brokers that do not answer: the first, and the longest."""
 
+AT_ONCE = 50
+"""Datasets of an answer between two turns of the shards: a few milliseconds."""
+
 LARGEST = 1 << 16
 """Bytes of a record that may be an event; the service writes none of a tenth of that."""
 
-OpenTail = Callable[[Mapping[int, int]], AbstractAsyncContextManager[AlertTail]]
-"""Opens the alert topic, to go on from some offsets."""
-
 
 class Overview:
-    """Reads the alert topic while somebody asks, and answers everybody the same.
+    """Reads the alert topic while somebody asks.
 
     Args:
-        open_tail: Opens the alert topic.
+        open_tail: Opens the end of the alert topic.
         spec: Returns what runs now; where it is another one than before, everything is read again.
         views: Returns the committed accounts of the datasets this worker owns now.
         clock: Returns Unix time in seconds.
@@ -67,7 +57,7 @@ class Overview:
 
     def __init__(
         self,
-        open_tail: OpenTail,
+        open_tail: Callable[[], AbstractAsyncContextManager[AlertTail]],
         spec: Callable[[], ApplicationSpec],
         views: Callable[[], Mapping[str, DatasetView]],
         *,
@@ -79,17 +69,14 @@ class Overview:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._asked = 0.0
+        self._warned = False
         self._forget()
 
     def _forget(self) -> None:
-        self._snapshot = StatusSnapshot(self._spec())
+        self._snapshot = StatusSnapshot(self._spec(), complete=False)
         self._events: deque[msgspec.Raw] = deque(maxlen=KEPT)
-        self._next: dict[int, int] = {}
         self._settled = asyncio.Event()  # the history was read, or cannot be
         self._trouble = ""
-        self._body = b""
-        self._made = self._drifted = 0.0
-        self._warned = False
 
     async def answer(self) -> bytes:
         """Return the overview as JSON; its members are described in docs/status-page.md."""
@@ -101,9 +88,23 @@ class Overview:
                 await self._settled.wait()
         except TimeoutError:
             self._trouble = self._trouble or "slow"
-        if not self._body or time.monotonic() - self._made >= AGE:
-            self._body, self._made = self._make(), time.monotonic()
-        return self._body
+        snapshot, events, views, now = self._snapshot, list(self._events), self._views(), self._clock()
+        datasets: list[DatasetNow] = []
+        for number, dataset in enumerate(snapshot.spec.shown, 1):
+            datasets.append(snapshot.of(dataset, views.get(dataset.name), now))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return msgspec.json.encode(
+            {
+                "application": snapshot.spec.application,
+                "now": now,
+                "trouble": self._trouble,
+                "complete": snapshot.complete,
+                "datasets_declared": len(snapshot.spec.datasets),
+                "datasets": datasets,
+                "events": events,
+            }
+        )
 
     async def close(self) -> None:
         """Stop reading."""
@@ -111,39 +112,17 @@ class Overview:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _make(self) -> bytes:
-        now = self._clock()
-        if now - self._drifted >= DRIFT:
-            self._snapshot.age()
-            self._drifted = now
-        return msgspec.json.encode(
-            {
-                "application": self._snapshot.spec.application,
-                "now": now,
-                "trouble": self._trouble,
-                "complete": self._snapshot.complete,
-                "datasets_declared": len(self._snapshot.spec.datasets),
-                "datasets": self._snapshot.all(self._views(), now),
-                "events": list(self._events),
-            }
-        )
-
-    # -- reading ---------------------------------------------------------------------------------------------
-
-    @property
-    def _wanted(self) -> bool:
-        return time.monotonic() - self._asked < LINGER
+    def _goes_on(self, spec: ApplicationSpec) -> bool:
+        return time.monotonic() - self._asked < LINGER and spec is self._spec()
 
     async def _run(self) -> None:
         """Read until nobody has asked for a while."""
         patience = PATIENCE[0]
-        while self._wanted:
-            if self._snapshot.spec is not self._spec():
-                self._forget()
+        while self._goes_on(spec := self._spec()):
             try:
-                async with self._open_tail(self._next) as tail:
+                async with self._open_tail() as tail:
                     patience = PATIENCE[0]
-                    await self._follow(tail)
+                    await self._follow(tail, spec)
             except Exception as error:  # noqa: BLE001  who looks is told, and reading begins again
                 log.warning("event=status_page_feed error=%r", describe(error))
                 refused = isinstance(error, BrokerError) and not error.retriable
@@ -154,31 +133,28 @@ class Overview:
         self._forget()
         self._task = None
 
-    async def _follow(self, tail: AlertTail) -> None:
-        if not self._next:
-            self._next = dict(tail.starts)
-            self._snapshot.complete = tail.complete
-            self._snapshot.age()
+    async def _follow(self, tail: AlertTail, spec: ApplicationSpec) -> None:
+        """Fold the history, then show that instead of what was shown, and read on."""
+        snapshot, events = StatusSnapshot(spec, complete=tail.complete), deque[msgspec.Raw](maxlen=KEPT)
         probed = 0.0
-        while self._wanted and self._snapshot.spec is self._spec():
+        while self._goes_on(spec):
             for record in await tail.read():
-                self._take(record)
+                self._take(record, snapshot, events)
             if time.monotonic() - probed > PROBE:
                 await tail.probe()
                 probed = time.monotonic()
             if tail.caught_up:
-                self._trouble = ""
+                self._snapshot, self._events, self._trouble = snapshot, events, ""
                 self._settled.set()
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
-    def _take(self, record: Any) -> None:  # noqa: ANN401
+    def _take(self, record: Any, snapshot: StatusSnapshot, events: deque[msgspec.Raw]) -> None:  # noqa: ANN401
         """Fold a record; records that are no events of this package are skipped."""
-        self._next[record.partition] = record.offset + 1
         try:
             if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(value)
-            self._snapshot.take(envelope, data)
+            snapshot.status.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             if not self._warned:  # once: there may be many
                 self._warned = True
@@ -187,4 +163,4 @@ class Overview:
             return
         # Encoded again: bytes that somebody else wrote to the topic never reach a browser as they are.
         content = msgspec.structs.asdict(envelope) | {"data": data}
-        self._events.append(msgspec.Raw(msgspec.json.encode(content)))
+        events.append(msgspec.Raw(msgspec.json.encode(content)))

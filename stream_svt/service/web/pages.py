@@ -21,7 +21,6 @@ AGE = 1.0
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
-
 HEADERS = {
     # Nothing comes from elsewhere, nothing is inline, no text becomes markup, and nobody frames the page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -78,9 +77,8 @@ def ready(worker: Worker) -> Page:
 
 async def status(worker: Worker) -> Page:
     """Return the released state as JSON; put together on another thread, likewise."""
-    return Page(
-        200, JSON, await asyncio.to_thread(lambda: msgspec.json.encode(worker_document.status(worker)))
-    )
+    document = await asyncio.to_thread(worker_document.status, worker)
+    return Page(200, JSON, msgspec.json.encode(document))
 
 
 def about(worker: Worker) -> Page:
@@ -93,18 +91,8 @@ def _file(name: str) -> bytes:
     return files("stream_svt.service.web").joinpath("assets", name).read_bytes()
 
 
-def asset(name: str, content_type: str) -> Callable[[Worker], Page]:
-    """Return the page of a file."""
-
-    def page(worker: Worker) -> Page:
-        del worker
-        return Page(200, content_type, _file(name))
-
-    return page
-
-
-front = asset("index.html", "text/html; charset=utf-8")
-"""The status page; what it shows it fetches itself."""
+def _asset(name: str, content_type: str) -> Callable[[Worker], Page]:
+    return lambda _: Page(200, content_type, _file(name))
 
 
 class Kept:
@@ -126,8 +114,8 @@ class Kept:
 
 
 PAGES: dict[str, MakePage] = {
-    "/": front,
-    **{f"/assets/{name}": asset(name, content_type) for name, content_type in ASSETS.items()},
+    "/": _asset("index.html", "text/html; charset=utf-8"),
+    **{f"/assets/{name}": _asset(name, content_type) for name, content_type in ASSETS.items()},
     "/metrics": metrics_page,
     "/health/live": live,
     "/health/ready": ready,

@@ -6,11 +6,11 @@ released events say; where the oldest of these are gone, `DatasetNow.source` say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
-from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
+from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, to_float
@@ -71,49 +71,21 @@ class StatusSnapshot:
 
     Args:
         spec: What runs. Its first datasets are shown, as many as have metrics of their own.
+        complete: Whether every event ever released is folded.
     """
 
-    def __init__(self, spec: ApplicationSpec) -> None:
+    def __init__(self, spec: ApplicationSpec, *, complete: bool) -> None:
         self.spec = spec
-        self.complete = False
-        self._datasets = {dataset.name: dataset for dataset in spec.shown}
-        budgets = {
-            name: Budget(to_float(dataset.limit, dataset.kind), dataset.kind.measure)
-            for name, dataset in self._datasets.items()
-        }
+        self.complete = complete
+        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.shown}
         covers = {
-            monitor.name: [name for name in self._datasets if monitor.covers(name)]
-            for monitor in spec.monitors
+            monitor.name: [name for name in budgets if monitor.covers(name)] for monitor in spec.monitors
         }
-        self._status = ReleasedStatus(budgets, covers)
-        self._encoded: dict[str, tuple[DatasetView | None, msgspec.Raw]] = {}
+        self.status = ReleasedStatus(budgets, covers)
 
-    def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
-        """Fold an event."""
-        self._status.take(envelope, data)
-        self._encoded.pop(data.dataset, None)
-
-    def age(self) -> None:
-        """Compute everything again: outlooks change by the mere passing of time."""
-        self._encoded.clear()
-
-    def all(self, views: Mapping[str, DatasetView], now: float) -> list[msgspec.Raw]:
-        """Return every dataset shown as JSON of a `DatasetNow`, in the order declared.
-
-        ``views`` are the committed accounts of the shards that this worker owns now. What did not change since the
-        last call is not computed again.
-        """
-        for name, dataset in self._datasets.items():
-            view = views.get(name)
-            known = self._encoded.get(name)
-            # A view is made anew where something has changed, so there is no need to look inside.
-            if known is None or known[0] is not view:
-                encoded = msgspec.json.encode(self._of(dataset, view, now))
-                self._encoded[name] = (view, msgspec.Raw(encoded))
-        return [self._encoded[name][1] for name in self._datasets]
-
-    def _of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
-        budget = self._status.budgets[dataset.name]
+    def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
+        """Return what is known of a dataset; ``view`` is its committed account, where this worker owns its shard."""
+        budget = self.status.budgets[dataset.name]
         limit, spent, reserved = budget.limit, budget.spent, budget.reserved
         if view is not None:
             source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
@@ -143,6 +115,6 @@ class StatusSnapshot:
             for one in view.monitors:
                 yield msgspec.convert(one, MonitorNow, from_attributes=True)
             return
-        for name, status in self._status.of_dataset(dataset).items():
+        for name, status in self.status.of_dataset(dataset).items():
             state = status.shown if known else None
             yield MonitorNow(monitor=name, state=state, run=status.run, tops=status.tops, halts=status.halts)

@@ -6,34 +6,18 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service.metrics import VERSION
 from stream_svt.service.worker import Worker
 
-_REFUSED = "stream_svt_records_rejected_total"
-
 
 def status(worker: Worker) -> dict[str, Any]:
-    """Return the worker's shards and monitors, and the datasets it owns."""
-    statuses = worker.statuses()
-    totals = sums_of([one.totals for one in statuses if one.totals is not None])
-    # The first datasets declared: a page of a hundred thousand helps nobody.
-    views = {name: view for one in statuses for name, view in one.views.items()}
+    """Return the worker's shards and monitors, and the datasets it owns of the first ones declared."""
+    views = {name: view for one in worker.statuses() for name, view in one.views.items()}
+    spec = worker.workload.spec
     return about(worker) | {
-        "datasets_declared": len(worker.workload.spec.datasets),
-        "datasets": [
-            msgspec.to_builtins(views[dataset.name])
-            for dataset in worker.workload.spec.shown
-            if dataset.name in views
-        ],
-        "datasets_by_state": [
-            {"monitor": name, "states": dict(one.states), "muted": one.muted, "queued": one.queued}
-            for name, one in totals.monitors.items()
-        ],
-        "datasets_summed_up": [
-            {"measure": measure, **msgspec.to_builtins(sums)} for measure, sums in totals.others.items()
-        ],
+        "datasets_declared": len(spec.datasets),
+        "datasets": [msgspec.to_builtins(views[one.name]) for one in spec.shown if one.name in views],
     }
 
 
@@ -61,7 +45,7 @@ def about(worker: Worker) -> dict[str, Any]:
             }
             for monitor in spec.monitors
         ],
-        "refused": {"topic": worker.config.topics.rejects, "reasons": _refused(worker)},
+        "refused": {"topic": worker.config.topics.rejects, "reasons": worker.metrics.refused_records()},
     }
 
 
@@ -78,14 +62,3 @@ def _shard(status: ShardStatus) -> dict[str, Any]:
         "lag": status.lag,
         "committed_at": status.committed_at,
     }
-
-
-def _refused(worker: Worker) -> dict[str, int]:
-    """Return how many records were refused since the worker started, by reason."""
-    counts: dict[str, int] = {}
-    for family in worker.metrics.registry.restricted_registry([_REFUSED]).collect():
-        for sample in family.samples:
-            if sample.name == _REFUSED and sample.value:
-                reason = sample.labels["reason"]
-                counts[reason] = counts.get(reason, 0) + int(sample.value)
-    return dict(sorted(counts.items()))

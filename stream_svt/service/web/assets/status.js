@@ -2,16 +2,7 @@
 // api/v1/overview, this worker's shards from api/v1/worker. Names of datasets and series may be anything, so text only ever becomes text, never markup.
 "use strict";
 
-const THEMES = ["system", "light", "dark"];
-let theme = "system";
-try {
-  theme = THEMES.includes(localStorage.theme) ? localStorage.theme : "system";
-} catch { /* no storage: the system decides */ }
-if (theme !== "system") document.documentElement.dataset.theme = theme;
-
 document.addEventListener("DOMContentLoaded", () => {
-  const MOST_EVENTS = 200;
-  const FEW_EVENTS = 10;
   const FEW_DATASETS = 12;
   const POLL = 2000;
   const TYPE = /^io\.stream-svt\.(.+)\.v\d+$/;
@@ -19,15 +10,12 @@ document.addEventListener("DOMContentLoaded", () => {
   const at = (id) => document.getElementById(id);
   const datasets = new Map();      // name -> the newest figures
   const rows = new Map();          // name -> {node, ...} of the budgets
-  let seen = new Set();            // ids of the events shown, and of those of the last answer
-  const drawings = new Map();      // monitor -> [{svg, alert}]
   let complete = false;            // whether every event ever released was read
   let declared = 0;
   let skew = 0;                    // the worker's clock less ours, in seconds
   let status = null;
   let statusFailed = false;
   let trouble = "";
-  let showAll = false;
   let newest = 0;
 
   // -- small things -----------------------------------------------------------------------------------------
@@ -40,11 +28,6 @@ document.addEventListener("DOMContentLoaded", () => {
     node.append(...children.filter((child) => child !== null));
     return node;
   };
-  const draw = (tag, attributes = {}) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    return node;
-  };
   // Names are isolated, so that none written from right to left turns around what stands beside it.
   const name = (text) => make("bdi", {}, text);
   const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
@@ -55,6 +38,7 @@ document.addEventListener("DOMContentLoaded", () => {
     node.dataset.key = text;
     node.replaceChildren(...build());
   };
+  const total = (amounts) => Object.values(amounts).reduce((sum, amount) => sum + amount, 0);
   const now = () => Date.now() / 1000 + skew;
   const many = (count, one, more = one + "s") => `${number(count)} ${count === 1 ? one : more}`;
 
@@ -141,18 +125,10 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function guessOf(one) {
     const unit = one.unit;
-    const lines = [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
+    return [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
       ") was in it. With a coin they are right 50 times in 100. With everything ever released about this dataset, the best guess is right at most ",
       one.guess_spent === null ? "" : `${chance(one.guess_spent)} times in 100 so far, and at most `,
       `${chance(one.guess_limit)} times in 100 once the whole limit is spent. No later release about other data changes that.`)];
-    const scale = make("div", { class: "guess", "aria-hidden": "true" });
-    for (const [label, share] of [["so far", one.guess_spent], ["at the limit", one.guess_limit]]) {
-      if (share === null) continue;
-      const fill = make("i");
-      fill.style.width = `${100 * share}%`;
-      scale.append(make("div", {}, make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${chance(share)} in 100`)));
-    }
-    return [...lines, scale];
   }
 
   function newBudget() {
@@ -220,19 +196,13 @@ document.addEventListener("DOMContentLoaded", () => {
     const names = [...datasets.keys()];
     const crowded = names.length > FEW_DATASETS;
     const wanted = at("filter").value.trim().toLowerCase();
-    let shown = names;
-    if (crowded) {
-      // The least left comes first: that is what somebody has to look at.
-      const rank = (one) => (leftOf(one) === null ? 2 : leftOf(one) / one.limit);
-      shown = names.filter((each) => each.toLowerCase().includes(wanted))
-        .sort((a, b) => rank(datasets.get(a)) - rank(datasets.get(b)));
-      if (!showAll) shown = shown.slice(0, FEW_DATASETS);
-    }
+    // The least left comes first: that is what somebody has to look at.
+    const rank = (one) => (leftOf(one) === null ? 2 : leftOf(one) / one.limit);
+    const shown = !crowded ? names : names.filter((each) => each.toLowerCase().includes(wanted))
+      .sort((a, b) => rank(datasets.get(a)) - rank(datasets.get(b))).slice(0, FEW_DATASETS);
     at("budget-tools").hidden = !crowded;
-    const more = at("more");
-    const beyond = declared > names.length ? ` (of ${number(declared)} declared, the first ${number(names.length)} have figures)` : "";
-    set(more, (showAll ? "Show the fullest only" : `Show all ${number(names.length)}`).replace("fullest", "most spent") + beyond);
-    more.setAttribute("aria-expanded", String(showAll));
+    const beyond = declared > names.length ? `; ${number(declared)} are declared, the first ${number(names.length)} have figures` : "";
+    set(at("more"), `${number(shown.length)} of ${number(names.length)} are shown, the most spent first${beyond}.`);
     for (const each of shown) showBudget(datasets.get(each));
     const nodes = shown.map((each) => rows.get(each).node);
     const list = at("budgets");
@@ -249,25 +219,19 @@ document.addEventListener("DOMContentLoaded", () => {
   // -- what was released --------------------------------------------------------------------------------------
 
   const LIFECYCLE = {
-    "budget.declared": [() => "Budget declared", "", true],
     "budget.raised": [(data) => `Limit raised to ${data.account ? loss(data.account.limit, data.account.measure) : "more"} by an operator`, "warn"],
-    "run.started": [(data) => (data.run === 1 ? "First run started: a fresh noisy threshold was paid for" : `Run ${data.run} started: a fresh noisy threshold was paid for`), "", true],
     "run.halted": [(data) => `Run ${data.run} halted: it has raised all the alerts it paid for`, "", true],
-    "run.closed": [(data) => `Run ${data.run} closed (${data.reason})`, "", true],
     "monitor.exhausted": [() => "Used up: the budget pays this monitor no further run", "out"],
     "series.muted": [(data) => `Muted after its alert: ${data.detail.series ?? ""}`, "", true],
     "monitor.paused": [() => "Paused by an operator", "warn"],
     "monitor.resumed": [() => "Resumed by an operator", ""],
-    "spec.changed": [(data) => `Specification changed (${data.reason})`, "", true],
     "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],
-    "budget.retired": [(data) => `Retired${data.account ? `: ${loss(data.account.spent, data.account.measure)} ${data.account.measure} was spent` : ""}`, "", true],
-    "budget.balance": [(data) => `Final balance${data.account ? `: ${loss(data.account.spent, data.account.measure)} ${data.account.measure} was spent` : ""}`, "", true],
-    "application.closed": [(data, event) => `Shard ${event.shard} closed for ever: ${data.detail.successor ?? "a successor"} goes on with what is left of its budgets`, "warn"],
-    "state.begun": [() => "The state of a shard began", "", true],
-    "configuration.adopted": [(data, event) => `Shard ${event.shard} goes on with version ${data.detail.number ?? ""} of the configuration`, "", true],
-    "topic.declared": [(data) => `Query topic ${data.detail.topic ?? ""} declared, of sensitivity ${data.detail.sensitivity ?? ""}`, "", true],
     "command.reply": [(data) => `Command ${data.detail.action ?? ""} ${data.reason}`, "", true],
+    "application.closed": [(data, event) => `Shard ${event.shard} closed for ever: ${data.detail.successor ?? "a successor"} goes on with what is left of its budgets`, "warn"],
   };
+
+  // Kinds without words of their own: what happened, and why.
+  const inShort = (data, event) => `${event.kind[0].toUpperCase()}${event.kind.slice(1).replace(".", " ")}${data.reason ? `: ${data.reason}` : ""}`;
 
   // An estimate has no more digits than its noise leaves it.
   const guess = (alert) => {
@@ -281,17 +245,12 @@ document.addEventListener("DOMContentLoaded", () => {
   function alertRow(event) {
     const alert = event.data;
     const subject = make("b", {}, name(alert.series ?? alert.query_id));
-    const svg = draw("svg", { class: "drawing", role: "img", "aria-label": `${inWords(alert)}; threshold ${number(alert.threshold)}` });
-    const list = drawings.get(alert.monitor) ?? [];
-    list.unshift({ svg, alert });
-    drawings.set(alert.monitor, list);
     const more = `run ${alert.run}, alert ${alert.top}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "");
     return make("li", {}, since(event.at),
       make("div", { class: "what" },
         make("p", {}, subject, " ", make("span", { class: "where" }, name(alert.dataset), " · ", name(alert.monitor))),
         make("p", { class: "words" }, `${inWords(alert)}.`),
-        make("p", { class: "where" }, `Gap ${number(alert.gap)} · ${more} · ${paid(alert.account)}`)),
-      svg);
+        make("p", { class: "where" }, `Gap ${number(alert.gap)} · ${more} · ${paid(alert.account)}`)));
   }
 
   const paid = (account) => (account.charge > 0
@@ -299,128 +258,37 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function eventRow(event) {
     const data = event.data;
-    const [words, tone, aside] = LIFECYCLE[event.kind] ?? [() => event.kind, "", true];
+    const [words, tone, aside] = LIFECYCLE[event.kind] ?? [inShort, "", true];
     const where = [data.dataset, data.monitor].filter(Boolean).flatMap((text) => [" · ", name(text)]).slice(1);
     return make("li", { class: "event", "data-tone": tone, "data-minor": aside ?? false }, since(event.at),
       make("p", { class: "what" }, make("span", { class: "where" }, ...where), where.length ? ": " : "", words(data, event)));
   }
 
-  // All alerts of a monitor are drawn on one axis, so that they can be compared. One far beyond the others would press
-  // them flat; it is drawn at the edge, with an arrow.
-  function drawAll(monitor) {
-    const list = (drawings.get(monitor) ?? []).filter((each) => each.svg.isConnected);
-    drawings.set(monitor, list);
-    const excess = list.map(({ alert }) => reach(alert) - alert.threshold).sort((a, b) => a - b);
-    const middle = excess[Math.floor(excess.length / 2)] ?? 1;
-    const most = Math.max(Math.min(excess.at(-1) ?? 1, 6 * middle), 1e-9);
-    const lowest = Math.min(0, ...list.map(({ alert }) => (alert.bound ?? alert.threshold) - alert.threshold));
-    for (const each of list) drawOne(each.svg, each.alert, Math.max(lowest, -most), most);
-  }
-  const reach = (alert) => Math.max(alert.estimate ?? 0, alert.bound ?? 0, alert.threshold + alert.correction + alert.gap);
-
-  function drawOne(svg, alert, lowest, most) {
-    const [left, right, width, middle] = [8, 262, 300, 16];
-    const x = (value) => left + (right - left) * Math.min(Math.max((value - alert.threshold - lowest) / (most - lowest), 0), 1);
-    const parts = [draw("line", { class: "axis", x1: 0, x2: width, y1: middle, y2: middle })];
-    const threshold = x(alert.threshold);
-    const text = (value, at, anchor) => {
-      const node = draw("text", { x: at, y: 40, "text-anchor": anchor });
-      node.textContent = value;
-      return node;
-    };
-    if (alert.bound === null) {
-      parts.push(draw("line", { class: "unsure", x1: threshold, x2: right + 30, y1: middle, y2: middle }));
-      parts.push(text("no bound", threshold + 10, "start"));
-    } else {
-      const [bound, estimate] = [x(alert.bound), x(alert.estimate)];
-      const tail = `tail-${MOST_EVENTS}-${serial++}`;
-      const gradient = draw("linearGradient", { id: tail });
-      gradient.append(draw("stop", { offset: 0, class: "tail-from" }), draw("stop", { offset: 1, class: "tail-to" }));
-      const beyond = Math.max(bound, estimate);
-      parts.push(gradient,
-        draw("rect", { x: beyond, y: middle - 4, width: Math.max(width - beyond, 8), height: 8, fill: `url(#${tail})` }),
-        draw("rect", { class: "range", x: Math.min(bound, estimate), y: middle - 4, width: Math.abs(estimate - bound), height: 8, rx: 2 }),
-        draw("line", { class: "bound", x1: bound, x2: bound, y1: middle - 9, y2: middle + 9 }),
-        draw("circle", { class: "estimate", cx: estimate, cy: middle, r: 5 }));
-      if (alert.estimate - alert.threshold > most) parts.push(draw("path", { class: "bound", d: `M${right + 12} ${middle - 5}l6 5l-6 5`, fill: "none" }));
-      if (Math.min(bound, estimate) > threshold + 70) parts.push(text(number(alert.threshold), threshold, "start"));
-      const apart = Math.abs(estimate - bound) > 56;
-      if (apart) parts.push(text(`≥ ${below.format(alert.bound)}`, bound, bound < 40 ? "start" : "middle"));
-      parts.push(text(apart ? `~ ${guess(alert)}` : `≥ ${below.format(alert.bound)}, ~ ${guess(alert)}`,
-        Math.min(estimate, width), estimate > 240 ? "end" : estimate < 60 ? "start" : "middle"));
-    }
-    parts.push(draw("line", { class: "threshold", x1: threshold, x2: threshold, y1: 2, y2: middle + 12 }));
-    svg.setAttribute("viewBox", `0 0 ${width} 44`);
-    svg.replaceChildren(...parts);
-  }
-  let serial = 0;
-
-  let pending = [];
-  function release(events) {
-    const fresh = events.filter((event) => !seen.has(event.id));
-    if (settled && fresh.length === MOST_EVENTS) set(at("alerts-lead"), MISSED);
-    for (const event of fresh) {
+  let events = [];                 // the newest ones, as answered last
+  let told = null;                 // ids of the events that are no news; null before the first answer
+  function showEvents() {
+    for (const event of events) {
       event.kind = TYPE.exec(event.type)?.[1] ?? event.type;
       event.at = Date.parse(event.time) / 1000;
       if (event.kind === "application.closed") closedFor = event.data.detail.successor ?? "a successor";
     }
-    pending = fresh;
-    if (fresh.length) paintEvents();
-    const shown = [...at("list").children].map((row) => row.dataset.id);
-    seen = new Set([...shown, ...events.map((event) => event.id)]);
-    settled = true;
-  }
-
-  function paintEvents() {
-    const list = at("list");
-    const monitors = new Set();
-    const alerts = [];
-    // Events come shard by shard, and are put in the order of time; what is new comes on top.
-    pending.sort((a, b) => a.at - b.at);
-    for (const event of pending) {
-      const isAlert = event.kind === "alert";
-      const row = isAlert ? alertRow(event) : eventRow(event);
-      row.dataset.id = event.id;
-      if (settled) row.classList.add("fresh");
-      list.prepend(row);
-      if (isAlert) {
-        monitors.add(event.data.monitor);
-        alerts.push(event);
-        newest = Math.max(newest, event.at);
-      }
+    // Events come shard by shard, and are put in the order of time, the newest on top.
+    const sorted = [...events].sort((a, b) => a.at - b.at).reverse();
+    const alerts = sorted.filter((event) => event.kind === "alert");
+    newest = alerts[0]?.at ?? 0;
+    fill(at("list"), sorted.map((event) => event.id), () => sorted.map((event) => (event.kind === "alert" ? alertRow : eventRow)(event)));
+    const fresh = told === null ? [] : alerts.filter((event) => !told.has(event.id));
+    if (fresh.length) {
+      const { data } = fresh[0];
+      const rest = fresh.length > 1 ? `, and ${many(fresh.length - 1, "more alert")}` : "";
+      set(at("spoken"), `New alert: ${data.series ?? data.query_id} in ${data.dataset}. ${inWords(data)}${rest}.`);
     }
-    pending = [];
-    if (closedFor) arrangeBudgets();
-    while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
-    monitors.forEach(drawAll);
-    if (settled && alerts.length) {
-      const last = alerts.at(-1).data;
-      const rest = alerts.length > 1 ? `, and ${many(alerts.length - 1, "more alert")}` : "";
-      set(at("spoken"), `New alert: ${last.series ?? last.query_id} in ${last.dataset}. ${inWords(last)}${rest}.`);
-    }
-    arrangeEvents();
-    showGlance();
-  }
-  let settled = false;             // what was released before the page was opened is there, and is no news
-
-  let allEvents = false;
-  let minor = false;
-  function arrangeEvents() {
-    const list = at("list");
-    let shown = 0;
-    let older = 0;
-    for (const row of list.children) {
-      const wanted = minor || !row.hasAttribute("data-minor");
-      const fits = allEvents || shown < FEW_EVENTS;
-      row.hidden = !(wanted && fits);
-      shown += wanted && fits;
-      older += wanted && !fits;
-    }
-    at("alerts-empty").hidden = shown > 0;
-    list.hidden = shown === 0;
-    at("older").hidden = !allEvents && older === 0;
-    set(at("older"), allEvents ? "Show the newest only" : `Show ${number(older)} older`);
-    at("older").setAttribute("aria-expanded", String(allEvents));
+    told = new Set(events.map((event) => event.id));
+    const minor = at("lifecycle").checked;
+    const some = [...at("list").children].some((row) => minor || !row.hasAttribute("data-minor"));
+    at("list").classList.toggle("all", minor);
+    at("list").hidden = !some;
+    at("alerts-empty").hidden = some;
   }
 
   // -- at a glance ------------------------------------------------------------------------------------------
@@ -433,20 +301,20 @@ document.addEventListener("DOMContentLoaded", () => {
   function showGlance() {
     const all = [...datasets.values()];
     const sure = complete || all.every((one) => one.source === "state");
-    const alerts = all.flatMap((one) => one.monitors).reduce((sum, monitor) => sum + monitor.tops, 0);
+    const alerts = total(all.flatMap((one) => one.monitors).map((monitor) => monitor.tops));
     const known = all.filter((one) => leftOf(one) !== null);
     const out = known.filter((one) => toneOf(one) === "out");
     const low = known.filter((one) => toneOf(one) === "warn");
     const seats = all.flatMap((one) => one.monitors);
     const count = (state) => seats.filter((monitor) => monitor.state === state).length;
-    const waiting = status ? status.shards.reduce((sum, shard) => sum + Object.values(shard.lag).reduce((a, b) => a + b, 0), 0) : null;
+    const waiting = status ? total(status.shards.map((shard) => total(shard.lag))) : null;
     const ends = known.map(endOf).filter((end) => end !== null);
     const first = ends.length ? `${out.length ? "the next" : all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
     const budgets = [closedFor && "closed", level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
     const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
-    const refused = status ? Object.values(status.refused.reasons).reduce((a, b) => a + b, 0) : 0;
+    const refused = status ? total(status.refused.reasons) : 0;
     const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready, refused];
     fill(at("glance"), key, () => [
       glance("Alerts released", (sure ? "" : "≥ ") + number(alerts), "", newest ? make("span", {}, "the newest ", since(newest)) : "none yet"),
@@ -489,15 +357,6 @@ document.addEventListener("DOMContentLoaded", () => {
     parked: ["stopped", "parked"], "not-member": ["waiting", "not a member: another worker owns it"],
     retrying: ["waiting", "trying again"], stopped: ["stopped", "stopped"],
   };
-  const CAUSES = {
-    "state-unreadable": "its stored state cannot be read", "state-rolled-back": "its state is older than what was published",
-    "records-lost": "queries were lost before they were read",
-    "timestamp-ahead": "a query is stamped far ahead of the worker's clock", configuration: "the configuration contradicts its ledgers",
-    "refused-data": "its data cannot be processed", "topic-missing": "a topic is missing", permission: "a permission is missing",
-    "broker-refused": "the brokers refuse what it writes", "sealing-key": "its state is sealed with another key",
-    closed: "closed for ever",
-  };
-
   function showWorker() {
     if (!status) return;
     set(at("application"), status.application);
@@ -508,15 +367,14 @@ document.addEventListener("DOMContentLoaded", () => {
       + " Budgets and alerts above are those of the whole application.");
     fill(at("shards"), status.shards, () => status.shards.map((shard) => {
       const [state, does] = SHARDS[shard.state] ?? ["waiting", shard.state];
-      const words = shard.state === "parked" ? `${does}: ${CAUSES[shard.cause] ?? shard.cause}` : does;
-      const lag = Object.values(shard.lag).reduce((a, b) => a + b, 0);
+      const words = shard.state === "parked" ? `${does}: ${shard.cause}` : does;
       return make("tr", { role: "row" }, cell("Shard", `Shard ${shard.shard}`),
         cell("State", stateOf(state, words), shard.reason ? make("span", { class: "sub" }, shard.reason) : null),
-        numeric("Queries waiting", number(lag)),
+        numeric("Queries waiting", number(total(shard.lag))),
         cell("Last commit", shard.committed_at ? since(shard.committed_at) : "none yet"));
     }));
     const reasons = Object.entries(status.refused.reasons);
-    const refused = reasons.reduce((sum, [, count]) => sum + count, 0);
+    const refused = total(status.refused.reasons);
     at("refused").hidden = refused === 0;
     fill(at("refused"), status.refused, () => [`It has refused ${many(refused, "record")} since it started (`
       + `${reasons.map(([reason, count]) => `${reason} ${number(count)}`).join(", ")}): see topic `, name(status.refused.topic), "."]);
@@ -524,8 +382,6 @@ document.addEventListener("DOMContentLoaded", () => {
     at("shards").parentElement.hidden = shards === 0;
     set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
   }
-
-  const MISSED = "Newest first. While this page was away more was released than it is told; the alert topic has all of it.";
 
   async function ask(path) {
     const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
@@ -567,8 +423,10 @@ document.addEventListener("DOMContentLoaded", () => {
       rows.delete(each);
     }
     for (const one of overview.datasets) datasets.set(one.dataset, one);
+    // While the history is being read again, what was read before stays.
+    if (!overview.trouble || overview.events.length) events = overview.events;
+    showEvents();
     arrangeBudgets();
-    release(overview.events);
   }
 
   function showLink() {
@@ -591,28 +449,12 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // -- what the reader does ---------------------------------------------------------------------------------
 
-  function showTheme() {
-    set(at("theme"), `Theme: ${theme}`);
-    if (theme === "system") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme;
-  }
-  at("theme").addEventListener("click", () => {
-    theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    try { localStorage.theme = theme; } catch { /* it holds until the page is left */ }
-    showTheme();
-  });
-  at("lifecycle").addEventListener("change", () => {
-    minor = at("lifecycle").checked;
-    arrangeEvents();
-  });
-  at("older").addEventListener("click", () => { allEvents = !allEvents; arrangeEvents(); });
+  at("lifecycle").addEventListener("change", showEvents);
   at("filter").addEventListener("input", arrangeBudgets);
-  at("more").addEventListener("click", () => { showAll = !showAll; arrangeBudgets(); });
   setInterval(() => {
     for (const node of document.querySelectorAll("time[data-at]")) set(node, ago(Number(node.dataset.at)));
   }, 5000);
 
   at("lifecycle").checked = false;
-  showTheme();
   poll();
 });

@@ -15,30 +15,21 @@ from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, 
 AT_ONCE = 200
 """Records a read returns at most: decoding them takes a few milliseconds, and the shards share the loop."""
 
-WAIT = 0.25
-"""Seconds a read waits for news."""
+WAIT_MS = 250
+"""Milliseconds a read waits for news."""
 
+HISTORY = 20_000
+"""Offsets read back, over all partitions: a second's work, in slices of a few milliseconds."""
 
 _DOING = "reading the alerts"
 
 
 class AlertTail:
-    """Reads on from some offsets; see `open_tail`.
-
-    Attributes:
-        starts: First offset read, by partition.
-        complete: Whether every record that was ever on the topic is read.
-    """
+    """Reads on to the end; ``complete`` says whether every record that was ever on the topic is read."""
 
     def __init__(
-        self,
-        consumer: AIOKafkaConsumer,
-        starts: Mapping[int, int],
-        ends: Mapping[TopicPartition, int],
-        *,
-        complete: bool,
+        self, consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], *, complete: bool
     ) -> None:
-        self.starts = starts
         self.complete = complete
         self._consumer = consumer
         self._behind = dict(ends)
@@ -50,7 +41,7 @@ class AlertTail:
             BrokerError: The brokers refuse.
         """
         try:
-            batch = await self._consumer.getmany(timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
+            batch = await self._consumer.getmany(timeout_ms=WAIT_MS, max_records=AT_ONCE)
         except KafkaError as error:
             raise explain(error, _DOING) from error
         for place in list(self._behind):
@@ -75,15 +66,8 @@ class AlertTail:
 
 
 @contextlib.asynccontextmanager
-async def open_tail(
-    cluster: Cluster, topic: str, partitions: int, starts: Mapping[int, int], history: int
-) -> AsyncIterator[AlertTail]:
-    """Read a topic from ``starts``, or else from so many offsets before its end.
-
-    Args:
-        starts: Offset to go on from, by partition. One that the topic does not reach, or holds no longer, is
-            left aside.
-        history: Offsets before the end, over all partitions.
+async def open_tail(cluster: Cluster, topic: str, partitions: int) -> AsyncIterator[AlertTail]:
+    """Read a topic from `HISTORY` offsets before its end.
 
     Raises:
         BrokerError: The brokers cannot be reached or refuse.
@@ -94,12 +78,8 @@ async def open_tail(
             consumer.assign(places)
             first = await consumer.beginning_offsets(places)
             ends = await consumer.end_offsets(places)
-        share = max(history // partitions, 1)
-        chosen = {}
-        for place in places:
-            wanted = starts.get(place.partition, -1)
-            known = first[place] <= wanted <= ends[place]
-            chosen[place.partition] = wanted if known else max(first[place], ends[place] - share)
-            consumer.seek(place, chosen[place.partition])
-        complete = all(start == 0 for start in chosen.values())
-        yield AlertTail(consumer, chosen, ends, complete=complete)
+        share = max(HISTORY // partitions, 1)
+        starts = {place: max(first[place], ends[place] - share) for place in places}
+        for place, start in starts.items():
+            consumer.seek(place, start)
+        yield AlertTail(consumer, ends, complete=not any(starts.values()))
