@@ -20,13 +20,9 @@ _SPECIAL: Final = {"correction": "[a correction](#corrections)", "append": "[a f
 _FORWARD_SPECIAL: Final = {
     "alertmanager": "[section](#alertmanager)",
     "destinations": "list of [destinations](#destinations)",
-    "generator_url": "address",
     "kafka": "[as for the service](configuration.md#kafka)",
     "labels": "mapping of names to texts",
     "retry": "[section](#when-a-receiver-fails)",
-    "start_at": "`earliest` or moment",
-    "tls": "[section](#tls)",
-    "types": "`all` or list of types",
     "url": "address",
     "urls": "list of addresses",
     "web": "`{host: .., port: ..}`",
@@ -47,7 +43,6 @@ _FORWARD_SECTIONS: Final = {
     "forward-alertmanager": "AlertmanagerConfig",
     "forward-webhook": "WebhookConfig",
     "forward-retry": "RetryConfig",
-    "forward-tls": "TlsConfig",
 }
 
 

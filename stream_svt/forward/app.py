@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 
 import msgspec
 from aiohttp import web
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.dead_letters import DeadLetters
-from stream_svt.forward.dispatcher import Dispatcher
+from stream_svt.forward.delivery import Delivery
 from stream_svt.forward.event import Received, request_of
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.posting import Answer, HttpPosting
@@ -40,17 +39,22 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     await _check_topics(config)
     metrics = ForwardMetrics(config.topic, [destination.name for destination in config.destinations])
     async with contextlib.AsyncExitStack() as stack:
-        dead_letters = DeadLetters(config.cluster, config.topic, config.park_topic)
+        producer = None
         if config.parks:
-            stack.push_async_callback(dead_letters.stop)
-            await dead_letters.start()
+            made = AIOKafkaProducer(
+                **config.cluster.arguments,
+                client_id="stream-svt-forward",
+                acks="all",
+                enable_idempotence=True,
+            )
+            doing = "connecting the producer of parked events"
+            producer = await stack.enter_async_context(started(made, doing, "WRITE"))
         routes = []
         for destination in config.destinations:
             posting = HttpPosting(destination)
             stack.push_async_callback(posting.aclose)
-            dispatcher = Dispatcher(destination, posting, dead_letters, metrics)
-            routes.append(Route(config, destination, dispatcher, metrics, accept_loss=accept_loss))
-        metrics.statuses = lambda: [route.status() for route in routes]
+            delivery = Delivery(config, destination, posting, metrics, producer)
+            routes.append(Route(config, destination, delivery, metrics, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
         await _until_ended(routes)
     failed = [route.error for route in routes if route.error is not None]
@@ -102,7 +106,9 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
     """Return the pages, read-only and released; other methods than GET and HEAD are refused by the framework."""
 
     async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(
+            body=metrics.text([route.status() for route in routes]), headers={"Content-Type": CONTENT_TYPE}
+        )
 
     async def show_live(_: web.Request) -> web.Response:
         # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.

@@ -6,106 +6,69 @@ their own, and ``STREAM_SVT_KAFKA_<KEY>`` and ``STREAM_SVT_WEB_<KEY>`` replace k
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.released import EventType
 from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
-from stream_svt.settings.document import Document, KeyPath, read
+from stream_svt.settings.document import Document, KeyPath, path_text, read
 from stream_svt.settings.environment import apply_environment
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.messages import did_you_mean, quote
 from stream_svt.settings.sections import KafkaConfig
 from stream_svt.settings.validation import Strict, check
 
-TYPE_WORDS: Mapping[str, EventType] = {
-    kind.value.removeprefix("io.stream-svt.").removesuffix(".v1"): kind for kind in EventType
-}
-"""How a file names the types of events: without what all of them share."""
-
-LINK_FIELD = re.compile(r"\{(application|dataset|monitor|series)\}")
-"""What a generator_url may have filled in, percent-encoded."""
-
-_LABEL = re.compile(
-    r"(?!(alertname|application|dataset|monitor|series|type|event_id)$)[a-zA-Z_][a-zA-Z0-9_]*"
-)
+_LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
 
 
-def address(text: str) -> str:
-    """Return an http or https address, or raise ValueError, which does not repeat it, for it may be a secret."""
+def type_word(kind: str) -> str:
+    """Return how a file names a type of events: without what all of them share."""
+    return kind.removeprefix("io.stream-svt.").removesuffix(".v1")
+
+
+TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
+
+
+def _address(text: str) -> str:
+    """Refuse what is no address, without repeating it, for it may hold a password."""
     try:
         parts = urlsplit(text)
-        usable = (
-            parts.scheme in {"http", "https"}
-            and parts.hostname
-            and parts.port != 0
-            and "@" not in parts.netloc
-        )
+        usable = re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or re.search(r"\s", text):
+    if not usable:
         raise ValueError("expected an address such as https://host:port/path, without a user or password")
     return text
 
 
-def _link(text: str) -> str:
-    plain = LINK_FIELD.sub("x", text)
-    if "{" in plain or "}" in plain:
-        raise ValueError("may hold {application}, {dataset}, {monitor}, {series} only")
-    address(plain)
-    return text
-
-
 def _label(name: str) -> str:
-    if not _LABEL.fullmatch(name):
+    if not re.fullmatch(_LABEL, name):
         raise ValueError(
             f"expected letters, digits and underscores, and no label set from the event, found {quote(name)}"
         )
     return name
 
 
-def _types(value: object) -> tuple[EventType, ...]:
-    words: list[Any] = list(TYPE_WORDS) if value == "all" else value if isinstance(value, list) else [value]
-    for word in words or [value]:
-        if not isinstance(word, str) or word not in TYPE_WORDS:
-            near = did_you_mean(word, list(TYPE_WORDS))
-            raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {quote(word)}{near}")
-    return tuple(dict.fromkeys(TYPE_WORDS[word] for word in words))
+def _type(pattern: str) -> str:
+    if not any(fnmatchcase(word, pattern) for word in TYPE_WORDS):
+        near = did_you_mean(pattern, list(TYPE_WORDS))
+        raise ValueError(f"expected '*', or any of {', '.join(TYPE_WORDS)}; found {quote(pattern)}{near}")
+    return pattern
 
 
-def _moment(value: object) -> datetime | None:
-    if value == "earliest":
-        return None
-    try:
-        moment = datetime.fromisoformat(value if isinstance(value, str) else "")
-    except ValueError:
-        expected = "expected earliest, or a moment such as 2026-01-05T10:00:00Z"
-        raise ValueError(f"{expected}, found {quote(value)}") from None
-    return moment.replace(tzinfo=moment.tzinfo or UTC)
-
-
-_WORD = {"enum": list(TYPE_WORDS)}
-_TYPES_SCHEMA = {"anyOf": [{"const": "all"}, {"type": "array", "minItems": 1, "items": _WORD}, _WORD]}
-_MOMENT_SCHEMA = {
-    "anyOf": [{"const": "earliest"}, {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"}]
-}
-Types = Annotated[tuple[EventType, ...], PlainValidator(_types), WithJsonSchema(_TYPES_SCHEMA)]
-Moment = Annotated[datetime | None, PlainValidator(_moment), WithJsonSchema(_MOMENT_SCHEMA)]
-_HTTP = Field(json_schema_extra={"pattern": "^https?://"})
-Url = Annotated[str, AfterValidator(address), _HTTP]
-Link = Annotated[str, AfterValidator(_link), _HTTP]
+Url = Annotated[str, AfterValidator(_address), Field(json_schema_extra={"pattern": "^https?://"})]
+Label = Annotated[str, AfterValidator(_label)]
+Types = Annotated[tuple[Annotated[Text, AfterValidator(_type)], ...], Field(min_length=1)]
 Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
@@ -115,17 +78,6 @@ class _Part(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class TlsConfig(_Part):
-    """How an https connection proves who is at either end."""
-
-    ca_file: Text | None = None
-    """PEM file of the authorities that may sign the receiver's certificate. Default: those of the system."""
-    certificate_file: Text | None = None
-    """PEM file of the forwarder's own certificate. Default: none."""
-    key_file: Text | None = None
-    """PEM file of that certificate's private key, without a password."""
-
-
 class AlertmanagerConfig(_Part):
     """Alertmanagers of one cluster; each event goes to all of them and is delivered once one has taken it."""
 
@@ -133,23 +85,15 @@ class AlertmanagerConfig(_Part):
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
     """Time after its delivery until an alert ends by itself; a top has no end of its own. Default 1h."""
-    labels: dict[Annotated[str, AfterValidator(_label)], Text] = Field(
-        {}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL.pattern}$"}}
-    )
+    labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
-    one_per: Literal["series", "event"] = "series"
-    """series: tops of one series are one alert, renewed by each. event: each is its own. Default series."""
-    generator_url: Link | None = None
-    """Link of each alert; may hold {application}, {dataset}, {monitor}, {series}. Default: none."""
 
 
 class WebhookConfig(_Part):
     """A receiver of CloudEvents in structured mode, signed as Standard Webhooks says."""
 
-    url: Url | None = None
+    url: Url
     """Address that is posted to."""
-    url_file: Text | None = None
-    """Instead of url: file whose first line is the address, where the address is a secret."""
     key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = Field(
         default=(),
         description="Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request "
@@ -178,9 +122,8 @@ class DestinationConfig(_Part):
     webhook: WebhookConfig | None = None
     """Post events to a webhook. Either this or alertmanager."""
     types: Types = Field(
-        default=(EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED),
-        json_schema_extra={"default": ["alert", "monitor.exhausted", "run.halted"]},
-        description=f"Types of events: all, or a list of {', '.join(TYPE_WORDS)}. Default alert, "
+        default=("alert", "monitor.exhausted", "run.halted"),
+        description=f"Patterns of types with * and ?: {', '.join(TYPE_WORDS)}. Default alert, "
         "monitor.exhausted, run.halted.",
     )
     monitors: Patterns = ("*",)
@@ -195,12 +138,8 @@ class DestinationConfig(_Part):
     """When to ask again."""
     concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 4
     """Requests under way at once, of different datasets. Default 4."""
-    window: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = 1000
-    """Records read beyond the first that is not delivered: bounds memory, and copies after a crash. Default 1000."""
     authorization_file: Text | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
-    tls: TlsConfig | None = None
-    """Certificates; with https addresses."""
 
 
 class ForwardWebConfig(_Part):
@@ -223,8 +162,6 @@ class ForwardDocument(_Part):
         "", json_schema_extra={"default": "<topic>.forward"}
     )
     """The destination NAME reads in consumer group <group>.NAME. Default <topic>.forward."""
-    start_at: Moment = Field(None, json_schema_extra={"default": "earliest"})
-    """Where one without a position begins: earliest, or a moment such as 2026-01-05T10:00:00Z. Default earliest."""
     park_topic: TopicName = Field("", json_schema_extra={"default": "<topic>.parked"})
     """Topic of the events that a destination refused. Default <topic>.parked."""
     destinations: Annotated[tuple[DestinationConfig, ...], Field(min_length=1)]
@@ -244,35 +181,26 @@ class Destination:
     """A destination with what stands in files.
 
     Attributes:
-        urls: Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
+        urls: Addresses that are posted to.
         keys: Keys that sign, none for Alertmanager.
         authorization: Content of the Authorization header, or None.
-        tls: What verifies the receiver, or None for http.
     """
 
     name: str
     config: DestinationConfig
     group: str
-    urls: tuple[str, ...] = field(repr=False)
+    urls: tuple[str, ...]
     keys: tuple[bytes, ...] = field(repr=False)
     authorization: str | None = field(repr=False)
-    tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardConfig:
-    """Everything the forwarder was told, checked.
-
-    Attributes:
-        start_at: Where a group without a position begins; None for the oldest event.
-        notes: Advice: what works but may not be meant.
-        source: Name of the file.
-    """
+    """Everything the forwarder was told, checked; ``notes`` are advice, ``source`` names the file."""
 
     cluster: Cluster
     topic: str
     park_topic: str
-    start_at: datetime | None
     destinations: tuple[Destination, ...]
     web: ForwardWebConfig
     notes: tuple[Problem, ...]
@@ -284,13 +212,12 @@ class ForwardConfig:
         return any(destination.config.on_refused == "park" for destination in self.destinations)
 
 
-def load_forward_config(path: Path | str, environ: Mapping[str, str] | None = None) -> ForwardConfig:
+def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) -> ForwardConfig:
     """Return the configuration in a file.
 
     Raises:
         ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
     """
-    path = Path(path)
     return parse_forward_config(content(path), source=str(path), directory=path.parent, environ=environ)
 
 
@@ -311,10 +238,8 @@ def parse_forward_config(
     file = check(document, ForwardDocument)
     files = SecretFiles(document, directory)
     password, ca_file = files.password(file.kafka), files.authorities(file.kafka)
-    group = file.group or f"{file.topic}.forward"
-    completed = _Completed(document, files, directory)
     destinations = tuple(
-        completed.destination(config, group, ("destinations", index))
+        _destination(config, file.group or f"{file.topic}.forward", ("destinations", index), document, files)
         for index, config in enumerate(file.destinations)
     )
     names = [config.name for config in file.destinations]
@@ -333,7 +258,6 @@ def parse_forward_config(
         ),
         topic=file.topic,
         park_topic=park_topic,
-        start_at=file.start_at,
         destinations=destinations,
         web=file.web,
         notes=tuple(sorted(files.notes)),
@@ -341,106 +265,44 @@ def parse_forward_config(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Completed:
-    """Completes destinations with what stands in files, and reports what is wrong with either."""
-
-    document: Document
-    files: SecretFiles
-    directory: Path
-
-    def destination(self, config: DestinationConfig, group: str, place: KeyPath) -> Destination:
-        """Return a destination with its secrets; what cannot be read is reported."""
-        report, files = self.document.report, self.files
-        if (config.alertmanager is None) == (config.webhook is None):
-            report((*place, "webhook"), "or alertmanager is required, and only one of them")
-        if config.retry.most < config.retry.first:
-            report((*place, "retry", "most"), "must not be shorter than first")
-        urls, keys = self._receiver(config, place)
-        authorization = None
-        if config.authorization_file is not None:
-            where = (*place, "authorization_file")
-            authorization = files.first_line(config.authorization_file, where, "header")
-            if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
-                report(where, "holds what no header may hold")
-        if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
-            self._note(place, "is posted to over http: who sits between can read, change and repeat it")
-        encrypted = [urlsplit(url).scheme == "https" for url in urls]
-        if config.tls is not None and not all(encrypted):
-            report((*place, "tls"), "has no use with http: write https")
-        return Destination(
-            name=config.name,
-            config=config,
-            group=f"{group}.{config.name}",
-            urls=urls,
-            keys=keys,
-            authorization=authorization,
-            tls=self._tls(config.tls or TlsConfig(), (*place, "tls")) if any(encrypted) else None,
-        )
-
-    def _receiver(
-        self, config: DestinationConfig, place: KeyPath
-    ) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
-        """Return addresses and keys."""
-        if config.alertmanager is not None:
-            bases, place = config.alertmanager.urls, (*place, "alertmanager", "urls")
-            if any(urlsplit(base).query or urlsplit(base).fragment for base in bases):
-                self.document.report(place, "must be plain addresses: the path /api/v2/alerts is added")
-            return tuple(base.rstrip("/") + "/api/v2/alerts" for base in bases), ()
-        if (webhook := config.webhook) is None:
-            return (), ()
-        place = (*place, "webhook")
-        if (webhook.url is None) == (webhook.url_file is None):
-            self.document.report((*place, "url"), "or url_file is required, and only one of them")
-        if not webhook.key_files:
-            where = (*place, "key_files")
-            self._note(where, "requests are not signed: whoever can reach the receiver can forge an alert")
-        keys = tuple(self.files.shared_keys(webhook.key_files, (*place, "key_files")))
-        url = webhook.url
-        if webhook.url_file is not None:
-            where = (*place, "url_file")
-            url = self.files.first_line(webhook.url_file, where, "address")
-            try:
-                url = url and address(url.strip())
-            except ValueError:
-                self.document.report(
-                    where, f"file {quote(webhook.url_file)} holds no address such as https://host/path"
-                )
-        return ((url,) if url else ()), keys
-
-    def _tls(self, config: TlsConfig, place: KeyPath) -> ssl.SSLContext | None:
-        ca_file = self.files.certificates(config.ca_file, (*place, "ca_file")) if config.ca_file else None
-        try:
-            context = ssl.create_default_context(cafile=ca_file)
-        except (ssl.SSLError, OSError):
-            return None  # reported with the file
-        if (config.certificate_file is None) != (config.key_file is None):
-            self.document.report(place, "certificate_file and key_file belong together: one is missing")
-        where = (*place, "key_file")
-        if (
-            config.certificate_file
-            and config.key_file
-            and self.files.secret(config.key_file, where) is not None
-        ):
-            certificate, key = self.directory / config.certificate_file, self.directory / config.key_file
-            try:
-                # Without a password OpenSSL would ask for one on the terminal, and wait.
-                context.load_cert_chain(certificate, key, password=str)
-            except (ssl.SSLError, OSError):
-                self.document.report(where, "and certificate_file hold no certificate with its open key")
-        return context
-
-    def _note(self, place: KeyPath, message: str) -> None:
-        name = ".".join(str(step) for step in place)
-        self.files.notes.append(Problem(self.document.line(place), name, message))
+def _destination(
+    config: DestinationConfig, group: str, place: KeyPath, document: Document, files: SecretFiles
+) -> Destination:
+    """Return a destination with its secrets; what is wrong is reported."""
+    if (config.alertmanager is None) == (config.webhook is None):
+        document.report((*place, "webhook"), "or alertmanager is required, and only one of them")
+    if config.retry.most < config.retry.first:
+        document.report((*place, "retry", "most"), "must not be shorter than first")
+    authorization = None
+    if config.authorization_file is not None:
+        where = (*place, "authorization_file")
+        authorization = files.first_line(config.authorization_file, where, "header")
+        if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
+            document.report(where, "holds what no header may hold")
+    urls: tuple[str, ...] = ()
+    keys: tuple[bytes, ...] = ()
+    if config.alertmanager is not None:
+        urls = tuple(base.rstrip("/") + "/api/v2/alerts" for base in config.alertmanager.urls)
+    if config.webhook is not None:
+        urls, where = (config.webhook.url,), (*place, "webhook", "key_files")
+        keys = tuple(files.shared_keys(config.webhook.key_files, where))
+        if not config.webhook.key_files:
+            message = "requests are not signed: whoever can reach the receiver can forge an alert"
+            files.notes.append(Problem(document.line(where), path_text(where), message))
+    if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
+        message = "is posted to over http: who sits between can read, change and repeat it"
+        files.notes.append(Problem(document.line(place), path_text(place), message))
+    return Destination(
+        name=config.name,
+        config=config,
+        group=f"{group}.{config.name}",
+        urls=urls,
+        keys=keys,
+        authorization=authorization,
+    )
 
 
 def _is_open(url: str) -> bool:
-    """Tell whether an address is http on another machine, by its name alone; 127.example.org is one."""
+    """Tell whether an address is http on another machine, by its name alone."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        here = host.rstrip(".").lower() == "localhost"
-    return parts.scheme == "http" and not here
+    return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 import aiohttp
@@ -51,28 +49,16 @@ class Answer:
     wait: float = 0.0
 
 
-def meaning(status: int, retry_after: str | None, now: datetime) -> Answer:
-    """Return what an HTTP answer means."""
-    reason = f"status {status}"
+def meaning(status: int, retry_after: str | None) -> Answer:
+    """Return what an HTTP answer means; of Retry-After, seconds are heard and dates are not."""
+    reason, text = f"status {status}", (retry_after or "").strip()
     if 200 <= status < 300 or status == _ALREADY_THERE:
         return Answer(Result.ACCEPTED, reason)
     if status in _ABOUT_THE_EVENT:
         return Answer(Result.REFUSED, reason)
-    wait = min(max(_requested((retry_after or "").strip(), now), 0.0), LONGEST_REQUESTED_S)
+    wait = min(float(text[:9]), LONGEST_REQUESTED_S) if text.isascii() and text.isdigit() else 0.0
     throttled = status == 429 or (status == 503 and wait)
     return Answer(Result.THROTTLED if throttled else Result.FAILED, reason, wait)
-
-
-def _requested(text: str, now: datetime) -> float:
-    """Return the seconds that a Retry-After header asks for: a number, or a date."""
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-        return (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
-    except (ValueError, ArithmeticError, LookupError, TypeError):
-        # A receiver may write what it likes: years and zones too large for a number, half a date.
-        return 0.0
 
 
 class HttpPosting:
@@ -88,9 +74,7 @@ class HttpPosting:
         if destination.authorization is not None:
             headers["Authorization"] = destination.authorization
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=destination.tls or True, limit=2 * destination.config.concurrency
-            ),
+            connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
@@ -102,7 +86,7 @@ class HttpPosting:
             async with self._session.post(
                 url, data=request.body, headers=request.headers, allow_redirects=False
             ) as response:
-                return meaning(response.status, response.headers.get("Retry-After"), datetime.now(UTC))
+                return meaning(response.status, response.headers.get("Retry-After"))
         except TimeoutError:
             return Answer(Result.TIMEOUT, "no answer in time")
         except aiohttp.ClientConnectorCertificateError:

@@ -15,8 +15,8 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import Destination, ForwardConfig
-from stream_svt.forward.dispatcher import Dispatcher
-from stream_svt.forward.event import Received, Record, receive, wants
+from stream_svt.forward.delivery import Delivery
+from stream_svt.forward.event import Received, receive, wants
 from stream_svt.forward.keyed_queue import KeyedQueue, Progress
 from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
 from stream_svt.service.kafka import (
@@ -37,6 +37,8 @@ _READ_MS = 50
 """Longest wait for records before what was delivered meanwhile is committed: the longer, the more comes twice."""
 _COMMIT_PAUSE = 0.2
 _BROKER_PAUSE = 1.0
+WINDOW = 1000
+"""Records read beyond the first that is not delivered: bounds memory, and copies after a crash."""
 
 
 class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -54,7 +56,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self,
         config: ForwardConfig,
         destination: Destination,
-        dispatcher: Dispatcher,
+        delivery: Delivery,
         metrics: ForwardMetrics,
         *,
         accept_loss: bool,
@@ -64,15 +66,14 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self.joined = False
         self._config = config
         self._destination = destination
-        self._dispatcher = dispatcher
         self._metrics = metrics
         self._accept_loss = accept_loss
         self._consumer: Any = None
         self._progress: dict[TopicPartition, Progress] = {}
-        self._queue = KeyedQueue(dispatcher.deliver, self._delivered)
+        self._delivery = delivery
+        self._queue = KeyedQueue(delivery.deliver)
         # Partitions to begin with; where to, if that is not what the group has committed.
         self._opening: dict[TopicPartition, int | None] = {}
-        self._less = asyncio.Event()
         self._committing = asyncio.Lock()
         self._commit_at = 0.0
         self._polled = 0.0
@@ -93,6 +94,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         """Be a member of the group until something fails."""
         group = self._destination.group
         self._consumer = self._config.cluster.member(group)
+        self._queue = KeyedQueue(self._delivery.deliver)
         try:
             async with deadline(START_DEADLINE, f"joining group {group!r}", group=group):
                 await self._consumer.start()
@@ -111,12 +113,11 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def status(self) -> RouteStatus:
         """Return what the gauges show; the age by the clocks of the service and of this machine."""
-        oldest = self._queue.oldest
-        age = 0.0 if oldest is None else (datetime.now(UTC) - oldest.when).total_seconds()
+        now = datetime.now(UTC)
+        waiting = [when for progress in self._progress.values() for when in progress.waiting.values()]
         gauges = {
-            "waiting_events": sum(progress.waiting for progress in self._progress.values()),
-            "oldest_waiting_seconds": max(0.0, age),
-            "retrying_events": self._dispatcher.retrying,
+            "waiting_events": len(waiting),
+            "oldest_waiting_seconds": max(0.0, (now - min(waiting, default=now)).total_seconds()),
             "stopped": self.error is not None,
             "partitions": len(self._progress),
             "last_poll_timestamp_seconds": self._polled,
@@ -148,10 +149,9 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self._commit()
         finally:  # aiokafka logs what a listener raises and goes on
             self._progress.clear()
-            self._less.set()
 
     async def _open(self) -> None:
-        """Begin at the committed positions; where there is none, as configured."""
+        """Begin at the committed positions; where there is none, at the oldest record."""
         opening, consumer, group = self._opening, self._consumer, self._destination.group
         async with deadline(CALL_DEADLINE, f"looking up the positions of group {group!r}", group=group):
             known = {
@@ -159,16 +159,11 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 for place, offset in opening.items()
             }
             first, end = await consumer.beginning_offsets(opening), await consumer.end_offsets(opening)
-            fresh = first
-            if self._config.start_at is not None:
-                moment = int(self._config.start_at.timestamp() * 1000)
-                since = await consumer.offsets_for_times(dict.fromkeys(opening, moment))
-                fresh = {place: found.offset if found else end[place] for place, found in since.items()}
         if self._opening is not opening:
             return  # others have them by now
         self._opening = {}
         for place, offset in known.items():
-            start = fresh[place] if offset is None else offset
+            start = first[place] if offset is None else offset
             if not first[place] <= start <= end[place]:
                 start = self._lost(place, start, first[place])
             # Committed even where nothing follows: a group that has a position keeps it.
@@ -193,14 +188,11 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _read(self) -> None:
         """Read more, or wait where too much was read beyond what is delivered."""
-        window = self._destination.config.window
-        if sum(progress.span for progress in self._progress.values()) >= window:
-            self._less.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._less.wait(), _COMMIT_PAUSE)
+        if sum(progress.span for progress in self._progress.values()) >= WINDOW:
+            await asyncio.sleep(_READ_MS / 1000)
             return
         try:
-            batch = await self._consumer.getmany(timeout_ms=_READ_MS, max_records=window)
+            batch = await self._consumer.getmany(timeout_ms=_READ_MS, max_records=WINDOW)
         except OffsetOutOfRangeError as error:
             # Retention overtook the reading, between a position being found and its records being fetched.
             self._opening |= error.args[0]
@@ -214,7 +206,15 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if not self.joined:
             return  # the partitions are being given away: what was read just now is for whoever gets them
         for place, records in batch.items():
-            self._take(place, records)
+            if (progress := self._progress.get(place)) is None:
+                continue
+            for record in records:
+                event = receive(record)
+                if isinstance(event, Received) and not wants(self._destination.config, event):
+                    self._metrics.done(self.name, "filtered")
+                    progress.reached(record.offset + 1)
+                else:
+                    self._queue.put(event, progress)
         for place, progress in list(self._progress.items()):
             # What is no record, such as the end of a transaction, counts as looked at.
             with contextlib.suppress(IllegalStateError):
@@ -230,25 +230,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if places or self.joined:
             self._polled = max(self._polled, min(answered, default=time.time() * 1000) / 1000)
 
-    def _take(self, place: TopicPartition, records: list[Any]) -> None:
-        if (progress := self._progress.get(place)) is None:
-            return
-        for record in records:
-            event = receive(record)
-            if isinstance(event, Received) and not wants(self._destination.config, event):
-                self._metrics.done(self.name, "filtered")
-                progress.reached(record.offset + 1)
-            else:
-                progress.begin(record.offset)
-                self._queue.put(event)
-
     # Progress
-
-    def _delivered(self, event: Record) -> None:
-        progress = self._progress.get(TopicPartition(self._config.topic, event.partition))
-        if progress is not None:
-            progress.done(event.offset)
-            self._less.set()
 
     async def _commit(self) -> None:
         async with self._committing:

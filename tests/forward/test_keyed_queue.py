@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +15,6 @@ from tests.support.alerts import alert, encoded
 from tests.support.forwarding import record
 
 
-def event(offset: int, dataset: str = "shop", partition: int = 0):
-    return receive(record(encoded(offset, alert(dataset=dataset)), offset=offset, partition=partition))
-
-
 class Desk:
     """Delivers when told to."""
 
@@ -26,7 +22,12 @@ class Desk:
         self.under_way: list[int] = []
         self.delivered: list[int] = []
         self.gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
-        self.queue = KeyedQueue(self._deliver, lambda one: self.delivered.append(one.offset))
+        self.progress: dict[int, Progress] = defaultdict(lambda: Progress(0))
+        self.queue = KeyedQueue(self._deliver)
+
+    def put(self, offset: int, dataset: str, partition: int = 0) -> None:
+        body = encoded(offset, alert(dataset=dataset))
+        self.queue.put(receive(record(body, offset, partition)), self.progress[partition])
 
     async def _deliver(self, one) -> None:
         self.under_way.append(one.offset)
@@ -34,6 +35,9 @@ class Desk:
             await self.gates[one.offset].wait()
         finally:
             self.under_way.remove(one.offset)
+        if one.offset == 7:
+            raise ValueError(7)
+        self.delivered.append(one.offset)
 
     async def let(self, *offsets: int) -> None:
         for offset in offsets:
@@ -44,63 +48,54 @@ class Desk:
 
 async def test_events_of_one_dataset_wait_for_each_other_and_others_do_not():
     desk = Desk()
-    for one in (event(0, "a"), event(1, "a"), event(2, "b"), event(3, "a"), event(0, "a", partition=1)):
-        desk.queue.put(one)
+    for one in ((0, "a"), (1, "a"), (2, "b"), (3, "a"), (0, "a", 1)):
+        desk.put(*one)
     await desk.let()
     assert sorted(desk.under_way) == [0, 0, 2]
     await desk.let(2, 1, 3)
     assert desk.delivered == [2]
+    assert desk.progress[0].next == 0
     await desk.let(0)
     assert sorted(desk.delivered) == [0, 0, 1, 2, 3]
     assert [offset for offset in desk.delivered if offset in {1, 3}] == [1, 3]
-    assert desk.queue.oldest is None
+    assert desk.progress[0].next == 4
 
 
 async def test_what_delivery_raises_is_kept_and_what_waits_behind_it_stays():
-    async def deliver(one) -> None:
-        raise ValueError(one.offset)
-
-    delivered: list = []
-    queue = KeyedQueue(deliver, delivered.append)
-    for offset in (0, 1):
-        queue.put(event(offset))
-        await asyncio.sleep(0.01)
-        assert str(queue.error) == "0"
-    assert delivered == []
-    assert queue.oldest.offset == 0
+    desk = Desk()
+    desk.put(7, "a")
+    desk.put(8, "a")
+    await desk.let(8, 7)
+    desk.put(9, "b")
+    await desk.let(9)
+    assert (str(desk.queue.error), desk.delivered, desk.progress[0].next) == ("7", [], 7)
 
 
 async def test_draining_waits_for_what_ends_in_time_and_lets_go_of_the_rest():
     desk = Desk()
-    for one in (event(0, "a"), event(1, "b"), event(2, "b")):
-        desk.queue.put(one)
+    for one in ((0, "a"), (1, "b"), (2, "b")):
+        desk.put(*one)
     await desk.let()
     draining = asyncio.create_task(desk.queue.drain(0.2))
     await desk.let(0)
     await draining
     assert (desk.delivered, desk.under_way, desk.queue.error) == ([0], [], None)
-    desk.queue.put(event(1, "b"))
+    assert desk.progress[0].next == 1
+    desk.put(1, "b")
     await desk.let(1)
     assert desk.delivered == [0, 1]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())
 def test_what_may_be_committed_never_passes_an_event_that_is_not_delivered(steps, data):
-    progress = Progress(10)
-    waiting: set[int] = set()
-    offset = 10
+    progress, offset = Progress(10), 10
     for step in steps:
         offset += step
-        progress.begin(offset)
-        waiting.add(offset)
-        while waiting and data.draw(st.booleans()):
-            one = data.draw(st.sampled_from(sorted(waiting)))
-            progress.done(one)
-            waiting.remove(one)
-        assert progress.next == min(waiting, default=offset + 1)
-        assert progress.waiting == len(waiting)
+        progress.waiting[offset] = datetime.now(UTC)
+        progress.reached(offset + 1)
+        while progress.waiting and data.draw(st.booleans()):
+            del progress.waiting[data.draw(st.sampled_from(sorted(progress.waiting)))]
+        assert progress.next == min(progress.waiting, default=offset + 1)
         assert progress.span == offset + 1 - progress.next
     progress.reached(offset + 50)
-    assert progress.next == min(waiting, default=offset + 50)
-    with pytest.raises(KeyError):
-        progress.done(offset + 1)  # never seen
+    assert progress.next == min(progress.waiting, default=offset + 50)

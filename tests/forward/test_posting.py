@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from contextlib import aclosing
 
 import pytest
 from aiohttp import web
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from stream_svt.forward.event import Request
 from stream_svt.forward.posting import LONGEST_REQUESTED_S, HttpPosting, Result, meaning
-from tests.support.forwarding import Receiver, configured, moment
-from tests.support.process import free_port
+from tests.support.forwarding import Receiver, configured
+from tests.support.process import COMMAND, free_port
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.loopback
 REQUEST = Request({"Content-Type": "application/json"}, b'{"data": 1}')
-NOW = moment("2026-01-05T10:00:00+00:00")
 
 
 async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", times: int = 1, url: str = ""):
@@ -104,27 +102,23 @@ async def test_nobody_there_is_said_without_the_address(tmp_path):
     assert (answer.result, answer.reason) == (Result.UNREACHABLE, "ClientConnectorError")
 
 
-async def test_tls_needs_a_receiver_that_is_trusted_and_may_show_a_certificate(tmp_path):
-    """Negative controls: another authority, and no certificate of our own where one is asked for."""
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tmp_path, trusted):
+    """The file that SSL_CERT_FILE names is read when a process starts."""
     authority = Authority.new()
-    (tmp_path / "ca.pem").write_bytes(authority.pem)
-    (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
-    for name in ("server.pem", "client.pem"):
-        (tmp_path / name).write_bytes(authority.broker_store())
-        (tmp_path / name).chmod(0o600)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    (tmp_path / "ca.pem").write_bytes((authority if trusted else Authority.new()).pem)
+    (tmp_path / "server.pem").write_bytes(authority.broker_store())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.pem")
-    own = ", certificate_file: client.pem, key_file: client.pem"
+    config = tmp_path / "forward.yaml"
     async with Receiver().listening(tls=context) as receiver:
-        assert (await post(tmp_path, receiver, "tls: {ca_file: ca.pem}")).result is Result.ACCEPTED
-        stranger = await post(tmp_path, receiver, "tls: {ca_file: stranger.pem}")
-        assert (stranger.result, stranger.reason) == (Result.UNREACHABLE, "its certificate is not trusted")
-        assert (await post(tmp_path, receiver, "timeout: 1s")).reason == "its certificate is not trusted"
-    context.verify_mode = ssl.CERT_REQUIRED
-    async with Receiver().listening(tls=context) as receiver:
-        assert (await post(tmp_path, receiver, f"tls: {{ca_file: ca.pem{own}}}")).result is Result.ACCEPTED
-        assert (await post(tmp_path, receiver, "tls: {ca_file: ca.pem}")).result is Result.UNREACHABLE
-        assert len(receiver.bodies) == 1
+        config.write_text(f"topic: a\ndestinations: [{{name: h, webhook: {{url: '{receiver.url}'}}}}]\n")
+        command = (*COMMAND, "forward", "-c", str(config), "--test")
+        environ = os.environ | {"SSL_CERT_FILE": str(tmp_path / "ca.pem")}
+        process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
+        said = (await process.communicate())[0].decode()
+    expected = "accepted (status 204)" if trusted else "unreachable (its certificate is not trusted)"
+    assert said == f"h: {expected}\n"
 
 
 # What answers mean
@@ -143,7 +137,7 @@ async def test_tls_needs_a_receiver_that_is_trusted_and_may_show_a_certificate(t
     ],
 )
 def test_only_what_is_about_the_event_itself_is_final(statuses, result):
-    assert {meaning(status, None, NOW).result for status in statuses} == {result}
+    assert {meaning(status, None).result for status in statuses} == {result}
 
 
 @pytest.mark.parametrize(
@@ -152,52 +146,19 @@ def test_only_what_is_about_the_event_itself_is_final(statuses, result):
         (None, 0),
         ("7", 7),
         (" 7 ", 7),
-        ("Mon, 05 Jan 2026 10:01:00 GMT", 60),
-        ("Mon, 05 Jan 2026 09:00:00 GMT", 0),
         ("999999", LONGEST_REQUESTED_S),
         ("9" * 500, LONGEST_REQUESTED_S),
-        ("Fri, 31 Dec 2100 00:00:00 GMT", LONGEST_REQUESTED_S),
+        ("Fri, 31 Dec 2100 00:00:00 GMT", 0),
         ("-5", 0),
-        ("soon", 0),
         ("", 0),
         ("\u0663", 0),
         ("1e3", 0),
     ],
 )
 def test_retry_after_is_heard_as_far_as_it_makes_sense(header, seconds):
-    assert meaning(429, header, NOW).wait == seconds
-
-
-DATES = [
-    "Mon, 01 Jan 99999999999 00:00:00 GMT",
-    "Mon, 01 Jan 2026 00:00:00 +99999999999",
-    "Mon, 01 Jan 0001 00:00:00 +2359",
-    "Mon, 31 Dec 9999 23:59:59 -2359",
-    "Thu, 01 Jan 2026 99999999999999999999:00:00 GMT",
-    "Mon, 01 Jan " + "9" * 5000 + " 00:00:00 GMT",
-    "Mon, 05 Jan 2026 10:01:00 GMT",
-    "1 Jan",
-]
-
-
-@given(
-    st.text(max_size=60)
-    | st.text("0123456789 :,+-()JanMonGT", max_size=60)
-    | st.builds(
-        lambda text, at, end, middle: text[:at] + middle + text[end:],
-        st.sampled_from(DATES),
-        st.integers(0, 40),
-        st.integers(0, 40),
-        st.text('0123456789 :,+-.;()\\"\x00Z', max_size=12),
-    )
-)
-@example(DATES[0]).via("found by attack")
-@example(DATES[1]).via("found by attack")
-@example(DATES[5])
-def test_nothing_that_a_receiver_writes_there_raises(header):
-    assert 0 <= meaning(503, header, NOW).wait <= LONGEST_REQUESTED_S
+    assert meaning(429, header).wait == seconds
 
 
 def test_a_service_unavailable_that_names_a_time_is_meant_for_all_requests():
-    assert meaning(503, "5", NOW).result is Result.THROTTLED
-    assert meaning(503, None, NOW).result is Result.FAILED
+    assert meaning(503, "5").result is Result.THROTTLED
+    assert meaning(503, None).result is Result.FAILED

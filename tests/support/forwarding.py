@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
 from stream_svt.forward.event import Received, Request, receive
-from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
 from stream_svt.forward.posting import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import records
@@ -34,9 +34,7 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 
 def record(body: bytes, offset: int = 0, partition: int = 0) -> SimpleNamespace:
     """Return what a consumer would hand over."""
-    return SimpleNamespace(
-        value=body, key=b"shop", partition=partition, offset=offset, timestamp=1_767_600_000_000
-    )
+    return SimpleNamespace(value=body, key=b"shop", partition=partition, offset=offset)
 
 
 def received(
@@ -118,11 +116,11 @@ class Receiver:
             yield self
 
 
-def scraped(metrics: ForwardMetrics) -> dict[tuple[str, ...], float]:
+def scraped(metrics: ForwardMetrics, *statuses: RouteStatus) -> dict[tuple[str, ...], float]:
     """Return all samples by their name and the values of their labels, in the order of the labels' names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(metrics.text(statuses).decode())
         for sample in family.samples
     }
 

@@ -10,17 +10,16 @@ from deploy.grafana.dashboards.parts import (
     BAD,
     CAREFUL,
     GOOD,
-    Column,
     Page,
     Query,
     datasource,
     lines,
     number,
-    rows,
     variable,
 )
 
 _INFO = 'stream_svt_forward_build_info{topic="$topic"}'
+_PARKED = 'increase(stream_svt_forward_events_total{outcome="parked"}[$__range])'
 _LATE = ((None, GOOD), (60, CAREFUL), (300, BAD))
 
 
@@ -43,7 +42,6 @@ def page() -> Page:
     )
     page.row("Now", *_now())
     page.row("Delivery", *_delivery())
-    page.row("Destinations", _destinations())
     return page
 
 
@@ -61,27 +59,20 @@ def _each(operation: str, name: str) -> str:
     return f"{operation} by (destination) ({_here(f'stream_svt_forward_{name}')})"
 
 
-def _slowest(histogram: str) -> str:
-    return f"histogram_quantile(0.95, sum by (le, destination) ({_rate(f'{histogram}_bucket')}))"
-
-
-def _counted(outcome: str) -> str:
-    counter = f'stream_svt_forward_events_total{{outcome="{outcome}"}}'
-    return f"round(sum({_here(f'increase({counter}[$__range])')}))"
-
-
 def _now() -> tuple[Builder[Panel], ...]:
     return (
         number(
             "Forwarders",
             "Forwarders of the topic that answer the scrape.",
             Query(f"count({_INFO})"),
+            width=6,
             unit="none",
         ),
         number(
             "Stopped",
             "Destinations that refused an event for good, and by their policy wait for you.",
             Query(f"sum({_each('max', 'stopped')})"),
+            width=6,
             unit="none",
             colors=((None, GOOD), (1, BAD)),
         ),
@@ -89,26 +80,15 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Oldest waiting",
             "Age of the oldest event that was read and not delivered, over all destinations.",
             Query(f"max({_each('max', 'oldest_waiting_seconds')})"),
+            width=6,
             unit="s",
             colors=_LATE,
         ),
         number(
-            "Tried again",
-            "Events of which an attempt failed and that wait for another.",
-            Query(f"sum({_each('sum', 'retrying_events')})"),
-            unit="none",
-            colors=((None, GOOD), (1, CAREFUL)),
-        ),
-        number(
-            "Delivered",
-            "Events delivered within the time shown, over all destinations.",
-            Query(_counted("delivered")),
-            unit="none",
-        ),
-        number(
             "Parked",
             "Events refused for good within the time shown: they wait on the topic for parked events.",
-            Query(_counted("parked")),
+            Query(f"round(sum({_here(_PARKED)}))"),
+            width=6,
             unit="none",
             colors=((None, GOOD), (1, CAREFUL)),
         ),
@@ -118,73 +98,36 @@ def _now() -> tuple[Builder[Panel], ...]:
 def _delivery() -> tuple[Builder[Panel], ...]:
     return (
         lines(
-            "Events done with",
-            "Events delivered, left out by a destination's filter, or parked, each second.",
-            Query(f"sum by (destination, outcome) ({_rate('events_total')})", "{{destination}}: {{outcome}}"),
-            unit="ops",
-            width=8,
-        ),
-        lines(
             "Requests by result",
             "What destinations answered, each second.",
             Query(
                 f"sum by (destination, result) ({_rate('attempts_total')}) > 0", "{{destination}}: {{result}}"
             ),
             unit="reqps",
-            width=8,
-        ),
-        lines(
-            "Requests: 95 %",
-            "Time from a request to its answer, of which one in twenty took longer.",
-            Query(_slowest("request_seconds"), "{{destination}}"),
-            unit="s",
-            width=8,
+            width=12,
         ),
         lines(
             "Charged to delivered: 95 %",
             "Time from an event being charged to its delivery, by two clocks, of which one in twenty took longer.",
-            Query(_slowest("delay_seconds"), "{{destination}}"),
+            Query(
+                f"histogram_quantile(0.95, sum by (le, destination) ({_rate('delay_seconds_bucket')}))",
+                "{{destination}}",
+            ),
             unit="s",
-            width=8,
+            width=12,
         ),
         lines(
             "Waiting",
             "Events read and not delivered.",
             Query(_each("sum", "waiting_events"), "{{destination}}"),
             unit="none",
-            width=8,
+            width=12,
         ),
         lines(
             "Lag",
             "Records of the topic after the committed position; what is waiting is among them.",
             Query(_each("sum", "lag_records"), "{{destination}}"),
             unit="short",
-            width=8,
+            width=12,
         ),
-    )
-
-
-def _destinations() -> Builder[Panel]:
-    return rows(
-        "Destinations",
-        "Every destination, over the forwarders that share its partitions.",
-        (
-            Column("Destination", label="destination"),
-            Column("Waiting", _each("sum", "waiting_events")),
-            Column(
-                "Oldest waiting", _each("max", "oldest_waiting_seconds"), unit="s", decimals=0, steps=_LATE
-            ),
-            Column("Tried again", _each("sum", "retrying_events")),
-            Column("Stopped", _each("max", "stopped"), steps=((None, "text"), (1, BAD))),
-            Column("Partitions", _each("sum", "partitions")),
-            Column(
-                "Since last delivery",
-                f"time() - ({_each('max', 'last_delivery_timestamp_seconds')} > 0)",
-                unit="s",
-                decimals=0,
-                description="Empty where nothing was delivered yet by the forwarders that run now.",
-            ),
-        ),
-        height=7,
-        sort="Destination",
     )

@@ -10,12 +10,12 @@ from collections import Counter
 
 import pytest
 
-from stream_svt.forward.dispatcher import Dispatcher, Refused
+from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, Refused
 from stream_svt.forward.event import receive
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.posting import Answer, Result
 from tests.support.alerts import alert
-from tests.support.forwarding import Scripted, destination, received, record, scraped
+from tests.support.forwarding import Scripted, configured, received, record, scraped
 
 HOOK = "{name: hook, webhook: {url: https://secret.example/T0KEN}%s}"
 TWO = "{name: am, alertmanager: {urls: ['http://127.0.0.1:1', 'http://127.0.0.1:2']}%s}"
@@ -42,16 +42,20 @@ def waits(monkeypatch) -> list[float]:
 
 
 class Way:
-    """A dispatcher whose receiver follows a script."""
+    """A delivery whose receiver follows a script; notes what is parked."""
 
     def __init__(self, directory, *answers, settings: str = "", text: str = HOOK) -> None:
-        one = destination(directory, text % settings)
+        config = configured(directory, f"[{text % settings}]")
+        one = config.destinations[0]
         self.posting, self.parked = Scripted(*answers), []
         self.metrics = ForwardMetrics("alerts", [one.name])
-        self.dispatcher = Dispatcher(one, self.posting, self, self.metrics)
+        self.delivery = Delivery(config, one, self.posting, self.metrics, self)
 
-    async def add(self, event, destination, reason) -> None:
-        self.parked.append((event.label, destination, reason))
+    async def send_and_wait(self, topic, body, key, headers) -> None:
+        assert (topic, key) == ("retail-watch.alerts.parked", b"shop")
+        told = dict(headers)
+        assert told[PLACE_HEADER].startswith(b"retail-watch.alerts/0/")
+        self.parked.append((body, told[DESTINATION_HEADER], told[REASON_HEADER]))
 
     def count(self, name: str, word: str) -> float:
         (value,) = [
@@ -63,19 +67,18 @@ class Way:
 async def test_an_event_is_posted_until_it_is_taken_each_time_with_the_same_id_and_body(tmp_path, waits):
     failures = [Result.FAILED, Result.TIMEOUT, Result.UNREACHABLE, Result.THROTTLED] * 5
     way = Way(tmp_path, *failures, Result.ACCEPTED, settings=", retry: {first: 1s, most: 8s}")
-    await way.dispatcher.deliver(received())
+    await way.delivery.deliver(received())
     assert {url for url, _ in way.posting.posted} == {"https://secret.example/T0KEN"}
     requests = Counter((request.body, request.headers["webhook-id"]) for _, request in way.posting.posted)
     assert list(requests.values()) == [21]
     assert waits[:5] == [1, 2, 4, 8, 8]
     assert (way.count("attempts_total", "timeout"), way.count("events_total", "delivered")) == (5, 1)
-    assert way.dispatcher.retrying == 0
 
 
 async def test_chance_shortens_a_wait_to_the_half_at_most(tmp_path, waits, monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda least, most: least)
     way = Way(tmp_path, FAILED, FAILED, Result.ACCEPTED, settings=", retry: {first: 1s}")
-    await way.dispatcher.deliver(received())
+    await way.delivery.deliver(received())
     assert waits == [0.5, 1]
 
 
@@ -83,10 +86,10 @@ async def test_chance_shortens_a_wait_to_the_half_at_most(tmp_path, waits, monke
 async def test_a_receiver_that_names_a_time_is_not_asked_before_it_for_any_event(tmp_path, waits, asked):
     """Negative control: without a time in its answer, another event is posted at once."""
     way = Way(tmp_path, Answer(Result.THROTTLED, "status 429", asked), Result.ACCEPTED)
-    first = asyncio.create_task(way.dispatcher.deliver(received()))
+    first = asyncio.create_task(way.delivery.deliver(received()))
     while not way.posting.posted:
         await asyncio.sleep(0)
-    await way.dispatcher.deliver(received(alert(dataset="other")))
+    await way.delivery.deliver(received(alert(dataset="other")))
     await first
     assert any(seconds > 29 for seconds in waits) is bool(asked)
 
@@ -95,36 +98,36 @@ async def test_an_event_that_is_refused_stops_the_destination_and_is_named(tmp_p
     way = Way(tmp_path, Answer(Result.REFUSED, "status 422"))
     message = r"'hook' refused event 'shop-1' .* \(status 422\) and stopped: nothing is lost"
     with pytest.raises(Refused, match=message):
-        await way.dispatcher.deliver(received())
+        await way.delivery.deliver(received())
     assert way.parked == []
     assert "event=forward_refused" in caplog.text
 
 
 async def test_or_it_is_parked_and_the_way_is_free(tmp_path):
     way = Way(tmp_path, Answer(Result.REFUSED, "status 422"), settings=PARK)
-    await way.dispatcher.deliver(received())
-    assert way.parked == [("shop-1", "hook", "status 422")]
+    await way.delivery.deliver(received())
+    assert way.parked == [(received().body, b"hook", b"status 422")]
     assert (way.count("events_total", "parked"), way.count("events_total", "delivered")) == (1, 0)
 
 
 async def test_a_record_that_is_no_event_is_never_posted(tmp_path):
     forged = receive(record(b'{"alert": true}'))
     way, strict = Way(tmp_path, Result.ACCEPTED, settings=PARK), Way(tmp_path, Result.ACCEPTED)
-    await way.dispatcher.deliver(forged)
-    assert way.parked == [("", "hook", "no event of stream-svt")]
+    await way.delivery.deliver(forged)
+    assert way.parked == [(forged.body, b"hook", b"no event of stream-svt")]
     with pytest.raises(Refused, match="no event of stream-svt"):
-        await strict.dispatcher.deliver(forged)
+        await strict.delivery.deliver(forged)
     assert way.posting.posted == strict.posting.posted == []
 
 
 async def test_patience_has_an_end_only_where_one_is_set(tmp_path, waits):
     endless = Way(tmp_path, FAILED, settings=PARK)
     with pytest.raises(AssertionError, match="it never ends"):
-        await endless.dispatcher.deliver(received())
+        await endless.delivery.deliver(received())
     waits.clear()
     way = Way(tmp_path, FAILED, settings=f"{PARK}, retry: {{give_up_after: 5m}}")
-    await way.dispatcher.deliver(received())
-    assert way.parked == [("shop-1", "hook", "status 500")]
+    await way.delivery.deliver(received())
+    assert way.parked == [(received().body, b"hook", b"status 500")]
     assert 300 <= sum(waits) < 600
 
 
@@ -142,9 +145,9 @@ async def test_of_several_alertmanagers_one_has_to_take_it(tmp_path, waits, answ
     way = Way(tmp_path, *answers, text=TWO)
     if posts is None:
         with pytest.raises(Refused):
-            await way.dispatcher.deliver(received())
+            await way.delivery.deliver(received())
         return
-    await way.dispatcher.deliver(received())
+    await way.delivery.deliver(received())
     assert len(way.posting.posted) == posts
 
 
@@ -160,27 +163,17 @@ async def test_no_more_requests_are_under_way_than_allowed_and_waiting_takes_no_
             return await super().post(url, request)
 
     way = Way(tmp_path, Result.ACCEPTED, settings=", concurrency: 3")
-    way.dispatcher._posting = Slow(*[Result.FAILED] * 10, Result.ACCEPTED)
+    way.delivery._posting = Slow(*[Result.FAILED] * 10, Result.ACCEPTED)
     events = [received(alert(dataset=f"d{number}")) for number in range(12)]
-    await asyncio.gather(*(way.dispatcher.deliver(event) for event in events))
+    await asyncio.gather(*(way.delivery.deliver(event) for event in events))
     assert max(under_way) == 3
 
 
 async def test_the_log_names_events_and_never_an_address_a_key_or_what_was_answered(tmp_path, waits, caplog):
     caplog.set_level(logging.DEBUG)
     way = Way(tmp_path, *[FAILED] * 45, Result.ACCEPTED)
-    await way.dispatcher.deliver(received())
+    await way.delivery.deliver(received())
     lines = [one.getMessage().split()[0] for one in caplog.records if one.name != "asyncio"]
     assert lines == ["event=forward_failed"] * 3 + ["event=forward_recovered"]
     assert "T0KEN" not in caplog.text
     assert "secret.example" not in caplog.text
-
-
-async def test_what_is_cancelled_while_it_waits_is_not_counted_as_retrying(tmp_path):
-    way = Way(tmp_path, Result.FAILED)
-    task = asyncio.create_task(way.dispatcher.deliver(received()))
-    while not way.dispatcher.retrying:
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert way.dispatcher.retrying == 0
