@@ -11,17 +11,21 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from stream_svt.errors import (
+    ApplicationClosed,
+    BrokerError,
     ConfigError,
+    ConfigurationBehind,
     MisuseError,
     Problem,
     RecordsLost,
+    RunExhausted,
     StateRolledBack,
     UnknownKey,
     UnreadableState,
 )
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service import shard as module
-from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, TopicMissing
+from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing
 from stream_svt.service.parked import Surroundings
 from tests.support.shard_play import AROUND, Feed, Journal
 from tests.support.worker import until
@@ -46,13 +50,9 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
 @pytest.mark.parametrize(
     "ending",
     [
-        BrokerUnavailable("x"),
-        RecordsLost("x"),
-        KafkaConnectionError("x"),
-        TimeoutError(),
-        OSError(),
-        ValueError("x"),
-        ImportError("x"),
+        *(BrokerUnavailable("x"), LoginRefused("x"), RecordsLost("x"), ConfigurationBehind("x")),
+        *(KafkaConnectionError("x"), TimeoutError(), OSError()),
+        *(ValueError("x"), ImportError("x"), MemoryError(), AssertionError()),
     ],
     ids=repr,
 )
@@ -84,6 +84,9 @@ PARKED = [
     (UnknownKey("sealed with another key"), Cause.SEALING_KEY),
     (ConfigError([Problem(0, "datasets", "removed")]), Cause.CONFIGURATION),
     (MisuseError("too large"), Cause.REFUSED_DATA),
+    (RunExhausted("x"), Cause.REFUSED_DATA),
+    (ApplicationClosed("closed"), Cause.CLOSED),
+    (BrokerError("too large"), Cause.BROKER_REFUSED),
     (TopicMissing("gone"), Cause.TOPIC_MISSING),
     (Denied("permission is missing"), Cause.PERMISSION),
 ]

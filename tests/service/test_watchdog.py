@@ -13,33 +13,12 @@ import pytest
 from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as groups
 from stream_svt.service import shard as shards
-from stream_svt.service.group import Group
-from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
-from stream_svt.service.metrics import Metrics
+from stream_svt.service.kafka import BrokerUnavailable, deadline
 from stream_svt.service.worker import _give_way
-from stream_svt.settings.application_document import load_spec
-from tests.service.test_metrics import SPEC
+from tests.service import test_group as groups_play
 from tests.support.shard_play import Play
 
 STUCK = 0.5
-
-
-class Member:
-    """A group consumer without errors."""
-
-    def __init__(self) -> None:
-        self._coordination_task = asyncio.get_running_loop().create_future()
-        self._heartbeat_task: asyncio.Future[None] | None = None
-
-    @property
-    def _coordinator(self) -> Member:
-        return self
-
-    def check_errors(self) -> None:
-        """There is none."""
-
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        return {0}
 
 
 @contextlib.asynccontextmanager
@@ -47,16 +26,8 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[
     """Watch the shard, with the watchdog's patience cut to `STUCK`."""
     monkeypatch.setattr(groups, "STUCK", STUCK)
     monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
-    made = Group(
-        Cluster({}),
-        application="shop",
-        control="control",
-        partitions=4,
-        make_shard=lambda consumer, number: play.shard,
-        metrics=Metrics(load_spec(SPEC), "hash"),
-        fatal=[].append,
-    )
-    made._consumer = Member()
+    made = groups_play.Play().group
+    monkeypatch.setattr(made, "_check_client", lambda: None)
     made.shards[0] = play.shard
     watch = asyncio.create_task(made._watch())
     try:
