@@ -29,7 +29,7 @@ from stream_svt.service.kafka import (
     started,
 )
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.topology import group_id, require
+from stream_svt.service.topology import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ async def _require_readers(config: Config, cluster: Cluster) -> None:
             f"an older release runs that cannot read this configuration: {named}. Upgrade every worker first; "
             "until then the version applied last stays"
         )
-        raise ConfigError([Problem(0, "", message)], f"group {group_id(config.spec.application)!r}")
+        raise ConfigError([Problem(0, "", message)], f"group {config.spec.application!r}")
 
 
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
@@ -142,7 +142,7 @@ async def workers(config: Config, cluster: Cluster) -> list[Member]:
     Raises:
         BrokerError: The brokers do not say.
     """
-    name = group_id(config.spec.application)
+    name = config.spec.application
     return await members(cluster, name, f"looking at group {name!r}")
 
 

@@ -36,7 +36,7 @@ from stream_svt.service.kafka import (
     started,
 )
 from stream_svt.service.stored_state import sealing_of
-from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
+from stream_svt.service.topology import Topology, look, problems, wanted_topics
 from stream_svt.settings.options import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
@@ -422,7 +422,7 @@ def _attempts(scene: _Scene) -> Iterator[Awaitable[Sequence[Finding]]]:
         if topic in scene.topology.partitions:
             yield _write(cluster, topic, scene.settings(topic))
     yield _begin_transactions(cluster, f"{application}-check")
-    yield _see_group(cluster, group_id(application))
+    yield _see_group(cluster, application)
 
 
 async def _read(cluster: Cluster, topic: str) -> Sequence[Finding]:

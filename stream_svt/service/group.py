@@ -36,7 +36,6 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.shard import STUCK, Shard, describe
-from stream_svt.service.topology import group_id
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._cluster = cluster
-        self._name = group_id(application)
+        self._name = application
         self._control = control
         self._partitions = partitions
         self._make_shard = make_shard
@@ -180,8 +179,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
         await asyncio.gather(*(shard.stop(0.0) for shard in late))
         for shard in late:
-            if self.shards.get(shard.number) is shard:
-                self._part_with(self.shards.pop(shard.number))
+            del self.shards[shard.number]
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _look_at_lag(self) -> None:

@@ -52,11 +52,6 @@ def wanted_topics(config: Config) -> dict[str, str]:
     }
 
 
-def group_id(application: str) -> str:
-    """Return the consumer group of an application's workers."""
-    return application
-
-
 def unseen(topic: str, operation: str) -> str:
     """Say that the brokers do not show a topic: to whoever may do nothing with it, it is as if it were not there."""
     return (
