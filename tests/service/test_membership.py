@@ -27,18 +27,14 @@ class Group:
     def __init__(self, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
         self.shards: dict[int, Any] = {}
-        self.joined = self.has_joined = False
-        self.stops = 0
+        self.joined = self.has_joined = self.left = False
         self.ending: Exception | None = None
 
     async def start(self) -> None:
         """The assignment comes later."""
 
-    def assigned(self) -> None:
-        self.joined = self.has_joined = True
-
     async def stop(self) -> None:
-        self.stops += 1
+        self.left = True
         if self.ending is not None:
             raise self.ending
 
@@ -76,7 +72,10 @@ class Play:
 
     async def start(self) -> None:
         await self.worker.start()
-        self.groups[-1].assigned()
+        self.assigned()
+
+    def assigned(self) -> None:
+        self.groups[-1].joined = self.groups[-1].has_joined = True
 
     async def suspect(self) -> None:
         """Have the worker look at itself, as a shard does."""
@@ -110,11 +109,11 @@ async def test_a_test_that_cannot_be_made_is_made_again_and_ends_nothing(
     await play.start()
     play.tests = [error, CLOCK]
     await play.suspect()  # the second one follows by itself
-    group = await play.joins(2)
-    assert play.groups[0].stops == 1
+    await play.joins(2)
+    assert play.groups[0].left
     assert "event=self_test_failed" in caplog.text
     assert "4711" not in caplog.text
-    group.assigned()
+    play.assigned()
     assert play.worker.ready
     assert not play.ended()
 
@@ -123,7 +122,8 @@ async def test_a_membership_whose_end_fails_is_over_all_the_same(play: Play, cap
     await play.start()
     play.groups[0].ending = ValueError("value 4711")
     play.groups[0].fatal(DENIED)
-    (await play.joins(2)).assigned()
+    await play.joins(2)
+    play.assigned()
     assert "event=leaving_failed" in caplog.text
     assert "4711" not in caplog.text
     assert play.worker.ready
