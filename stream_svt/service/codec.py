@@ -177,18 +177,16 @@ _Row = TypeVar("_Row", _Plain, _Query)
 
 _PLAIN = msgspec.json.Decoder(_Plain)
 _QUERY = msgspec.json.Decoder(_Query)
-_CHECKS: Final = (
-    ("id", _Text | None, Reason.BAD_ID),
-    ("series", _Text | None, Reason.BAD_SERIES),
-    ("set", _Text | None, Reason.BAD_SET),
-    ("closed", bool, Reason.BAD_SET),
-    ("monitor", str | None, Reason.UNKNOWN_MONITOR),
-    ("time", _Time, Reason.BAD_TIME),
-)
-_LOOSE = msgspec.json.Decoder(
-    msgspec.defstruct("_Loose", [(name, Raw, _NOTHING) for name, _, _ in _CHECKS], gc=False)
-)
-"""A query with nothing decoded yet, to name the first field at fault."""
+_AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
+"""How msgspec names the field at fault."""
+_FIELD_REASONS: Final = {
+    "id": Reason.BAD_ID,
+    "series": Reason.BAD_SERIES,
+    "set": Reason.BAD_SET,
+    "closed": Reason.BAD_SET,
+    "monitor": Reason.UNKNOWN_MONITOR,
+    "time": Reason.BAD_TIME,
+}
 
 _HEADERS: Final = attrgetter("headers")
 _CLOSED: Final = attrgetter("closed")
@@ -396,8 +394,8 @@ class QueryDecoder:
             repaired = _without_value(value)
             try:
                 query = _QUERY.decode(repaired)
-            except _UNDECODABLE:
-                return _structural(repaired)
+            except _UNDECODABLE as error:
+                return _structural(repaired, error)
         return self._fault(query) or query
 
 
@@ -462,26 +460,16 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
                 batch.threshold[row] = limit
 
 
-def _structural(message: bytes) -> Reason:
+def _structural(message: bytes, error: Exception) -> Reason:
     """Name what is wrong with a message that does not decode for another reason than its value."""
     try:
         message.decode()
     except UnicodeDecodeError:
         return Reason.INVALID_UTF8
-    try:
-        loose = _LOOSE.decode(message)
-    except msgspec.ValidationError:
-        return Reason.NOT_AN_OBJECT
-    except _UNDECODABLE:
+    if not isinstance(error, msgspec.ValidationError):
         return Reason.NOT_JSON
-    for field, kind, reason in _CHECKS:
-        token: Raw = getattr(loose, field)
-        if bytes(token):
-            try:
-                msgspec.json.decode(token, type=kind)
-            except _UNDECODABLE:
-                return reason
-    return Reason.NOT_JSON
+    field = _AT_FIELD.search(str(error))
+    return Reason.NOT_AN_OBJECT if field is None else _FIELD_REASONS[field[1]]
 
 
 _TOKEN: Final = re.compile(
