@@ -487,7 +487,8 @@ def _on_real_data(runs: int) -> None:
             plans = {}
             for factor in FACTORS:
                 belief = Belief(positives=share, **medians, factor=factor)
-                loads = (belief.central(items, finite=finite), *belief.spread(items, finite=finite))
+                central = belief.central(items, finite=finite)
+                loads = (central, *belief.spread(central))
                 plans[factor] = [forecast(mechanism, load) for load in loads]
             exact = forecast(mechanism, replace(truth, finite=finite))
             parts = []

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stream_svt.planning.budget import Runs
-    from stream_svt.planning.recommending import Recommendation
     from stream_svt.settings.datasets import DatasetSpec
     from stream_svt.settings.monitors import MonitorSpec
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SUFFIXES = (".png", ".svg", ".pdf")
+_LEGEND = """
+First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or
+otherwise distributed. F: alerts a run may waste if every query lay on the threshold. {tried} settings tried.
+
+Recommended; paste into the monitor:"""
 
 
 # Types of options: click calls them, and a parameter of this name is what help shows.
@@ -30,9 +34,8 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 def share(value: str) -> float:
     """Return a share such as 0.001 or 0.1%."""
-    text = value.strip()
     try:
-        found = float(Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
+        found = float(Fraction(value.strip().removesuffix("%"))) / (100 if "%" in value else 1)
     except (ValueError, ZeroDivisionError):
         found = 0.0
     if not 0 < found < 1:
@@ -45,13 +48,10 @@ def margins(value: str) -> float | NDArray[Any]:
     from stream_svt.planning import from_percentiles
 
     try:
-        if ":" not in value:
-            median = float(value)
-            if not 0 < median < float("inf"):
-                raise ValueError
-            return median
-        points = [part.split(":") for part in value.split(",")]
-        return from_percentiles([(float(level), float(margin)) for level, margin in points])
+        points = [[float(number) for number in part.split(":")] for part in value.split(",")]
+        if [len(point) for point in points] == [1] and 0 < points[0][0] < float("inf"):
+            return points[0][0]
+        return from_percentiles([(level, margin) for level, margin in points])
     except MisuseError as error:
         raise click.BadParameter(f"{error}.") from None
     except ValueError:
@@ -62,14 +62,10 @@ def margins(value: str) -> float | NDArray[Any]:
 
 def rate(value: str) -> float:
     """Return queries a second."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*/\s*([smhd])\w*\s*", value)
-    try:
-        found = float(match[1]) / _SECONDS[match[2]] if match else 0.0
-    except ValueError:
-        found = 0.0
-    if found <= 0:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*/\s*([smhd])\w*\s*", value)
+    if match is None or not float(match[1]):
         raise click.BadParameter(f"{value!r} is no rate such as 20/s, 500/min, 3000/h or 10000/d.")
-    return found
+    return float(match[1]) / _SECONDS[match[2]]
 
 
 @click.command(
@@ -164,29 +160,27 @@ def plan(
     From epsilon, the cutoff, and prior knowledge of the queries: how many are positive, and how far from the
     threshold they lie. Looks at no data and spends nothing.
     """
-    from stream_svt.planning import Belief, Drift, recommend
-    from stream_svt.planning.advice import as_json as to_json
+    import numpy as np
+
+    from stream_svt.planning import Belief, Drift, advice, recommend
     from stream_svt.settings.options import Sweep
 
     if plot is not None and plot.suffix not in _SUFFIXES:
         raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
     monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
-    finite = finite or isinstance(monitor.append, Sweep)
     queries = queries or monitor.expected_queries
     if queries is None:
         raise click.UsageError("--queries is missing: how many queries must one run last for?")
+    start = float(np.median(below)) if drift_from is None else drift_from
     try:
+        rising = None if drift is None else Drift(queries=drift, start=start)
+        finite = finite or isinstance(monitor.append, Sweep)
         belief = Belief(positives=positives, above=above, below=below, factor=uncertainty)
-        rising = None
-        if drift is not None:
-            start = _median(below) if drift_from is None else drift_from
-            rising = Drift(queries=drift, start=start)
         load = belief.central(queries, finite=finite, drift=rising, rate=rate)
-        others = belief.spread(queries, finite=finite, drift=rising, rate=rate)
-        found = recommend(monitor, load, others, present=path is not None)
+        found = recommend(monitor, load, belief.spread(load), present=path is not None)
     except MisuseError as error:
         raise click.UsageError(f"{error}.") from None
-    budget = _budget(found, datasets, limit)
+    budget = _budget(found.best.monitor, datasets, limit)
     if plot is not None:
         from stream_svt.planning.plot import draw
 
@@ -195,10 +189,21 @@ def plan(
         except OSError as error:
             raise click.UsageError(f"--plot {plot}: {error.strerror}.") from None
     if as_json:
-        print_json(to_json(found, budget))
+        print_json(advice.as_json(found, budget))
         return
-    for line in _report(found, budget, uncertainty):
-        click.echo(line)
+    kind = "items of a set" if finite else "queries"
+    head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
+    click.echo(f"{head} No data was looked at, and nothing was spent.\n")
+    click.echo("\n".join(advice.table(found)))
+    click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
+    click.echo("\n".join(f"    {line}" for line in advice.settings(found.best)))
+    for title, sentences in (
+        ("Expect", advice.expectations(found, budget)),
+        ("Mind", advice.warnings(found)),
+    ):
+        click.echo(f"\n{title}")
+        for sentence in sentences:
+            click.echo(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))
 
 
 def _monitor(
@@ -210,90 +215,36 @@ def _monitor(
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
             raise click.UsageError(f"{flags}: the configuration says that; leave it out, or leave out -c.")
         spec = load(path).current
-        names = [monitor.name for monitor in spec.monitors]
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name not in names:
-            raise click.UsageError(f"--monitor NAME is one of {', '.join(names)}.")
-        monitor = spec.monitor(name)
-        return monitor, [dataset for dataset in spec.datasets if monitor.covers(dataset.name)]
+        known = {monitor.name: monitor for monitor in spec.monitors}
+        found = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
+        if found is None:
+            raise click.UsageError(f"--monitor NAME is one of {', '.join(known)}.")
+        return found, [dataset for dataset in spec.datasets if found.covers(dataset.name)]
     if name is not None:
         raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE too.")
-    missing = [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]
-    if missing:
+    if missing := [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]:
         raise click.UsageError(f"{' and '.join(missing)} missing; or give -c FILE --monitor NAME.")
     from stream_svt.planning import monitor_for
-    from stream_svt.settings.options import MechanismForm
 
-    if "form" in own:
-        own["form"] = MechanismForm(own["form"])
     try:
         return monitor_for(**own), []
     except ValidationError as error:
         first = error.errors()[0]
         field = f"--{first['loc'][0]}: " if first["loc"] else ""
-        raise click.UsageError(f"{field}{first['msg'].removeprefix('Value error, ')}.") from None
+        raise click.UsageError(f"{field}{first['msg']}.") from None
     except (ValueError, ZeroDivisionError) as error:
         raise click.UsageError(f"--granularity: {error}.") from None
 
 
-def _budget(found: Recommendation, datasets: list[DatasetSpec], limit: str | None) -> Runs | None:
+def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> Runs | None:
     """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
     from stream_svt.planning.budget import Runs, purchase
     from stream_svt.privacy.loss import Kind, to_units
 
-    monitor = found.best.monitor
-    if limit is not None:
-        try:
-            return Runs.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
-        except (ValueError, ZeroDivisionError):
-            raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None
-    if not datasets:
-        return None
-    bought = purchase(monitor, datasets[0])
-    return Runs(bought.runs, bought.last_run_alerts)
-
-
-def _median(margins: float | NDArray[Any]) -> float:
-    return float(margins) if isinstance(margins, int | float) else float(margins[len(margins) // 2])
-
-
-def _report(found: Recommendation, budget: Runs | None, factor: float) -> list[str]:
-    """Return the plan as lines."""
-    from stream_svt.planning import advice
-
-    load = found.workload
-    kind = "items of a set" if load.finite else "queries"
-    return [
-        (
-            f"Plan for {load.queries:,} {kind}, {100 * load.positives:.3g} % of them positive. No data was looked "
-            "at, and nothing was spent."
-        ),
-        "",
-        *advice.table(found),
-        "",
-        f"First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or",
-        (
-            "otherwise distributed. F: alerts a run may waste if every query lay on the threshold. "
-            f"{found.tried} settings tried."
-        ),
-        "",
-        "Recommended; paste into the monitor:",
-        *(f"    {line}" for line in advice.settings(found.best)),
-        "",
-        "Expect",
-        *_bullets(advice.expectations(found, budget)),
-        "",
-        "Mind",
-        *_bullets(advice.warnings(found)),
-    ]
-
-
-def _bullets(sentences: list[str]) -> list[str]:
-    return [
-        line
-        for sentence in sentences
-        for line in click.wrap_text(
-            sentence, width=100, initial_indent="  - ", subsequent_indent="    "
-        ).splitlines()
-    ]
+    if limit is None:
+        bought = purchase(monitor, datasets[0]) if datasets else None
+        return None if bought is None else Runs(bought.runs, bought.last_run_alerts)
+    try:
+        return Runs.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
+    except (ValueError, ZeroDivisionError):
+        raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None

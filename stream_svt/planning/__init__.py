@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream_svt.planning.budget import Purchase, purchase
-from stream_svt.planning.model import Forecast, Retries, Span, forecast
+from stream_svt.planning.model import Forecast, Span, forecast
 from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
 from stream_svt.planning.wording import explain
 from stream_svt.planning.workload import Belief, Drift, Workload, from_percentiles
@@ -15,7 +15,6 @@ __all__ = [
     "Forecast",
     "Purchase",
     "Recommendation",
-    "Retries",
     "Span",
     "Workload",
     "explain",

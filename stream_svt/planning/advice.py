@@ -39,51 +39,83 @@ def settings(candidate: Candidate) -> list[str]:
 def expectations(recommendation: Recommendation, budget: Runs | None) -> list[str]:
     """Return what the recommended settings would do, as sentences."""
     best, workload = recommendation.best, recommendation.workload
-    plan = best.forecast
-    positives = workload.queries * workload.positives
+    plan, positives, chance = best.forecast, workload.queries * workload.positives, best.forecast.recall_span
     recall, precision = best.range("recall"), best.range("precision")
-    sentences = [
-        (
-            f"Of {_number(positives)} positives a run reports {_number(plan.true_alerts)} "
-            f"({_number(recall.low * positives)} to {_number(recall.high * positives)}, if margins are otherwise than "
-            f"believed); of its {_number(plan.alerts)} alerts {_number(plan.false_alerts)} are false (precision "
-            f"{precision.low:.2f} to {precision.high:.2f})."
-        ),
-    ]
-    if plan.recall_span.high - plan.recall_span.low > 0.02:
-        sentences.append(
-            f"Chance alone, through the threshold noise: one run in ten finds fewer than "
-            f"{plan.recall_span.low:.0%} of the positives, one in ten more than {plan.recall_span.high:.0%}."
+    monitor = best.monitor
+    sure, even = (_number(float(reported_margin(monitor, level))) for level in (SURE, 0.5))
+    when = "by the last pass alone" if isinstance(monitor.append, Sweep) else "at once, by its first test"
+    return [
+        " ".join(text.split())
+        for text in (
+            f"""Of {_number(positives)} positives a run reports {_number(plan.true_alerts)}
+            ({_number(recall.low * positives)} to {_number(recall.high * positives)}, if margins are otherwise than
+            believed); of its {_number(plan.alerts)} alerts {_number(plan.false_alerts)} are false (precision
+            {precision.low:.2f} to {precision.high:.2f}).""",
+            f"""Chance alone, through the threshold noise: one run in ten finds fewer than {chance.low:.0%} of the
+            positives, one in ten more than {chance.high:.0%}."""
+            if chance.high - chance.low > 0.02
+            else "",
+            f"""A value {sure} above the threshold is reported {when} 19 times in 20, one {even} above it every
+            other time.""",
+            _lasts(recommendation, budget),
         )
-    sentences.append(_detectable(best))
-    sentences.append(_lasts(recommendation, budget))
-    return sentences
+        if text
+    ]
 
 
 def warnings(recommendation: Recommendation) -> list[str]:
     """Return what an operator has to know before the settings are used, as sentences."""
+    return [" ".join(text.split()) for text, due in _warnings(recommendation).items() if due]
+
+
+def _warnings(recommendation: Recommendation) -> dict[str, bool]:
+    """Return every warning, and whether it is due."""
     best, workload = recommendation.best, recommendation.workload
-    sentences = [
-        (
-            "Margins must be prior knowledge, or bought with budget: planned on the monitored data themselves, these "
-            "settings would tell about them, and nothing here would have charged for it."
-        ),
-        (
-            "Look at the ranges: the model is exact about the noise, what is not known is how many values lie near "
-            "the threshold."
-        ),
-        "Sensitivity"
-        + (" and monotonicity" if best.monitor.monotonic else "")
-        + f" must hold for everything one privacy unit changes in a whole run{_of_series(workload)}.",
-    ]
-    if workload.finite:
-        sentences += _about_sets(recommendation)
-    else:
-        sentences += _about_streams(recommendation)
-    if not best.monitor.threshold_noise.is_one_sided:
-        family = best.monitor.threshold_noise
-        sentences.append(f"With {family} threshold noise no bound is certified for reported alerts.")
-    return sentences
+    monitor, rule, cutoff = best.monitor, best.monitor.correction, best.monitor.cutoff
+    positives, queries = _number(workload.queries * workload.positives), f"{workload.queries:,} queries"
+    drift = 0.0 if workload.drift is None else workload.drift.queries
+    stream, waits, lifetime = not workload.finite, best.lifetime is not None, best.lifetime or 0
+    tolerated, bounded = float(best.tolerated or 0), monitor.threshold_noise.is_one_sided
+    claim = "Sensitivity and monotonicity" if monitor.monotonic else "Sensitivity"
+    series = ", in all tests of a drifting series together" if drift else ""
+    falls = isinstance(rule, Annealed) and rule.end < 3
+    raised = float(monitor.granularity / monitor.mechanism().branches[-1].rate) * math.log(monitor.attempts)
+    return {
+        """Margins must be prior knowledge, or bought with budget: planned on the monitored data
+        themselves, these settings would tell about them, and nothing here would have charged for it.""": True,
+        """Look at the ranges: the model is exact about the noise, what is not known is how many
+        values lie near the threshold.""": True,
+        f"{claim} must hold for everything one privacy unit changes in a whole run{series}.": True,
+        """If all items of a set are known at one time and one answer is all you need, a noisy
+        top-k is more accurate still: it needs no threshold.""": workload.finite,
+        f"""A falling bar fills the cutoff: with {positives} positives expected and a cutoff of
+        {cutoff}, the rest is filled with the best negatives. Lower the cutoff, or end the fall at 3
+        to 6.""": workload.finite and falls and workload.queries * workload.positives < cutoff,
+        f"""At most {_number(tolerated)} of a run's alerts go to waste on values at or below the
+        threshold, on average and even if every query lay on it, provided a run meets no more than
+        {queries}.""": stream and tolerated > 0 and bounded,
+        f"""About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the
+        noisy threshold; Laplace noise may put that below the threshold, and then more do. With
+        exponential threshold noise the figure is a bound.""": stream and tolerated > 0 and not bounded,
+        f"""That pays only if few negatives come near the threshold, as you expect; with less
+        evidence set false_alerts to {_number(cutoff / 10)}, a tenth of the cutoff.""": stream
+        and tolerated > cutoff / 10,
+        f"""The run is likely to end within its {queries}; what comes later is missed until a new
+        run begins, which costs its epsilon again.""": stream and best.forecast.ends > 0.5,
+        """Counted are the first query of each series and its retries. Without a queue, every
+        further query of a series is a test of its own: plan that with all of them in --queries and
+        without --drift.""": drift > 0,
+        """Without drift, retries never help at the same number of false alerts: every one is paid
+        for with a higher bar.""": stream and not waits and not drift,
+        f"Every retry is paid for in the bar: {monitor.attempts} tests raise it by {_number(raised)}.": waits,
+        """What waits is chosen by arrival alone: bottoms tell nothing, so the queue cannot favour
+        near misses, and a full one gives up its oldest series.""": waits,
+        f"A series waits {lifetime:,} queries and rises over {_number(drift)}: later rises are missed.": waits
+        and lifetime < drift,
+        """The lifetime counts records of the topic's partition: multiply it where other datasets
+        share the partition.""": waits,
+        f"With {monitor.threshold_noise} threshold noise no bound is certified for reported alerts.": not bounded,
+    }
 
 
 def as_json(recommendation: Recommendation, budget: Runs | None) -> dict[str, Any]:
@@ -146,127 +178,31 @@ def _in_range(span: Span, shown: Callable[[float], str]) -> str:
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
-def _detectable(best: Candidate) -> str:
-    monitor = best.monitor
-    sure, even = reported_margin(monitor, SURE), reported_margin(monitor, 0.5)
-    when = "by the last pass alone" if isinstance(monitor.append, Sweep) else "at once, by its first test"
-    return (
-        f"A value {_number(float(sure))} above the threshold is reported {when} 19 times in 20, one "
-        f"{_number(float(even))} above it every other time."
-    )
-
-
 def _lasts(recommendation: Recommendation, budget: Runs | None) -> str:
     best, workload = recommendation.best, recommendation.workload
-    plan = best.forecast
+    life, lives, cutoff = best.forecast.life.middle, best.range("life.middle"), best.monitor.cutoff
     if workload.finite:
-        life = f"A run of {best.monitor.cutoff} alerts lasts for about {_number(plan.life.middle)} such sets"
         total = "" if budget is None else f"; the limit pays for {_runs(budget)}"
-        return f"{life}{total}."
-    lives = best.range("life.middle")
-    if _endless(plan.life.middle, workload):
+        return f"A run of {cutoff} alerts lasts for about {_number(life)} such sets{total}."
+    if _endless(life, workload):
         text = "A run hardly ever uses its alerts on such a stream"
     else:
         text = (
-            f"A run uses its {best.monitor.cutoff} alerts within about {_life(plan.life.middle, workload)} queries"
-            f"{_time(plan.life.middle, workload)}; between {_life(lives.low, workload)} and "
-            f"{_life(lives.high, workload)}, if margins are otherwise"
+            f"A run uses its {cutoff} alerts within about {_life(life, workload)} queries{_time(life, workload)}; "
+            f"between {_life(lives.low, workload)} and {_life(lives.high, workload)}, if margins are otherwise"
         )
-    text += f". Within {workload.queries:,} queries it ends with probability {plan.ends:.2f}"
-    if budget is None:
-        return text + "."
-    whole = budget.runs * plan.life.middle
-    text += f". The limit pays for {_runs(budget)}"
-    if budget.runs and not _endless(plan.life.middle, workload):
-        text += f", about {_life(whole, workload)} queries{_time(whole, workload)}"
-    return text + "."
+    text += f". Within {workload.queries:,} queries it ends with probability {best.forecast.ends:.2f}"
+    if budget is not None:
+        text += f". The limit pays for {_runs(budget)}"
+        if budget.runs and not _endless(life, workload):
+            whole = budget.runs * life
+            text += f", about {_life(whole, workload)} queries{_time(whole, workload)}"
+    return f"{text}."
 
 
 def _runs(budget: Runs) -> str:
     runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
     return f"{runs} and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else runs
-
-
-def _of_series(workload: Workload) -> str:
-    return ", in all tests of a drifting series together" if workload.drift is not None else ""
-
-
-def _about_sets(recommendation: Recommendation) -> list[str]:
-    best, workload = recommendation.best, recommendation.workload
-    positives = workload.queries * workload.positives
-    rule = best.monitor.correction
-    sentences = [
-        (
-            "If all items of a set are known at one time and one answer is all you need, a noisy top-k is more "
-            "accurate still: it needs no threshold."
-        )
-    ]
-    if isinstance(rule, Annealed) and positives < best.monitor.cutoff and rule.end < 3:
-        sentences.append(
-            f"A falling bar fills the cutoff: with {_number(positives)} positives expected and a cutoff of "
-            f"{best.monitor.cutoff}, the rest is filled with the best negatives. Lower the cutoff, or end the fall at "
-            "3 to 6."
-        )
-    return sentences
-
-
-def _about_streams(recommendation: Recommendation) -> list[str]:
-    best, workload = recommendation.best, recommendation.workload
-    sentences = []
-    if best.tolerated is not None:
-        tolerated = float(best.tolerated)
-        if best.monitor.threshold_noise.is_one_sided:
-            sentences.append(
-                f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
-                "average and even if every query lay on it, provided a run meets no more than "
-                f"{workload.queries:,} queries."
-            )
-        else:
-            sentences.append(
-                f"About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the noisy "
-                "threshold; Laplace noise may put that below the threshold, and then more do. With exponential "
-                "threshold noise the figure is a bound."
-            )
-        if tolerated > best.monitor.cutoff / 10:
-            sentences.append(
-                "That pays only if few negatives come near the threshold, as you expect; with less evidence set "
-                f"false_alerts to {_number(best.monitor.cutoff / 10)}, a tenth of the cutoff."
-            )
-    if best.forecast.ends > 0.5:
-        sentences.append(
-            f"The run is likely to end within its {workload.queries:,} queries; what comes later is missed until a new "
-            "run begins, which costs its epsilon again."
-        )
-    if workload.drift is not None:
-        sentences.append(
-            "Counted are the first query of each series and its retries. Without a queue, every further query of a "
-            "series is a test of its own: plan that with all of them in --queries and without --drift."
-        )
-    if best.lifetime is None:
-        if workload.drift is None:
-            sentences.append(
-                "Without drift, retries never help at the same number of false alerts: every one is paid for with "
-                "a higher bar."
-            )
-        return sentences
-    scale = float(best.monitor.granularity / best.monitor.mechanism().branches[-1].rate)
-    raised = scale * math.log(best.monitor.attempts)
-    sentences.append(
-        f"Every retry is paid for in the bar: {best.monitor.attempts} tests raise it by {_number(raised)}."
-    )
-    sentences.append(
-        "What waits is chosen by arrival alone: bottoms tell nothing, so the queue cannot favour near misses, and a "
-        "full one gives up its oldest series."
-    )
-    if workload.drift is not None and best.lifetime < workload.drift.queries:
-        sentences.append(
-            f"A series waits {best.lifetime:,} queries and rises over {_number(workload.drift.queries)}: later "
-            "rises are missed."
-        )
-    sentences.append(
-        "The lifetime counts records of the topic's partition: multiply it where other datasets share the partition."
-    )
-    return sentences
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:

@@ -22,8 +22,6 @@ from stream_svt.settings.changes import (
 from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
 from stream_svt.settings.monitors import MonitorSpec
 
-_NOTHING: Mapping[str, int] = {}
-
 _RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
 
 NAMES_SHOWN = 3
@@ -97,16 +95,18 @@ def difference(
         retired: Names of datasets that an earlier version retired.
         now_ms: The time, in UTC milliseconds.
     """
-    known = {} if old is None else {monitor.name: monitor for monitor in old.monitors}
-    monitors = [*_monitors(known, new)]
-    topics = [*_topics(known.values(), new)]
-    datasets, refused = _datasets(old, new, raised, frozenset(retired))
-    generators = [*_generators(old, new)]
-    refused += _generators_refused(old, new, now_ms)
-    changes = (*monitors, *topics, *datasets, *generators)
+    before = old or ApplicationSpec(new.application, (), ())
+    known = {monitor.name: monitor for monitor in before.monitors}
+    datasets, generators = [*_datasets(before, new)], [*_generators(before, new)]
+    changes = (*_monitors(known, new), *_topics(before, new), *datasets, *generators)
+    refused = (
+        *_monitors_refused(known, new),
+        *_datasets_refused(before, new, raised, frozenset(retired)),
+        *_generators_refused(before, new, now_ms),
+    )
     gone = next((one.subject for one in (*datasets, *generators) if one.sign is Sign.RETIRED), "")
     memory = _memory(None if old is None else old.at(now_ms), new.at(now_ms), partitions)
-    return Difference(changes, (*_refused(known, new), *refused), memory, gone)
+    return Difference(changes, refused, memory, gone)
 
 
 def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
@@ -139,8 +139,8 @@ def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _topics(old: Iterable[MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
-    before, after = _declared(old), _declared(new.monitors)
+def _topics(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
+    before, after = _declared(old.monitors), _declared(new.monitors)
     for topic in sorted(after.keys() - before.keys()):
         yield Change(Sign.ADDED, f"query topic {topic}", (f"{_in_words(after[topic])}, for ever at least",))
     for topic in sorted(after.keys() & before.keys()):
@@ -158,8 +158,7 @@ def _topics(old: Iterable[MonitorSpec], new: ApplicationSpec) -> Iterator[Change
 def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
     found: dict[str, Declared] = {}
     for monitor in monitors:
-        known = found.get(monitor.topic)
-        found[monitor.topic] = Declared.by(monitor) if known is None else known.and_by(monitor)
+        found[monitor.topic] = found.get(monitor.topic, Declared.by(monitor)).and_by(monitor)
     return found
 
 
@@ -173,42 +172,42 @@ def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[st
     return [one.name for one in new.datasets if known.get(one.name, one.limit) != one.limit]
 
 
-def _datasets(
-    old: ApplicationSpec | None, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
-) -> tuple[list[Change], list[Problem]]:
-    known = {} if old is None else {dataset.name: dataset for dataset in old.datasets}
-    added = [dataset for dataset in new.datasets if dataset.name not in known]
-    wanted = {dataset.name for dataset in new.datasets}
-    retired = [dataset for dataset in known.values() if dataset.name not in wanted]
-    refused = []
-    if again := [dataset for dataset in new.datasets if dataset.name in used_up]:
-        message = f"{_named(again)} retired by an earlier version: a name is never used again"
-        refused.append(Problem(0, "datasets", message))
-    for dataset in new.datasets:
-        before = known.get(dataset.name)
-        if before is None or before.declaration == dataset.declaration:
-            continue
-        if not _only_the_limit(before, dataset):
-            message = "measure, unit and period of a dataset never change: declare another one"
-            refused.append(Problem(0, f"datasets.{dataset.name}", message))
-        elif raised.get(dataset.name) != dataset.limit:
-            limit = as_text(dataset.limit, dataset.kind)
-            message = (
-                "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
-                f"{dataset.name} --limit {limit}', and then by the file"
-            )
-            refused.append(Problem(0, f"datasets.{dataset.name}.limit", message))
-    alike: dict[str, list[DatasetSpec]] = {}
-    for one in added:
-        alike.setdefault(_each(one), []).append(one)
-    changes = [Change(Sign.ADDED, f"{_named(some)}: {each}") for each, some in alike.items()]
-    if retired:
+def _datasets(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
+    known, wanted = ({dataset.name: dataset for dataset in spec.datasets} for spec in (old, new))
+    alike: dict[str, list[str]] = {}
+    for name in wanted:
+        if name not in known:
+            alike.setdefault(_each(wanted[name]), []).append(name)
+    for each, names in alike.items():
+        yield Change(Sign.ADDED, f"{_listed('dataset', names)}: {each}")
+    if retired := [name for name in known if name not in wanted]:
         effects = (
             "for ever: no version can declare such a name again",
             "open runs end at full price, the final balance is published, what waits is dropped",
         )
-        changes.append(Change(Sign.RETIRED, _named(retired), effects))
-    return changes, refused
+        yield Change(Sign.RETIRED, _listed("dataset", retired), effects)
+
+
+def _datasets_refused(
+    old: ApplicationSpec, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
+) -> Iterator[Problem]:
+    if again := [dataset.name for dataset in new.datasets if dataset.name in used_up]:
+        message = f"{_listed('dataset', again)} retired by an earlier version: a name is never used again"
+        yield Problem(0, "datasets", message)
+    known = {dataset.name: dataset for dataset in old.datasets}
+    for one in new.datasets:
+        before = known.get(one.name, one)
+        if before.declaration == one.declaration:
+            continue
+        if replace(before, limit=one.limit).declaration != one.declaration:
+            message = "measure, unit and period of a dataset never change: declare another one"
+            yield Problem(0, f"datasets.{one.name}", message)
+        elif raised.get(one.name) != one.limit:
+            message = (
+                "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
+                f"{one.name} --limit {as_text(one.limit, one.kind)}', and then by the file"
+            )
+            yield Problem(0, f"datasets.{one.name}.limit", message)
 
 
 _RETIRED_OPEN = (
@@ -216,7 +215,7 @@ _RETIRED_OPEN = (
 )
 
 
-def _generators(old: ApplicationSpec | None, new: ApplicationSpec) -> Iterator[Change]:
+def _generators(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
     before, after = _by_name(old), _by_name(new)
     for one in new.generators:
         period = "week" if one.length_ms > DAY_MS else "day"
@@ -228,26 +227,23 @@ def _generators(old: ApplicationSpec | None, new: ApplicationSpec) -> Iterator[C
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
             effects.append(f"adds {added}: {count} a {period}")
-        if any(other.lateness_ms != one.lateness_ms for other in known):
-            effects.append("another lateness: a period that was over before stays so")
-        if any(other.from_ms != one.from_ms for other in known):
-            effects.append("another first day: a period that was over before stays so")
+        for field, what in (("lateness_ms", "lateness"), ("from_ms", "first day")):
+            if any(getattr(other, field) != getattr(one, field) for other in known):
+                effects.append(f"another {what}: a period that was over before stays so")
         if effects:
             yield Change(Sign.CHANGED, f"generator {one.pattern}", tuple(effects))
-    for one in () if old is None else old.generators:
-        removed = [name for name in one.names if (one.pattern, name) not in after]
-        if removed:
+    for one in old.generators:
+        if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
             yield Change(Sign.RETIRED, f"generator {one.pattern}{names}", (_RETIRED_OPEN,))
 
 
-def _by_name(spec: ApplicationSpec | None) -> dict[tuple[str, str], Generator]:
+def _by_name(spec: ApplicationSpec) -> dict[tuple[str, str], Generator]:
     """Return generators by pattern and name: several may share a pattern."""
-    found = () if spec is None else spec.generators
-    return {(one.pattern, name): one for one in found for name in one.names}
+    return {(one.pattern, name): one for one in spec.generators for name in one.names}
 
 
-def _generators_refused(old: ApplicationSpec | None, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
+def _generators_refused(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
     before = _by_name(old)
     for one in new.generators:
         known = (before.get((one.pattern, name), one) for name in one.names)
@@ -262,16 +258,8 @@ def _generators_refused(old: ApplicationSpec | None, new: ApplicationSpec, now_m
             yield Problem(0, f"datasets.{one.pattern}", message)
 
 
-def _only_the_limit(before: DatasetSpec, after: DatasetSpec) -> bool:
-    return replace(before, limit=after.limit).declaration == after.declaration
-
-
 def _each(one: DatasetSpec | Generator) -> str:
     return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
-
-
-def _named(datasets: list[DatasetSpec]) -> str:
-    return _listed("dataset", [dataset.name for dataset in datasets])
 
 
 def _listed(what: str, names: list[str]) -> str:
@@ -283,7 +271,7 @@ def _listed(what: str, names: list[str]) -> str:
     return f"{len(names)} {what}s ({shown}{more})"
 
 
-def _refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Problem]:
+def _monitors_refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Problem]:
     for monitor in new.monitors:
         if monitor.name in known:
             yield from changes_refused(known[monitor.name], monitor)
@@ -294,10 +282,8 @@ def _refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Pr
 
 
 def _memory(old: ApplicationSpec | None, new: ApplicationSpec, partitions: int) -> str:
-    wanted = needed(new, partitions).all_shards // MIB
-    if old is None:
-        return f"A worker takes up to about {wanted} MiB with all shards."
-    before = needed(old, partitions).all_shards // MIB
-    if wanted == before:
-        return ""
-    return f"A worker takes up to about {wanted} MiB with all shards, before {before} MiB."
+    before, wanted = (
+        None if spec is None else needed(spec, partitions).all_shards // MIB for spec in (old, new)
+    )
+    change = "" if before is None else f", before {before} MiB"
+    return "" if wanted == before else f"A worker takes up to about {wanted} MiB with all shards{change}."

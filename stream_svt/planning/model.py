@@ -31,26 +31,6 @@ _SLICES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """The retry queue of a stream; see `stream_svt.monitor.retry`.
-
-    Attributes:
-        attempts: Tests of a series in all.
-        every: Queries between two rounds of retries.
-        lifetime: Queries a series waits at most: the lesser of the queue's lifetime and its capacity.
-    """
-
-    attempts: int
-    every: int
-    lifetime: int
-
-    def __post_init__(self) -> None:
-        """Refuse settings without a meaning."""
-        if min(self.attempts, self.every, self.lifetime) < 1:
-            raise MisuseError("retries need attempts, every and lifetime of at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Quantiles over the runs: what one in ten stays below, half, and nine in ten."""
 
@@ -111,9 +91,7 @@ class Course:
     waited: Floats
 
 
-def forecast(
-    plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None = None
-) -> Forecast:
+def forecast(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None = None) -> Forecast:
     """Return what one run is expected to do.
 
     Args:
@@ -157,7 +135,7 @@ def forecast(
     )
 
 
-def course(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None = None) -> Course:
+def course(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None = None) -> Course:
     """Return what one run is expected to have done by each point of time; arguments are those of `forecast`."""
     return _course(_setting(plan, workload, retries))
 
@@ -168,7 +146,7 @@ class _Setting:
 
     mechanism: SparseVector
     workload: Workload
-    retries: Retries | None
+    retries: Retry | None
     tops: int | None = None
 
     @property
@@ -176,8 +154,20 @@ class _Setting:
         """Units for alerts."""
         return self.mechanism.epsilon - self.mechanism.threshold_charge
 
+    @property
+    def lifetime(self) -> int:
+        """Queries that a series waits at most: the lesser of the queue's lifetime and its capacity."""
+        if self.retries is None:
+            return 0
+        found, capacity = self.retries.lifetime, self.retries.capacity
+        if found.ms is None:
+            return min(found.offsets or 1, capacity)
+        if self.workload.rate is None:
+            raise MisuseError("series are kept for a time: planning that needs the rate of the queries")
+        return min(max(1, round(self.workload.rate * found.ms / 1000)), capacity)
 
-def _setting(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None) -> _Setting:
+
+def _setting(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None) -> _Setting:
     if isinstance(plan, SparseVector):
         if workload.finite and retries is not None:
             raise MisuseError("a finite set is swept when it closes; a retry queue belongs to a stream")
@@ -189,24 +179,9 @@ def _setting(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retr
         raise MisuseError(
             "a finite set is planned for a monitor with append: sweep, a stream for one without"
         )
-    on_grid = _on_grid(workload, plan)
+    queue = plan.append if isinstance(plan.append, Retry) else None
     tops = None if sweep is None else sweep.tops_per_set
-    return _Setting(plan.mechanism(), on_grid, _retries(plan, workload), tops)
-
-
-def _retries(monitor: MonitorSpec, workload: Workload) -> Retries | None:
-    """Return the retry queue of a monitor; a lifetime in time becomes one in queries."""
-    rules = monitor.append
-    if not isinstance(rules, Retry):
-        return None
-    lifetime = rules.lifetime.offsets
-    if rules.lifetime.ms is not None:
-        if workload.rate is None:
-            raise MisuseError(
-                f"monitor {monitor.name!r} keeps a series for a time: planning it needs the rate of its queries"
-            )
-        lifetime = max(1, round(workload.rate * rules.lifetime.ms / 1000))
-    return Retries(attempts=rules.attempts, every=rules.every, lifetime=min(lifetime or 1, rules.capacity))
+    return _Setting(plan.mechanism(), _on_grid(workload, plan), queue, tops)
 
 
 def _on_grid(workload: Workload, monitor: MonitorSpec) -> Workload:
@@ -221,7 +196,7 @@ def _on_grid(workload: Workload, monitor: MonitorSpec) -> Workload:
 def _course(setting: _Setting) -> Course:
     mechanism, workload, retries = setting.mechanism, setting.workload, setting.retries
     noise = threshold_quantiles(mechanism.threshold_law)
-    ages, due = _attempts(mechanism, workload, retries)
+    ages, due = _attempts(setting)
     above, below = np.floor(thinned(workload.above)), np.floor(-thinned(workload.below))
     true_hits = _hits(mechanism, noise, _drifting(above, workload.drift, ages), due)
     false_hits = _hits(mechanism, noise, np.broadcast_to(below, (*ages.shape, len(below))), due)
@@ -280,27 +255,26 @@ def threshold_quantiles(law: Law) -> Floats:
     return quantiles(law.noise, law.rate, 1 - middles(THRESHOLDS)).astype(np.float64)
 
 
-def _attempts(
-    mechanism: SparseVector, workload: Workload, retries: Retries | None
-) -> tuple[Floats, NDArray[np.bool_]]:
+def _attempts(setting: _Setting) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
 
     An age counts queries since the first one of the series, or passes. A phase is how far off the next round of
     retries was at the first query.
     """
-    if workload.finite:
-        passes = max(len(branch.corrections) for branch in mechanism.branches)
+    retries = setting.retries
+    if setting.workload.finite:
+        passes = max(len(branch.corrections) for branch in setting.mechanism.branches)
         ages = np.arange(passes, dtype=np.float64)[None]
         return ages, np.ones(ages.shape, dtype=np.bool_)
-    if retries is None or retries.attempts == 1:
+    if retries is None:
         return np.zeros((1, 1)), np.ones((1, 1), dtype=np.bool_)
     phase = (np.arange(_PHASES) + 0.5) / _PHASES
     rounds = np.arange(retries.attempts - 1) + phase[:, None]
     ages = np.concatenate([np.zeros((_PHASES, 1)), retries.every * rounds], axis=1)
-    return ages, ages <= retries.lifetime
+    return ages, ages <= setting.lifetime
 
 
-def _reach(time: Floats, ages: Floats, retries: Retries | None) -> Floats:
+def _reach(time: Floats, ages: Floats, retries: Retry | None) -> Floats:
     """Return how many queries have had each attempt by each time, shape (times, phases, attempts).
 
     The first comes with the query; the others in rounds, of which a run has had a whole number.

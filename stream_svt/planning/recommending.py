@@ -96,7 +96,7 @@ def monitor_for(
     sensitivity: Fraction | int | str = 1,
     monotonic: bool = False,
     granularity: Fraction | int | str = 1,
-    form: MechanismForm = MechanismForm.SVT,
+    form: str = MechanismForm.SVT,
 ) -> MonitorSpec:
     """Return a monitor with these figures, to be planned; its topic, threshold and bounds stand for any.
 
@@ -108,7 +108,7 @@ def monitor_for(
         {
             "name": "planned",
             "topic": "queries",
-            "mechanism": form.value,
+            "mechanism": form,
             "epsilon": str(epsilon),
             "cutoff": cutoff,
             "sensitivity": str(sensitivity),
@@ -139,34 +139,27 @@ def recommend(
         MisuseError: No settings pay for a threshold and one top.
     """
     tried = [*_candidates(monitor, workload)]
-    found = list[Candidate]()
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
-    for settings in tried:
-        changed = _changed(monitor, settings)
-        if changed is not None:
-            found.append(Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse)))
+    found = [
+        Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse))
+        for settings in tried
+        if (changed := _changed(monitor, settings)) is not None
+    ]
     if not found:
         raise MisuseError(
             "no settings pay for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser granularity"
         )
-    best = [_tried_on(candidate, workload, others) for candidate in _shortlist(found)]
-    best.sort(key=lambda candidate: candidate.score, reverse=True)
-    even = [candidate for candidate in best if candidate.score >= best[0].score - EVEN]
-    first = min(even, key=_simplicity)
-    best.remove(first)
-    own = None
-    if present and workload.finite == isinstance(monitor.append, Sweep):
-        now = Candidate(monitor=monitor, settings={}, forecast=forecast(monitor, coarse))
-        own = _tried_on(now, workload, others)
-    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
-
-
-def _shortlist(found: list[Candidate]) -> list[Candidate]:
-    """Return the best candidate of each correction, with and without a retry queue: choices worth a look."""
+    # The best of each correction, with and without a retry queue: choices worth a look.
     kinds = dict[tuple[str, bool], Candidate]()
-    for candidate in sorted(found, key=lambda candidate: -candidate.score):
+    for candidate in sorted(found, key=attrgetter("score"), reverse=True):
         kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
-    return list(kinds.values())[:_SHORTLIST]
+    best = [_tried_on(one.monitor, one.settings, workload, others) for one in [*kinds.values()][:_SHORTLIST]]
+    best.sort(key=attrgetter("score"), reverse=True)
+    first = min((one for one in best if one.score >= best[0].score - EVEN), key=_simplicity)
+    best.remove(first)
+    shown = present and workload.finite == isinstance(monitor.append, Sweep)
+    own = _tried_on(monitor, {}, workload, others) if shown else None
+    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
 
 
 def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
@@ -180,18 +173,19 @@ def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _tried_on(candidate: Candidate, workload: Workload, others: Sequence[Workload]) -> Candidate:
+def _tried_on(
+    monitor: MonitorSpec, settings: dict[str, Any], workload: Workload, others: Sequence[Workload]
+) -> Candidate:
     """Return a candidate with its forecasts at full resolution, on other workloads too."""
-    return replace(
-        candidate,
-        forecast=forecast(candidate.monitor, workload),
-        others=tuple(forecast(candidate.monitor, other) for other in others),
-    )
+    plans = tuple(forecast(monitor, other) for other in others)
+    return Candidate(monitor=monitor, settings=settings, forecast=forecast(monitor, workload), others=plans)
 
 
 def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
     """Yield settings as they stand in a file."""
-    for split in _splits(monitor):
+    width = 1 if monitor.monotonic else 2
+    splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
+    for split in [{}] if monitor.form is MechanismForm.ADAPTIVE else splits:  # adaptive has a closed form
         if workload.finite:
             sweep = {
                 "tops_per_set": monitor.cutoff,
@@ -228,16 +222,6 @@ def _queues(workload: Workload) -> Iterator[tuple[int, int]]:
             lifetime = round(times * workload.drift.queries)
             if attempts <= min(lifetime, MAX_ATTEMPTS):
                 yield attempts, lifetime
-
-
-def _splits(monitor: MonitorSpec) -> Iterator[dict[str, Any]]:
-    """Yield splits: query epsilon / threshold epsilon around the cutoff; for adaptive the closed form alone."""
-    if monitor.form is MechanismForm.ADAPTIVE:
-        yield {}
-        return
-    width = 1 if monitor.monotonic else 2
-    for share in _SPLITS:
-        yield {"split": _plain(share * monitor.cutoff * width)}
 
 
 def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:

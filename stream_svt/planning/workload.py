@@ -128,11 +128,8 @@ class Belief:
             rate=rate,
         )
 
-    def spread(
-        self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
-    ) -> tuple[Workload, ...]:
+    def spread(self, central: Workload) -> tuple[Workload, ...]:
         """Return what the workload may be as well: pessimistic, optimistic, and mixed."""
-        central = self.central(queries, finite=finite, drift=drift, rate=rate)
         known = isinstance(self.above, np.ndarray) and isinstance(self.below, np.ndarray)
         margins = [
             self._margins(scale, shape)

@@ -23,11 +23,16 @@ from stream_svt.mechanisms import (
 )
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.noise import tails
-from stream_svt.planning import Drift, Retries, Workload, forecast
+from stream_svt.planning import Drift, Workload, forecast
 from stream_svt.planning.model import THRESHOLDS, course, report_chances, threshold_quantiles
 from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.options import Lifetime, Retry
 
 EPSILON = 10**9
+
+
+def queue(attempts, every, lifetime):
+    return Retry(attempts=attempts, every=every, lifetime=Lifetime(offsets=lifetime), capacity=lifetime)
 
 
 def stream_mechanism(*, cutoff=20, queries=10_000, tolerated=1, attempts=1, **options):
@@ -131,8 +136,8 @@ def test_drifting_series_are_found_only_by_retries_that_live_long_enough():
     load = workload(1500, 4000, drift=Drift(queries=1000, start=1000))
     once = forecast(stream_mechanism(tolerated=10), load)
     mechanism = stream_mechanism(tolerated=10, attempts=4)
-    short = forecast(mechanism, load, Retries(attempts=4, every=100, lifetime=300))
-    long = forecast(mechanism, load, Retries(attempts=4, every=600, lifetime=1800))
+    short = forecast(mechanism, load, queue(attempts=4, every=100, lifetime=300))
+    long = forecast(mechanism, load, queue(attempts=4, every=600, lifetime=1800))
     assert once.recall < 0.01
     assert short.recall < 0.01
     assert long.recall > 0.8
@@ -142,7 +147,7 @@ def test_drifting_series_are_found_only_by_retries_that_live_long_enough():
 def test_a_lifetime_ends_retries_that_attempts_would_allow():
     load = workload(1500, 4000, drift=Drift(queries=1000, start=1000))
     mechanism = stream_mechanism(tolerated=10, attempts=4)
-    ended = forecast(mechanism, load, Retries(attempts=4, every=600, lifetime=250))
+    ended = forecast(mechanism, load, queue(attempts=4, every=600, lifetime=250))
     assert ended.recall < 0.01
 
 
@@ -150,7 +155,7 @@ def test_queries_of_the_last_round_are_not_retried():
     # One round after 900 of 1000 queries, in which every positive that came before is found.
     load = workload(5000, 4000, queries=1000, drift=Drift(queries=1, start=1000))
     mechanism = stream_mechanism(queries=1000, tolerated=10, attempts=2)
-    assert forecast(mechanism, load, Retries(attempts=2, every=900, lifetime=900)).recall == pytest.approx(
+    assert forecast(mechanism, load, queue(attempts=2, every=900, lifetime=900)).recall == pytest.approx(
         0.9, abs=0.01
     )
 
@@ -183,7 +188,7 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
     )
     drifting = replace(load, drift=Drift(queries=1000, start=100))
     assert forecast(retry, drifting) == forecast(
-        retry.mechanism(), drifting, Retries(attempts=4, every=600, lifetime=1000)
+        retry.mechanism(), drifting, queue(attempts=4, every=600, lifetime=1000)
     )
     timed = monitor(
         f"{stream}, append: {{retry: {{attempts: 4, lifetime: 100s, capacity: 9000, every: 600}}}}"
@@ -217,15 +222,12 @@ def test_report_chances_rise_with_the_distance_and_with_attempts():
 def test_contradictions_are_refused():
     load = workload(100, 100)
     stream = monitor("expected_queries: 10, append: {retry: {lifetime: 1h}}")
-    queue = Retries(attempts=2, every=5, lifetime=10)
     mechanism = sparse_vector(epsilon=EPSILON, cutoff=2, monotonic=True, correction=Uncorrected())
     with pytest.raises(MisuseError, match="rate"):
         forecast(stream, load)
     with pytest.raises(MisuseError, match="leave the retries out"):
-        forecast(stream, load, queue)
+        forecast(stream, load, queue(2, 5, 10))
     with pytest.raises(MisuseError, match="append: sweep"):
         forecast(stream, replace(load, finite=True))
     with pytest.raises(MisuseError, match="swept when it closes"):
-        forecast(mechanism, replace(load, finite=True), queue)
-    with pytest.raises(MisuseError, match="at least 1"):
-        Retries(attempts=0, every=1, lifetime=1)
+        forecast(mechanism, replace(load, finite=True), queue(2, 5, 10))

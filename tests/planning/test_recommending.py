@@ -27,9 +27,8 @@ BELIEF = Belief(positives=0.001, above=1000, below=800)
 def recommended(*, monotonic=True, form=MechanismForm.SVT, belief=BELIEF, cutoff=20, present=False, **load):
     monitor = monitor_for(epsilon=1, cutoff=cutoff, monotonic=monotonic, form=form)
     queries = load.pop("queries", 20_000)
-    return recommend(
-        monitor, belief.central(queries, **load), belief.spread(queries, **load)[:3], present=present
-    )
+    central = belief.central(queries, **load)
+    return recommend(monitor, central, belief.spread(central)[:3], present=present)
 
 
 @cache

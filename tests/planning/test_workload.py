@@ -35,8 +35,12 @@ def test_a_weibull_law_keeps_its_median_whatever_its_shape(shape):
     assert np.median(weibull(30, shape)) == pytest.approx(30, rel=0.01)
 
 
+def around(belief):
+    return belief.spread(belief.central(100))
+
+
 def test_a_belief_in_medians_spreads_over_scales_and_shapes():
-    loads = Belief(positives=0.1, above=10, below=20, factor=3).spread(100)
+    loads = around(Belief(positives=0.1, above=10, below=20, factor=3))
     assert len(loads) == 8
     medians = sorted(float(np.median(load.above)) for load in loads)
     assert medians[0] == pytest.approx(10 / 3, rel=0.01)
@@ -48,13 +52,13 @@ def test_a_belief_in_medians_spreads_over_scales_and_shapes():
 
 def test_a_belief_in_quantiles_spreads_over_scales_alone():
     known = np.array([5.0, 10.0, 15.0])
-    loads = Belief(positives=0.1, above=known, below=known).spread(100)
+    loads = around(Belief(positives=0.1, above=known, below=known))
     assert [load.above.tolist() for load in loads] == [[2.5, 5, 7.5], [10, 20, 30]]
 
 
 def test_a_belief_without_doubt_in_quantiles_has_no_range():
     known = np.array([5.0, 10.0])
-    assert Belief(positives=0.1, above=known, below=known, factor=1).spread(100) == ()
+    assert around(Belief(positives=0.1, above=known, below=known, factor=1)) == ()
 
 
 def test_thinning_keeps_the_distribution():
