@@ -56,12 +56,12 @@ def graded(*holds: bool) -> Verdict:
 
 
 def listed(claims: Sequence[Claim], tables: Tables) -> str:
-    """Return the claims as a table in Markdown; a verdict the words were not written for is marked."""
-    lines = ["| claim | verdict | figures |", "|---|---|---|"]
+    """Return the claims as a list in Markdown; a verdict the words were not written for is marked."""
+    lines = []
     for claim in claims:
         verdict, figures = claim.judge(tables)
         mark = "" if verdict is claim.verdict else f" (was {claim.verdict})"
-        lines.append(f"| {claim.statement} | **{verdict}**{mark} | {figures} |")
+        lines.append(f"- **{verdict}**{mark}: {claim.statement} {figures}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from docs.generator.markdown import fence, listed, paragraphs
+from docs.generator.markdown import listed, paragraphs
 from stream_svt.cli import app
 
 _MANY: Final = 2
@@ -64,19 +64,7 @@ def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> st
     options = [option for option in _options(command) if (option[0], _without_extra(option[1])) not in shared]
     if options:
         parts.append(listed((option, "", words) for option, words in options))
-    return "\n\n".join([*parts, *(() if isinstance(command, click.Group) else _examples(command))])
-
-
-def _examples(command: click.Command) -> Iterator[str]:
-    """Yield what stands in the epilog, paragraph by paragraph; one line alone is left to the help."""
-    epilog = (command.epilog or "").replace("\b", "").strip()
-    for part in epilog.split("\n\n") if epilog.count("\n") > 1 else ():
-        heading, *lines = part.strip().splitlines() or [""]
-        # What a line says beside its command becomes a comment.
-        code = "\n".join(re.sub(r"(?<=\S) {3,}(?=\S)", "   # ", line.removeprefix("  ")) for line in lines)
-        if code:
-            yield from () if heading.startswith("Example") else (heading,)
-            yield fence("yaml" if code.startswith("#") else "sh", code)
+    return "\n\n".join(parts)
 
 
 def _exit_codes() -> str:

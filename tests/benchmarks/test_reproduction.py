@@ -32,7 +32,7 @@ def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, ca
     claims = sum(len(report.claims) for report in reproduction.REPORTS.values())
     assert int(printed["reproduction.claims"]) == claims
     page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
-    assert sum(page.count(f"| **{verdict}**") for verdict in Verdict) == claims
+    assert sum(page.count(f"- **{verdict}**") for verdict in Verdict) == claims
     tables = {file.stem for file in (tmp_path / "reproduction").glob("*.csv")}
     assert tables == set(reproduction.MEASUREMENTS)
     assert {file.name for file in FILES.iterdir()} == {

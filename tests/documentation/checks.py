@@ -136,8 +136,6 @@ def _problem_of_ours(words: list[str]) -> str | None:
 
 def problem_of_yaml(text: str) -> str | None:
     """Return what is wrong with a configuration, whole or some of its sections."""
-    if all(line.startswith("#") for line in text.splitlines()):
-        return None
     document = json.loads(json.dumps(read(text, "page").data, default=float))
     keys = set(document)
     if {"topic", "destinations"} <= keys:
