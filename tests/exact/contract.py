@@ -437,33 +437,18 @@ class BitsForm(Form):
                     found[told] = found.get(told, 0.0) + weight * law
         return found
 
-    def bottoms_by_answer(self, masses: Masses, change: int) -> Masses:
-        """Probability of a bottom over all threshold noise, for each answer of its range plus a change.
+    def tops_by_answer(self, masses: Masses, change: int, rho: int | None = None) -> Masses:
+        """Probability of a top for each answer of the masses' range plus a change.
 
-        There is no query noise.
+        Over all query noise for a threshold noise that is known, or over all threshold noise without query noise.
         """
         answers = np.arange(len(masses)) - len(masses) // 2
         endless = replace(self.mechanism, cutoff=len(answers) + 1)
         found = np.zeros(len(answers))
-        for rho, mass in zip(answers.tolist(), masses, strict=True):
-            run = endless.open(rho, (0, 0))
-            _, reports = endless.step(run, answers + change, 0, np.zeros_like(answers))
-            bottoms = np.ones(len(answers), dtype=bool)
-            bottoms[list(reports.rows)] = False
-            found[bottoms] += mass
-        return found
-
-    def tops_by_answer(self, masses: Masses, change: int, rho: int) -> Masses:
-        """Probability of a top over all query noise, for each answer of its range plus a change.
-
-        The threshold noise is known to be `rho`.
-        """
-        answers = np.arange(len(masses)) - len(masses) // 2
-        endless = replace(self.mechanism, cutoff=len(answers) + 1)
-        found = np.zeros(len(answers))
-        for nu, mass in zip(answers.tolist(), masses, strict=True):
-            run = endless.open(rho, (0, 0))
-            _, reports = endless.step(run, answers + change, 0, np.full(len(answers), nu))
+        for drawn, mass in zip(answers.tolist(), masses, strict=True):
+            threshold, query = (drawn, 0) if rho is None else (rho, drawn)
+            run = endless.open(threshold, (0, 0))
+            _, reports = endless.step(run, answers + change, 0, np.full(len(answers), query))
             found[list(reports.rows)] += mass
         return found
 
@@ -648,7 +633,7 @@ def check_each_release_uses_up_its_delta(form: Form) -> None:
     lift = reach if Neighbours.MIXED in form.neighbours else 0
 
     masses = _gaussian(float(mechanism.threshold_variance))
-    first, second = (form.bottoms_by_answer(masses, change) for change in (0, reach))
+    first, second = (1 - form.tops_by_answer(masses, change) for change in (0, reach))
     threshold = (first - math.exp(mechanism.threshold_epsilon) * second).max()
 
     masses = _gaussian(float(mechanism.query_variance))

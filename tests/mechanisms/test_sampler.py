@@ -15,9 +15,11 @@ from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.sampler import exact_gumbel
+from stream_svt.mechanisms.search import least
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+FURTHER = 0x9E3779B97F4A7C15
 RATES = [
     Fraction(1, 3),
     Fraction(1, 10),
@@ -53,19 +55,15 @@ def slow_geometric(words, rate):
         number = number << 64 | word
 
     def reaches(k):
+        if k <= 0:
+            return True
         low, high = exp_bounds(rate * k)
         if Fraction(number + 1, 2**bits) <= low:
             return True
         assert Fraction(number, 2**bits) > high, "these bits do not settle the draw"
         return False
 
-    low, high = 0, 1
-    while reaches(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if reaches(middle) else (low, middle)
-    return low
+    return least(lambda k: not reaches(k)) - 1
 
 
 def slow_gumbel(words, rate):
@@ -87,15 +85,7 @@ def slow_gumbel(words, rate):
         )
         return False
 
-    low, high = -1, 1
-    while reaches(high):
-        high *= 2
-    while not reaches(low):
-        low *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if reaches(middle) else (low, middle)
-    return low
+    return least(lambda k: not reaches(k)) - 1
 
 
 def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, value=0):
@@ -118,12 +108,12 @@ def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, val
     return result - slow_geometric(down, rate) if noise is Noise.LAPLACE else result
 
 
-def draw(noise, rate, count=1000, **identity):
+def draw(noise, rate, count=1000, *, sampler_of=KeyedSampler, **identity):
     """Draws of a sampler with the test's key, at offsets 0, 1, .."""
     identity = {"salt": SALT, "row": 0, "attempt": 0, "branch": 0} | identity
     identity.setdefault("offset", np.arange(count))
     identity.setdefault("value", np.zeros(len(identity["offset"]), dtype=np.int64))
-    return KeyedSampler(KEY).draw(noise, rate, **identity)
+    return sampler_of(KEY).draw(noise, rate, **identity)
 
 
 @pytest.mark.parametrize("rate", RATES, ids=str)
@@ -176,6 +166,17 @@ class ScriptedCipher:
         return b"".join(word.to_bytes(8, "little") for word in self.words * 2)[: len(data)]
 
 
+def scripted(noise, rate, words, refinement):
+    """Draws from these words, refined by the other one again and again."""
+
+    def sampler_of(key):
+        keyed = KeyedSampler(key)
+        keyed._noise_cipher, keyed._refinement_cipher = ScriptedCipher(*words), ScriptedCipher(refinement)
+        return keyed
+
+    return draw(noise, rate, len(words), sampler_of=sampler_of).tolist()
+
+
 def boundary_words(rate, k):
     """The 64-bit word whose interval holds e^(-rate k), with its next word, of the boundary itself."""
     low, high = exp_bounds(rate * k, terms=90)
@@ -188,20 +189,7 @@ def boundary_words(rate, k):
 def test_a_word_on_a_cell_boundary_is_settled_by_further_bits(rate, k):
     word, following = boundary_words(rate, k)
     for refinement, expected in ((following - 1, k), (following + 1, k - 1), (0, k), (2**64 - 1, k - 1)):
-        keyed = KeyedSampler(KEY)
-        keyed._noise_cipher = ScriptedCipher(word)
-        keyed._refinement_cipher = ScriptedCipher(refinement)
-        drawn = keyed.draw(
-            Noise.EXPONENTIAL,
-            rate,
-            salt=SALT,
-            offset=np.arange(3),
-            row=0,
-            attempt=0,
-            branch=0,
-            value=np.zeros(3, dtype=np.int64),
-        )
-        assert drawn.tolist() == [expected] * 3
+        assert scripted(Noise.EXPONENTIAL, rate, [word] * 3, refinement) == [expected] * 3
 
 
 @pytest.mark.parametrize("rate", RATES[:6], ids=str)
@@ -213,21 +201,8 @@ def test_scripted_words_of_every_size_equal_the_reference(rate):
         if rate * k < 40
     ]
     words = [*near, 0, 1, 2**20, 2**44 - 1, 2**44, 2**44 + 1, 2**63, 2**64 - 2, 2**64 - 1]
-    keyed = KeyedSampler(KEY)
-    keyed._noise_cipher = ScriptedCipher(*words)
-    keyed._refinement_cipher = ScriptedCipher(0x9E3779B97F4A7C15)
-    count = len(words)
-    drawn = keyed.draw(
-        Noise.EXPONENTIAL,
-        rate,
-        salt=SALT,
-        offset=np.arange(count),
-        row=0,
-        attempt=0,
-        branch=0,
-        value=np.zeros(count, dtype=np.int64),
-    )
-    assert drawn.tolist() == [slow_geometric([word] + [0x9E3779B97F4A7C15] * 4, rate) for word in words]
+    expected = [slow_geometric([word] + [FURTHER] * 4, rate) for word in words]
+    assert scripted(Noise.EXPONENTIAL, rate, words, FURTHER) == expected
 
 
 @pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 3), Fraction(1, 1000)], ids=str)
@@ -237,14 +212,9 @@ def test_scripted_words_of_every_size_give_the_gumbel_reference(rate):
     for k in (-3, -1, 0, 1, 4):  # words whose interval holds exp(-e^(-rate k)), where the draw changes
         boundary = int(math.exp(-math.exp(-rate * k)) * 2**64)
         words += [max(0, boundary + step) for step in (-(2**14), -1, 0, 1, 2**14)]
-    keyed = KeyedSampler(KEY)
-    keyed._noise_cipher = ScriptedCipher(*words)
-    keyed._refinement_cipher = ScriptedCipher(0x9E3779B97F4A7C15)
-    zeros = np.zeros(len(words), dtype=np.int64)
-    drawn = keyed.draw(Noise.GUMBEL, rate, salt=SALT, offset=zeros, row=0, attempt=0, branch=0, value=zeros)
-    expected = [slow_gumbel([word] + [0x9E3779B97F4A7C15] * 4, rate) for word in words]
-    assert drawn.tolist() == expected
-    feed = (iter([word] + [0x9E3779B97F4A7C15] * 4) for word in words)
+    expected = [slow_gumbel([word] + [FURTHER] * 4, rate) for word in words]
+    assert scripted(Noise.GUMBEL, rate, words, FURTHER) == expected
+    feed = (iter([word] + [FURTHER] * 4) for word in words)
     assert [
         draw_threshold(Noise.GUMBEL, rate, lambda _, f=f: next(f).to_bytes(8, "big")) for f in feed
     ] == expected
@@ -282,22 +252,18 @@ def test_a_draw_depends_on_every_part_of_the_identity_and_on_the_salt():
 
 def test_arrays_scalars_and_the_position_in_a_batch_do_not_matter():
     count = 20_000
-    offset, value = np.arange(count), np.arange(count) - 500
-    scalars = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset, row=21, attempt=2, value=value)
-    arrays = draw(
-        Noise.LAPLACE,
-        Fraction(1, 9),
-        offset=offset,
-        row=np.full(count, 21),
-        attempt=np.full(count, 2),
-        value=value,
-        salt=tuple(np.full(count, half, dtype=np.uint64) for half in SALT),
-    )
-    reverse = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset[::-1], row=21, attempt=2, value=value[::-1])
-    assert (scalars == arrays).all()
-    assert (scalars == reverse[::-1]).all()
-    one = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset[777:778], row=21, attempt=2, value=value[777:778])
-    assert one[0] == scalars[777]
+    offset, value, scalars = np.arange(count), np.arange(count) - 500, {"row": 21, "attempt": 2}
+
+    def drawn(part=slice(None), **options):
+        return draw(
+            Noise.LAPLACE, Fraction(1, 9), offset=offset[part], value=value[part], **scalars | options
+        )
+
+    arrays = {name: np.full(count, number) for name, number in scalars.items()}
+    salts = tuple(np.full(count, half, dtype=np.uint64) for half in SALT)
+    assert (drawn() == drawn(**arrays, salt=salts)).all()
+    assert (drawn() == drawn(slice(None, None, -1))[::-1]).all()
+    assert drawn(slice(777, 778))[0] == drawn()[777]
 
 
 def test_known_draws_stay_as_they_are():
@@ -332,27 +298,10 @@ def test_what_does_not_fit_the_packing_is_refused_without_telling_the_number(fie
 
 
 def test_the_widest_identity_that_fits_is_drawn():
-    drawn = draw(
-        Noise.LAPLACE,
-        Fraction(1, 5),
-        offset=np.array([2**48 - 1]),
-        row=2**20 - 1,
-        attempt=2**8 - 1,
-        branch=15,
-        value=np.array([1 - 2**47]),
-        salt=(2**64 - 1, 2**64 - 1),
-    )
-    expected = slow_draw(
-        Noise.LAPLACE,
-        Fraction(1, 5),
-        offset=2**48 - 1,
-        row=2**20 - 1,
-        attempt=2**8 - 1,
-        branch=15,
-        value=1 - 2**47,
-        salt=(2**64 - 1, 2**64 - 1),
-    )
-    assert drawn.tolist() == [expected]
+    widest = {"row": 2**20 - 1, "attempt": 2**8 - 1, "branch": 15, "salt": (2**64 - 1, 2**64 - 1)}
+    ends = {"offset": np.array([2**48 - 1]), "value": np.array([1 - 2**47])}
+    expected = slow_draw(Noise.LAPLACE, Fraction(1, 5), offset=2**48 - 1, value=1 - 2**47, **widest)
+    assert draw(Noise.LAPLACE, Fraction(1, 5), **ends, **widest).tolist() == [expected]
 
 
 def test_an_empty_batch_draws_nothing():
