@@ -6,96 +6,55 @@ it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it come
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.composition import Composition
-from stream_svt.mechanisms.constructors import above_threshold, adaptive, ladder, sparse_vector
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
-from stream_svt.mechanisms.correction import (
-    Annealed,
-    Comparison,
-    Correction,
-    Explicit,
-    Exposure,
-    Mean,
-    Optimal,
-    Uncorrected,
-)
-from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel
-from stream_svt.mechanisms.gaussian import GaussianSparseVector, draw_discrete_gaussian, gaussian
-from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity, hybrid_estimates
-from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.quantile import (
-    Adjacency,
-    ClippedSum,
-    FullyUnboundedQuantile,
-    UnboundedQuantile,
-    fully_unbounded_quantile,
-    multiple_quantiles,
-    unbounded_quantile,
-)
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Outcomes, Run, Top
-from stream_svt.mechanisms.sampler import (
-    SAMPLER_VERSION,
-    KeyedSampler,
-    draw_threshold,
-    exact_geometric,
-    exact_gumbel,
-)
-from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
-from stream_svt.mechanisms.sparse import NumericTop, Sparse, numeric_sparse, sparse
-from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
-from stream_svt.mechanisms.top_k import LastGap, TopK
-
-__all__ = [
-    "SAMPLER_VERSION",
-    "UNITS_PER_EPSILON",
-    "Adjacency",
-    "Annealed",
-    "Branch",
-    "Chosen",
-    "ClippedSum",
-    "Comparison",
-    "Composition",
-    "Correction",
-    "Drawn",
-    "Explicit",
-    "ExponentialMechanism",
-    "Exposure",
-    "FullyUnboundedQuantile",
-    "GaussianSparseVector",
-    "HybridEstimates",
-    "HybridIdentity",
-    "KeyedSampler",
-    "LastGap",
-    "Law",
-    "Mean",
-    "Neighbours",
-    "Noise",
-    "NoisyMaxGumbel",
-    "NumericTop",
-    "Optimal",
-    "Outcomes",
-    "Run",
-    "Selection",
-    "Shifts",
-    "Sparse",
-    "SparseVector",
-    "Top",
-    "TopK",
-    "UnboundedQuantile",
-    "Uncorrected",
-    "above_threshold",
-    "adaptive",
-    "draw_discrete_gaussian",
-    "draw_threshold",
-    "exact_geometric",
-    "exact_gumbel",
-    "fully_unbounded_quantile",
-    "gaussian",
-    "hybrid_estimates",
-    "ladder",
-    "multiple_quantiles",
-    "numeric_sparse",
-    "sparse",
-    "sparse_vector",
-    "unbounded_quantile",
-]
+from stream_svt.mechanisms.composition import Composition as Composition
+from stream_svt.mechanisms.constructors import above_threshold as above_threshold
+from stream_svt.mechanisms.constructors import adaptive as adaptive
+from stream_svt.mechanisms.constructors import ladder as ladder
+from stream_svt.mechanisms.constructors import sparse_vector as sparse_vector
+from stream_svt.mechanisms.contract import Law as Law
+from stream_svt.mechanisms.contract import Neighbours as Neighbours
+from stream_svt.mechanisms.contract import Shifts as Shifts
+from stream_svt.mechanisms.correction import Annealed as Annealed
+from stream_svt.mechanisms.correction import Comparison as Comparison
+from stream_svt.mechanisms.correction import Correction as Correction
+from stream_svt.mechanisms.correction import Explicit as Explicit
+from stream_svt.mechanisms.correction import Exposure as Exposure
+from stream_svt.mechanisms.correction import Mean as Mean
+from stream_svt.mechanisms.correction import Optimal as Optimal
+from stream_svt.mechanisms.correction import Uncorrected as Uncorrected
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism as ExponentialMechanism
+from stream_svt.mechanisms.exponential_mechanism import NoisyMaxGumbel as NoisyMaxGumbel
+from stream_svt.mechanisms.gaussian import GaussianSparseVector as GaussianSparseVector
+from stream_svt.mechanisms.gaussian import draw_discrete_gaussian as draw_discrete_gaussian
+from stream_svt.mechanisms.gaussian import gaussian as gaussian
+from stream_svt.mechanisms.hybrids import HybridEstimates as HybridEstimates
+from stream_svt.mechanisms.hybrids import HybridIdentity as HybridIdentity
+from stream_svt.mechanisms.hybrids import hybrid_estimates as hybrid_estimates
+from stream_svt.mechanisms.noise import Noise as Noise
+from stream_svt.mechanisms.quantile import Adjacency as Adjacency
+from stream_svt.mechanisms.quantile import ClippedSum as ClippedSum
+from stream_svt.mechanisms.quantile import FullyUnboundedQuantile as FullyUnboundedQuantile
+from stream_svt.mechanisms.quantile import UnboundedQuantile as UnboundedQuantile
+from stream_svt.mechanisms.quantile import fully_unbounded_quantile as fully_unbounded_quantile
+from stream_svt.mechanisms.quantile import multiple_quantiles as multiple_quantiles
+from stream_svt.mechanisms.quantile import unbounded_quantile as unbounded_quantile
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON as UNITS_PER_EPSILON
+from stream_svt.mechanisms.run import Outcomes as Outcomes
+from stream_svt.mechanisms.run import Run as Run
+from stream_svt.mechanisms.run import Top as Top
+from stream_svt.mechanisms.sampler import SAMPLER_VERSION as SAMPLER_VERSION
+from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler
+from stream_svt.mechanisms.sampler import draw_threshold as draw_threshold
+from stream_svt.mechanisms.sampler import exact_geometric as exact_geometric
+from stream_svt.mechanisms.sampler import exact_gumbel as exact_gumbel
+from stream_svt.mechanisms.selection import Chosen as Chosen
+from stream_svt.mechanisms.selection import Drawn as Drawn
+from stream_svt.mechanisms.selection import Selection as Selection
+from stream_svt.mechanisms.sparse import NumericTop as NumericTop
+from stream_svt.mechanisms.sparse import Sparse as Sparse
+from stream_svt.mechanisms.sparse import numeric_sparse as numeric_sparse
+from stream_svt.mechanisms.sparse import sparse as sparse
+from stream_svt.mechanisms.sparse_vector import Branch as Branch
+from stream_svt.mechanisms.sparse_vector import SparseVector as SparseVector
+from stream_svt.mechanisms.top_k import LastGap as LastGap
+from stream_svt.mechanisms.top_k import TopK as TopK

@@ -38,8 +38,7 @@ def estimate(
 ) -> float:
     """Answer estimated from its gap, in grid steps: T + r + gap - E[query noise] + E[threshold noise].
 
-    Unbiased before selection only. Tops of one run share the threshold noise, so averaging them does not
-    remove it.
+    Unbiased before selection only. Tops of one run share the threshold noise: averaging does not remove it.
     """
     noise_mean = mean(query_noise, query_rate) - mean(threshold_noise, threshold_rate)
     return threshold + correction + gap - noise_mean
@@ -102,25 +101,22 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
     `a` = e^-threshold rate and `b` = e^-query rate. Gumbel noise is refused.
     """
     _refuse_gumbel(query_noise, threshold_noise)
+    both = a * b / (1 - a * b)
     match threshold_noise, query_noise:
         case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
-            if t >= 0:
-                return (1 - a) * b**t / (1 - a * b)
-            return 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
+            return (1 - a) * b**t / (1 - a * b) if t >= 0 else 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
         case Noise.EXPONENTIAL, Noise.LAPLACE:
             if t >= 0:
                 return (1 - a) * b**t / ((1 - a * b) * (1 + b))
-            inner = _overlap(a, b, 1 - t) + a ** (1 - t) * a * b / ((1 - a * b) * (1 - a))
-            return 1 - (1 - a) * (1 - b) / (1 + b) * inner
+            return 1 - (1 - a) * (1 - b) / (1 + b) * (_overlap(a, b, 1 - t) + a ** (1 - t) * both / (1 - a))
         case Noise.LAPLACE, Noise.EXPONENTIAL:
             if t >= 0:
-                inner = _overlap(a, b, t) + b**t * a * b / ((1 - a * b) * (1 - b))
-                return (1 - b) * (1 - a) / (1 + a) * inner
+                return (1 - b) * (1 - a) / (1 + a) * (_overlap(a, b, t) + b**t * both / (1 - b))
             return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
         case _:
             if t < 0:
                 return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
-            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * a * b / (1 - a * b)
+            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
             return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
 
 
@@ -163,8 +159,8 @@ def selective_bounds(
 ) -> tuple[int | None, int | None]:
     """Level 1 - beta lower and upper bound given the report, if it was the first test under its threshold.
 
-    A bound is None where there is none: the lower one when the gap is too small to say anything, the upper
-    one when a report with a gap as small is unlikely wherever the answer lies.
+    None where there is none: a lower one for too small a gap, an upper one for a gap that is unlikely wherever the
+    answer lies.
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     limit = _level(beta)
