@@ -12,7 +12,7 @@ import stream_svt
 from stream_svt.cli.applying import apply, config_group
 from stream_svt.cli.auditing import audit
 from stream_svt.cli.carrying import carry_over
-from stream_svt.cli.checking import check, completion, schema
+from stream_svt.cli.checking import check, schema
 from stream_svt.cli.connection import Group
 from stream_svt.cli.controlling import control
 from stream_svt.cli.forwarding import forward
@@ -38,19 +38,14 @@ Exit codes:
 \b
 A first look:
   stream-svt demo
+\b
+Completion in a shell, the same for zsh and fish:
+  eval "$(_STREAM_SVT_COMPLETE=bash_source stream-svt)"
 """
 
 
-class _Ordered(Group):
-    """Lists commands in the order in which a user meets them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(self.commands)
-
-
 @click.group(
-    cls=_Ordered,
+    cls=Group,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -74,7 +69,6 @@ for _command in (
     control,
     carry_over,
     audit,
-    completion,
 ):
     app.add_command(_command)
 

@@ -115,28 +115,22 @@ def _audit(topic: str, read: Callable[..., Coroutine[Any, Any, Audit]]) -> Audit
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} events read from {task.description}"))
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    text = TextColumn("{task.completed:,.0f} events read from {task.description}")
+    screen, hidden = Console(stderr=True), not sys.stderr.isatty()
+    with Progress(SpinnerColumn(), text, console=screen, transient=True, disable=hidden) as bar:
         task = bar.add_task(topic, total=None)
         return wait_for(read(on_records=lambda count: bar.advance(task, count)))
 
 
 def _print(found: Audit, topic: str) -> None:
     for account in sorted(found.datasets.values(), key=lambda one: one.dataset):
-        before = "".join(
-            f", {as_text(amount, account.kind)} of it {when}"
-            for amount, when in (
-                (account.carried, "by an earlier application"),
-                (account.before - account.carried, "before the oldest event"),
-            )
-            if amount > 0
+        parts = (
+            (account.carried, "by an earlier application"),
+            (account.before - account.carried, "before the oldest event"),
         )
-        click.echo(
-            f"{account.dataset}: {account.text()} spent{before}, {count(account.alerts, 'alert')}, "
-            f"{count(account.events, 'event')}"
-        )
+        before = "".join(f", {as_text(part, account.kind)} of it {when}" for part, when in parts if part > 0)
+        counts = f"{count(account.alerts, 'alert')}, {count(account.events, 'event')}"
+        click.echo(f"{account.dataset}: {account.text()} spent{before}, {counts}")
     for partition in sorted(found.truncated):
         click.echo(f"partition {partition}: its oldest events are gone; what they charged is taken on trust")
     for problem in found.problems:

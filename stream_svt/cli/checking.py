@@ -1,4 +1,4 @@
-"""Commands that look before anything is spent: check and schema; and the shells' completion."""
+"""Commands that look before anything is spent: check and schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from stream_svt.cli.connection import (
     cluster,
@@ -23,7 +22,6 @@ from stream_svt.errors import ConfigError
 if TYPE_CHECKING:
     from stream_svt.service.check import Finding
 
-_SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
 
@@ -78,20 +76,3 @@ def schema() -> None:
     from stream_svt.settings.sections import json_schema
 
     print_json(json_schema())
-
-
-@click.command(
-    short_help="Print a shell's completion script.",
-    epilog=examples(
-        "completion bash > ~/.local/share/bash-completion/completions/stream-svt",
-        "completion zsh > ~/.zfunc/_stream-svt",
-        "completion fish > ~/.config/fish/completions/stream-svt.fish",
-    ),
-)
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands and options."""
-    kind = _SHELLS[shell]
-    script = kind(context.find_root().command, {}, "stream-svt", "_STREAM_SVT_COMPLETE")
-    click.echo(script.source_template % script.source_vars())

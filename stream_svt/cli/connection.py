@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,12 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class Group(click.Group):
-    """Suggests a command where the name given is near to its."""
+    """Lists commands in the order in which a user meets them; suggests one where the name given is near to its."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        del ctx
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -55,6 +60,20 @@ def count(number: int, noun: str) -> str:
 def print_json(data: object) -> None:
     """Print a JSON document."""
     click.echo(json.dumps(data, indent=2))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table, as wide as the terminal; each cell as text."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
 
 
 def examples(*lines: str) -> str:

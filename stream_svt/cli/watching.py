@@ -8,6 +8,7 @@ import json
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stream_svt.cli.connection import (
     flag,
     load,
     print_json,
+    print_table,
     wait_for,
 )
 from stream_svt.errors import StreamSvtError
@@ -149,55 +151,60 @@ def _get(url: str) -> dict[str, Any]:
     return answer
 
 
-def _refused(answer: dict[str, Any]) -> str:
+def refused_in_words(refused: dict[str, Any]) -> str:
     """Return how many records the worker has refused and why, empty where it has refused none."""
-    refused = answer.get("refused") or {"topic": "", "reasons": {}}  # an older worker says nothing of it
-    records = sum(refused["reasons"].values())
-    if not records:
+    if not refused["reasons"]:
         return ""
     reasons = ", ".join(f"{reason} {number}" for reason, number in refused["reasons"].items())
-    return f"{count(records, 'record')} refused ({reasons}): see topic {refused['topic']}"
+    records = count(sum(refused["reasons"].values()), "record")
+    return f"{records} refused ({reasons}): see topic {refused['topic']}"
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 160
     ready = "ready" if answer["ready"] else "NOT READY"
     sealed = "sealed" if answer["sealed"] else "not sealed"
-    console.print(
-        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, {ready}, state {sealed}"
-    )
+    worker = f"worker {answer['worker']}, version {answer['version']}"
+    click.echo(f"{answer['application']}: {worker}, {ready}, state {sealed}")
     if fault := answer["fault"]:
-        console.print(f"outside its group, {fault['cause']}: {fault['reason']}")
-    if refused := _refused(answer):
-        console.print(refused)
-    shards = Table("shard", "state", "lag", "state records", "last commit", "cause", "reason")
-    for shard in answer["shards"]:
-        lag = shard["lag"]
-        total: object = sum(lag.values()) if lag else "-"  # nothing is known of a shard that was never open
-        when = "never"
-        if committed := shard["committed_at"]:
-            when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
-        cells = [shard["shard"], shard["state"], total, shard["state_records"], when]
-        cells += [shard["cause"], shard["reason"]]
-        shards.add_row(*("" if cell is None else str(cell) for cell in cells))
-    console.print(shards)
-    monitors = Table(
-        "dataset", "budget spent", "reserved", "monitor", "state", "run", "tops", "muted", "queued"
+        click.echo(f"outside its group, {fault['cause']}: {fault['reason']}")
+    if refused := refused_in_words(answer["refused"]):
+        click.echo(refused)
+    print_table(
+        ("shard", "state", "lag", "state records", "last commit", "cause", "reason"),
+        [_shard_cells(shard) for shard in answer["shards"]],
     )
-    for dataset in answer["datasets"]:
-        account = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
-        first = [dataset["dataset"], account, f"{dataset['reserved']:g}"]
-        for monitor in dataset["monitors"] or [None]:
-            cells = [""] * 6
-            if monitor is not None:
-                only = ", top branch only" if monitor["top_branch_only"] else ""
-                counts = [str(monitor[name]) for name in ("run", "tops", "muted", "queued")]
-                cells = [monitor["monitor"], monitor["state"] + only, *counts]
-            monitors.add_row(*first, *cells)
-            first = ["", "", ""]
-    console.print(monitors)
+    print_table(
+        ("dataset", "budget spent", "reserved", "monitor", "state", "run", "tops", "muted", "queued"),
+        [cells for dataset in answer["datasets"] for cells in _dataset_cells(dataset)],
+    )
+
+
+def _shard_cells(shard: dict[str, Any]) -> list[object]:
+    when = "never"
+    if committed := shard["committed_at"]:
+        when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
+    lag = (
+        sum(shard["lag"].values()) if shard["lag"] else "-"
+    )  # nothing is known of a shard that was never open
+    return [
+        shard["shard"],
+        shard["state"],
+        lag,
+        shard["state_records"],
+        when,
+        shard["cause"],
+        shard["reason"],
+    ]
+
+
+def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
+    """Yield a row for each monitor on a dataset; the first one says what is spent."""
+    spent = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
+    first: list[object] = [dataset["dataset"], spent, f"{dataset['reserved']:g}"]
+    for monitor in dataset["monitors"]:
+        only = ", top branch only" if monitor["top_branch_only"] else ""
+        counts = [monitor[name] for name in ("run", "tops", "muted", "queued")]
+        yield [*first, monitor["monitor"], monitor["state"] + only, *counts]
+        first = ["", "", ""]
+    if not dataset["monitors"]:
+        yield first

@@ -51,9 +51,7 @@ def test_missing_topics_are_told_to_be_configuration_where_they_are(stream_svt):
     assert "`watch`, `audit`, `control`: topic missing" in meanings["3"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["chekc"], ["check"], ["watch", "--nope"], ["completion", "tcsh"], ["control", "stop"]]
-)
+@pytest.mark.parametrize("arguments", [["chekc"], ["check"], ["watch", "--nope"], ["control", "stop"]])
 def test_wrong_usage_is_two_with_a_hint(stream_svt, arguments):
     ended = stream_svt(*arguments)
     assert ended.code == 2
@@ -128,13 +126,6 @@ def test_the_schema_accepts_a_valid_configuration_and_no_typo(stream_svt, config
     document["monitors"][0]["treshold"] = 1
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, schema)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_for_the_shell(stream_svt, shell):
-    ended = stream_svt("completion", shell)
-    assert ended.code == 0
-    assert "_STREAM_SVT_COMPLETE" in ended.out
 
 
 def test_commands_complete():
@@ -341,6 +332,7 @@ STATUS = {
     "ready": True,
     "fault": None,
     "sealed": False,
+    "refused": {"topic": "shop.rejects", "reasons": {}},
     "shards": [
         {
             "shard": 0,

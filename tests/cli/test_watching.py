@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from click import unstyle
 
-from stream_svt.cli.watching import _refused, as_line, in_words
+from stream_svt.cli.watching import as_line, in_words, refused_in_words
 from stream_svt.monitor.released import Alert, EventType
 from stream_svt.subscribe import Event
 from tests.support.alerts import account_of, alert, lifecycle
@@ -71,8 +71,4 @@ def test_a_json_line_holds_envelope_and_data():
 def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(
     reasons: dict[str, int], said: str
 ) -> None:
-    assert _refused({"refused": {"topic": "town-watch.rejects", "reasons": reasons}}) == said
-
-
-def test_a_worker_that_tells_of_none_has_refused_none() -> None:
-    assert _refused({}) == ""
+    assert refused_in_words({"topic": "town-watch.rejects", "reasons": reasons}) == said
