@@ -61,23 +61,28 @@ def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
             if engine.full:
                 yield under_way
         yield under_way
-    if under_way.done or under_way.refused:
+    done = under_way.done
+    if under_way.closes:
+        message = f"shard {engine.shard} is closed with {done} balance{'s' * (done != 1)}; it opens no more"
+    elif done or under_way.refused:
         why = f": {'; '.join(under_way.reasons)}" if under_way.reasons else ""
-        counts = f"carried out on {under_way.done} datasets, refused on {under_way.refused}"
+        counts = f"carried out on {done} datasets, refused on {under_way.refused}"
         message = f"{command.action.value} {counts}{why}"
     else:
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
-    if under_way.closes:
-        balances = f"{under_way.done} balance{'s' * (under_way.done != 1)}"
-        message = f"shard {engine.shard} is closed with {balances}; it opens no more"
     engine.accounts.reply(command, accepted=under_way.accepted, message=message)
     if under_way.closes:
-        _announce_closed(engine, command.successor, under_way.done)
+        detail = {"successor": command.successor, "balances": done}
+        engine.accounts.events.shard_event(EventType.APPLICATION_CLOSED, reason="command", detail=detail)
 
 
 def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, None, Iterator[str]]:
-    """Return the names of the datasets that are left, in order; they are sorted in slices."""
-    names, parts = _names_to_close(engine) if under_way.closes else iter(engine.number), []
+    """Return the names of the datasets that are left, in order; they are sorted in slices.
+
+    A close concerns all that may have a ledger, retired ones included.
+    """
+    retired = engine.retirement.retired if under_way.closes else ()
+    names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, NAMES_AT_ONCE)):
         parts.append(part[bisect_right(part, under_way.after) :])
         yield under_way
@@ -86,103 +91,70 @@ def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, No
 
 def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
     """Carry the command out on the dataset it has come to."""
-    command, name = under_way.command, under_way.after
-    if under_way.closes:
-        closed = _close_ledger(engine, name)
-        return msgspec.structs.replace(under_way, done=under_way.done + closed)
-    number = engine.number[name]
-    if not any(_meant(engine, number, command.monitor)):
-        return under_way
+    name = under_way.after
     try:
-        _operate(engine, number, command)
+        if under_way.closes:
+            done = _close_ledger(engine, name)
+        else:
+            done = bool(_operate(engine, engine.number[name], under_way.command))
     except CommandRefused as refusal:
         reasons = (*under_way.reasons, str(refusal))[:REASONS_SHOWN]
         return msgspec.structs.replace(under_way, refused=under_way.refused + 1, reasons=reasons)
-    return msgspec.structs.replace(under_way, done=under_way.done + 1)
+    return msgspec.structs.replace(under_way, done=under_way.done + done)
 
 
 def _carry_out(engine: Engine, command: Command) -> str:
     """Return what was done, in words."""
-    if command.action is Action.ACCEPT_LOSS:
-        raise CommandRefused(
-            f"the shard does not wait for offset {command.offset} of topic '{command.topic}'; nothing was changed"
-        )
-    if command.action is Action.CLOSE_APPLICATION:
-        raise CommandRefused("an application is closed shard by shard, not by dataset; nothing was changed")
     number = engine.number.get(command.dataset)
-    if number is None:
-        raise CommandRefused(
-            f"dataset '{command.dataset}' is not homed at shard {engine.shard}; nothing was changed"
-        )
-    if command.action is Action.RAISE_BUDGET:
+    if command.action is Action.ACCEPT_LOSS:
+        why = f"the shard does not wait for offset {command.offset} of topic '{command.topic}'"
+    elif command.action is Action.CLOSE_APPLICATION:
+        why = "an application is closed shard by shard, not by dataset"
+    elif number is None:
+        why = f"dataset '{command.dataset}' is not homed at shard {engine.shard}"
+    elif command.action is Action.RAISE_BUDGET:
         return _raise_budget(engine, number, command)
-    names = ", ".join(runs.name for runs in _operate(engine, number, command))
-    return f"{command.action.value} carried out for {names} on {command.dataset}"
+    elif names := ", ".join(runs.name for runs in _operate(engine, number, command)):
+        return f"{command.action.value} carried out for {names} on {command.dataset}"
+    else:
+        named = f"monitor '{command.monitor}' does not run" if command.monitor else "no monitor runs"
+        why = f"{named} on dataset '{command.dataset}'"
+    raise CommandRefused(f"{why}; nothing was changed")
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
-    """Pause, resume, close or resample; return the monitors on which that was done."""
-    meant = _meant_runs(engine, number, command.monitor)
+    """Pause, resume, close or resample; return the monitors on which that was done: all that are meant, or none.
+
+    Raises:
+        CommandRefused: It would not change anything, or the budget forbids it.
+    """
+    meant = [
+        runner.runs
+        for name, runner in engine.runners.items()
+        if runner.runs.covers[number] and command.monitor in ("", name)
+    ]
     for runs in meant:
-        _check(engine, runs, number, command.action)
+        run_state = engine.accounts.run_state(runs.name, number)
+        if command.action is Action.RESUME and not run_state.paused:
+            why = "is not paused"
+        elif command.action is Action.PAUSE and run_state.paused:
+            why = "is paused already"
+        elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
+            why = "is exhausted: raise the budget first"
+        else:
+            continue
+        place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
+        raise CommandRefused(f"{place} {why}; nothing was changed")
     for runs in meant:
         if command.action is Action.PAUSE:
-            pause(engine, runs, number, at_full_price=command.now)
+            runs.pause(number, at_full_price=command.now)
         elif command.action is Action.RESUME:
-            resume(engine, runs, number)
+            runs.resume(number)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
         else:
-            reopen(engine, runs, number)
+            runs.reopen(number)
     return meant
-
-
-def pause(engine: Engine, runs: RunArrays, number: int, *, at_full_price: bool = False) -> None:
-    """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
-    if at_full_price and runs.is_open(number):
-        runs.end_run(number, "paused", full_price=True)
-    runs.status[number] = status_of(engine.accounts.pause(runs.name, number, paused=True))
-
-
-def resume(engine: Engine, runs: RunArrays, number: int) -> None:
-    """Test the queries of a paused dataset again."""
-    runs.status[number] = status_of(engine.accounts.pause(runs.name, number, paused=False))
-
-
-def reopen(engine: Engine, runs: RunArrays, number: int) -> None:
-    """Let the next query of a dataset open a new run with a new threshold."""
-    run_state = engine.accounts.account(number).run_state(runs.name)
-    if run_state.state is State.RUNNING:
-        runs.end_run(number, "command")
-    run_state.stopped = False
-    runs.status[number] = status_of(run_state)
-
-
-def _meant(engine: Engine, number: int, monitor: str) -> Iterator[RunArrays]:
-    """Yield the monitors on a dataset that a command speaks of."""
-    for name, runner in engine.runners.items():
-        if runner.runs.covers[number] and (not monitor or name == monitor):
-            yield runner.runs
-
-
-def _meant_runs(engine: Engine, number: int, monitor: str) -> list[RunArrays]:
-    meant = list(_meant(engine, number, monitor))
-    if not meant:
-        named = f"monitor '{monitor}' does not run" if monitor else "no monitor runs"
-        raise CommandRefused(f"{named} on dataset '{engine.datasets[number].name}'; nothing was changed")
-    return meant
-
-
-def _check(engine: Engine, runs: RunArrays, number: int, action: Action) -> None:
-    """Refuse what would not change anything, or what the budget forbids."""
-    run_state = engine.accounts.run_state(runs.name, number)
-    place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
-    if action is Action.RESUME and not run_state.paused:
-        raise CommandRefused(f"{place} is not paused; nothing was changed")
-    if action is Action.PAUSE and run_state.paused:
-        raise CommandRefused(f"{place} is paused already; nothing was changed")
-    if action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
-        raise CommandRefused(f"{place} is exhausted: raise the budget first; nothing was changed")
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:
@@ -200,11 +172,6 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 
 
-def _names_to_close(engine: Engine) -> Iterator[str]:
-    """Return the names of all datasets that may have a ledger, retired ones included."""
-    return chain(engine.number, (name for name in engine.retirement.retired if name not in engine.number))
-
-
 def _close_ledger(engine: Engine, name: str) -> bool:
     """Close a dataset for ever, and announce its balance; return whether it has a ledger.
 
@@ -213,24 +180,14 @@ def _close_ledger(engine: Engine, name: str) -> bool:
     if name in engine.retirement.retired:
         engine.retirement.announce_balance(name)
         return True
-    dataset = engine.number[name]
-    if dataset not in engine.accounts.held:
+    number = engine.number[name]
+    if number not in engine.accounts.held:
         return False
-    account = engine.accounts.account(dataset)
-    for monitor, run_state in account.run_states.items():
-        if run_state.state is State.RUNNING:
-            engine.runners[monitor].runs.end_run(dataset, "application-closed")
-    engine.accounts.announce_balance(account)
+    for runner in engine.runners.values():
+        if runner.runs.is_open(number):
+            runner.runs.end_run(number, "application-closed")
+    engine.accounts.announce_balance(engine.accounts.account(number))
     return True
-
-
-def _announce_closed(engine: Engine, successor: str, balances: int) -> None:
-    """Announce that nothing of the shard is tested or charged any more; so many balances came before."""
-    engine.accounts.events.shard_event(
-        EventType.APPLICATION_CLOSED,
-        reason="command",
-        detail={"successor": successor, "balances": balances},
-    )
 
 
 def close_lost(engine: Engine, topic: str) -> Iterator[None]:

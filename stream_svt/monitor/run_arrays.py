@@ -130,6 +130,24 @@ class RunArrays:
         self.deadline[dataset] = NEVER
         self.status[dataset] = status_of(run_state)
 
+    def pause(self, dataset: int, *, at_full_price: bool = False) -> None:
+        """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
+        if at_full_price and self.is_open(dataset):
+            self.end_run(dataset, "paused", full_price=True)
+        self.status[dataset] = status_of(self.accounts.pause(self.name, dataset, paused=True))
+
+    def resume(self, dataset: int) -> None:
+        """Test the queries of a paused dataset again."""
+        self.status[dataset] = status_of(self.accounts.pause(self.name, dataset, paused=False))
+
+    def reopen(self, dataset: int) -> None:
+        """Let the next query of a dataset open a new run with a new threshold."""
+        if self.is_open(dataset):
+            self.end_run(dataset, "command")
+        run_state = self.accounts.account(dataset).run_state(self.name)
+        run_state.stopped = False
+        self.status[dataset] = status_of(run_state)
+
     def schedule(self, dataset: int, run_state: RunState) -> None:
         """Set when the open run of a dataset ends by schedule."""
         every = self.spec.resample_every

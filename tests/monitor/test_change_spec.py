@@ -168,7 +168,7 @@ def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
 def test_a_halt_and_a_restart_do_not_forget_what_waits():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
-        operations.reopen(play.engine, play.engine.runners["m0"].runs, 0)
+        play.engine.runners["m0"].runs.reopen(0)
         play.commit()
         play.crash()
         _more(play, Query(0, 0, "new", "set"))
@@ -254,13 +254,13 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
-    operations.pause(play.engine, play.engine.runners["m1"].runs, 0)
+    play.engine.runners["m1"].runs.pause(0)
     _change(play, _PLAIN)
     if restart:
         play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    operations.resume(play.engine, play.engine.runners["m1"].runs, 0)
+    play.engine.runners["m1"].runs.resume(0)
     assert _paused(play, "m1") == []
     tops = len(_alerts(play))
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
@@ -272,7 +272,7 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
 def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
-    operations.pause(play.engine, play.engine.runners["m0"].runs, 0)
+    play.engine.runners["m0"].runs.pause(0)
     _change(play, elsewhere)
     if restart:
         play.crash()
@@ -291,7 +291,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
 def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
     play = _play(_PLAIN)
     for number in (0, 1):
-        operations.pause(play.engine, play.engine.runners["m0"].runs, number)
+        play.engine.runners["m0"].runs.pause(number)
     _change(play, _PLAIN + ", datasets: [b, c]")
     if restart:
         play.crash()

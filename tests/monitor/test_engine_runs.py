@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import RetryQueue, Waits
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -219,7 +218,7 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.take_commit()
     runner = play.engine.runners["m0"]
-    operations.reopen(play.engine, runner.runs, 0)
+    runner.runs.reopen(0)
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.committed()
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first

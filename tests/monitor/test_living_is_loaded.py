@@ -171,11 +171,11 @@ def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_ow
     base = FORMS["never muted"]
     play = Play(spec_of(f"{base}, resample_every: 10h"))
     play.play(TOPIC, [Query(0, 0)])
-    operations.pause(play.engine, play.engine.runners["m0"].runs, 0)
+    play.engine.runners["m0"].runs.pause(0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
     change_spec(play.engine, play.spec)
-    operations.resume(play.engine, play.engine.runners["m0"].runs, 0)
+    play.engine.runners["m0"].runs.resume(0)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
