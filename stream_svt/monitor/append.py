@@ -31,8 +31,8 @@ class Append:
         return self.tester.test_arrivals(view, start, stop).stop
 
     def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
-        """Return the next row from ``start`` on before which a set closes; the batch's size where none does."""
-        return len(view.batch)
+        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
+        return view.stop
 
     def close(self, view: View, row: int) -> bool:  # noqa: ARG002
         """Test again what waits in the sets that close before a row; False where durable noise is needed first."""

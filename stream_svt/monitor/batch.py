@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-_T = TypeVar("_T")
 
 
 class Names(Protocol):
@@ -29,8 +26,6 @@ class QueryBatch:
         topic: Name of the query topic.
         first, end: Offset of the first record looked at and offset after the last one: records that were
             rejected and broker markers lie inside this range without a row.
-        end_row: Row inside the record at ``end`` up to which its rows belong to this batch; 0 but for a part
-            of a batch that ends inside a columnar record.
         offset, row: int64 arrays; place of each query: record offset and row inside a columnar record (0 for
             JSON).
         timestamp_ms: int64; broker timestamp of each row's record.
@@ -63,54 +58,9 @@ class QueryBatch:
     monitor: dict[int, str] = field(default_factory=dict)
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Names = field(default_factory=list)
-    end_row: int = 0
     rejects: list[tuple[int, str]] = field(default_factory=list)
     series_hashes: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
         return len(self.offset)
-
-    def part(self, start: int, stop: int, end: int) -> QueryBatch:
-        """Return rows [start, stop) as a batch that ends before offset ``end``, or inside it where row ``stop`` is.
-
-        Rejects stay with the whole.
-        """
-        rows = slice(start, stop)
-        inside = stop < len(self) and int(self.offset[stop]) == end
-        return QueryBatch(
-            topic=self.topic,
-            first=int(self.offset[start]) if start < stop else min(self.first, end),
-            end=end,
-            offset=self.offset[rows],
-            row=self.row[rows],
-            timestamp_ms=self.timestamp_ms[rows],
-            dataset=self.dataset[rows],
-            whole=self.whole[rows],
-            fraction=None if self.fraction is None else self.fraction[rows],
-            series=self.series[rows],
-            set_id=None if self.set_id is None else self.set_id[rows],
-            threshold=_within(self.threshold, start, stop),
-            monitor=_within(self.monitor, start, stop),
-            markers=_within(self.markers, start, stop),
-            query_id=_Shifted(self.query_id, start),
-            end_row=int(self.row[stop]) if inside else 0,
-        )
-
-
-def _within(rows: Mapping[int, _T], start: int, stop: int) -> dict[int, _T]:
-    """Return what is known of rows [start, stop), counted from ``start``."""
-    if not rows:
-        return {}
-    return {row - start: rows[row] for row in range(start, stop) if row in rows}
-
-
-@dataclass(frozen=True, slots=True)
-class _Shifted:
-    """Texts of the rows from ``start`` on."""
-
-    names: Names
-    start: int
-
-    def __getitem__(self, row: int, /) -> str:
-        return self.names[self.start + row]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,25 +12,20 @@ from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How many rejects and opened runs the next commit still takes."""
-
-    rejects: int
-    runs: int
-
-
 def place(batch: QueryBatch, runners: Sequence[Runner]) -> int:
     """Return the first offset of a batch that some of its monitors have yet to look at."""
     return max([batch.first, *([min(runner.offset for runner in runners)] if runners else [])])
 
 
 def next_part(
-    batch: QueryBatch, runners: Sequence[Runner], bounds: Bounds, room: Room
-) -> tuple[QueryBatch, bool]:
-    """Return the rows of a batch to look at next, and whether they are the last ones.
+    batch: QueryBatch, runners: Sequence[Runner], bounds: Bounds, *, rejects: int, runs: int
+) -> tuple[int, int]:
+    """Return before which row and offset of a batch the monitors stop next: ``end`` may lie inside a record.
 
     All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
+
+    Args:
+        rejects, runs: How many refused records and opened runs the next commit still takes.
     """
     size = len(batch)
     offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
@@ -40,18 +34,16 @@ def next_part(
         start += 1
     cost = max(1, sum(runner.append.row_cost for runner in runners))
     stop = min(size, start + max(1, bounds.cost // cost))
-    refused = max(1, room.rejects)
+    refused = max(1, rejects)
     if any(runner.periods is not None for runner in runners):  # each row may be refused
         stop = min(stop, start + refused)
-    stop = _rows_to_open(batch, runners, start, stop, bounds.runs, max(1, room.runs))
+    stop = _rows_to_open(batch, runners, start, stop, bounds.runs, max(1, runs))
     end = batch.end if stop == size else int(batch.offset[stop])
     rest = [offset_ for offset_, _ in batch.rejects if offset_ >= offset]
     if len(rest) > refused and rest[refused] < end:
         end = rest[refused]
         stop = int(np.searchsorted(batch.offset, end))
-    if start == 0 and end == batch.end:
-        return batch, True
-    return batch.part(start, stop, end), end == batch.end
+    return stop, end
 
 
 def _rows_to_open(

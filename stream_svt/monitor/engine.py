@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.batch_parts import Room, next_part, place
+from stream_svt.monitor.batch_parts import next_part, place
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.projection import Projection, Totals
@@ -230,21 +230,24 @@ class Engine:
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = [runner for runner in self.runners.values() if runner.spec.topic == batch.topic]
-        room = Room(
+        stop, end = next_part(
+            batch,
+            runners,
+            self._bounds,
             rejects=self._bounds.rejects - len(self.accounts.rejects),
             runs=self._bounds.runs - len(self.accounts.opened),
         )
-        part, whole = next_part(batch, runners, self._bounds, room)
         before = place(batch, runners)
         done = True
         for runner in runners:
-            done &= runner.advance(part)
-            self._refuse_outside(runner, part)
+            done &= runner.advance(batch, stop, end)
+            self._refuse_outside(runner, batch)
         # Before a commit in the middle, what lies before the place that it stores: it is not read again.
-        after = batch.end if whole and done else place(batch, runners)
+        advanced, done = done, done and end == batch.end
+        after = batch.end if done else place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
-        return Step(done=whole and done, durable_first=not done, urgent=bool(self._events.events))
+        return Step(done=done, durable_first=not advanced, urgent=bool(self._events.events))
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
         """Refuse rows that came outside their dataset's period; of the monitors they are meant for, the first does."""

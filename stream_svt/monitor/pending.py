@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import NUMBER_BYTES, Queue, sweep_up_to
-from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
+from stream_svt.monitor.snapshot import Block, OpenSet, Waiting, size_of
 
 _BLOCK_BYTES = 60_000
 """A block whose line is longer is stored in halves: it is written again as a whole."""
@@ -87,7 +87,7 @@ class OpenSets(Queue[OpenSet | Block]):
         """Keep the bottoms of one batch."""
         numbers = waits.numbers.astype("<i8").tobytes()
         block = Block(self.count + 1, growing.number, numbers, waits.series, waits.query_id)
-        if block.size > _BLOCK_BYTES and len(waits.series) > 1:
+        if size_of(block) > _BLOCK_BYTES and len(waits.series) > 1:
             half = len(waits.series) // 2
             self.add(growing, waits.part(slice(half)))
             self.add(growing, waits.part(slice(half, None)))

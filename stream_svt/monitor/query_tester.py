@@ -38,7 +38,7 @@ class QueryNoise(Protocol):
 
 @dataclass(slots=True, repr=False)
 class View:
-    """A batch as one monitor sees it: from row ``start`` on, with the clock at each row.
+    """A batch as one monitor sees it: rows [start, stop), with the clock at each row.
 
     ``eligible`` says which rows are queries for the monitor (None: all), ``outside`` which would be but for their
     dataset's period, ``markers`` which close a set of a dataset it covers; ``marked`` are their rows in order.
@@ -46,6 +46,7 @@ class View:
 
     batch: QueryBatch
     start: int
+    stop: int
     clock: Integers
     eligible: Mask | None
     outside: Integers

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.snapshot import VERSION, Entry, Gone, Line, Name, QueueRecord, Swept, from_bytes
+from stream_svt.monitor.snapshot import (
+    VERSION,
+    Entry,
+    Gone,
+    Line,
+    Name,
+    QueueRecord,
+    Swept,
+    Waiting,
+    from_bytes,
+    name_of,
+    size_of,
+)
 
 RECORD_BYTES = 100_000
 _OVERHEAD = 130
@@ -66,10 +78,10 @@ class Queue(Generic[E]):
 
     def put(self, name: Name, entry: E) -> None:
         """Keep an entry, in the place of the one of this name if there is one."""
-        size = entry.size
+        size = size_of(entry)
         known = self.entries.get(name)
         if known is not None:
-            self.journal.live -= known.size
+            self.journal.live -= size_of(known)
         self.entries[name] = entry
         self.touched[name] = None
         self.journal.live += size
@@ -80,7 +92,7 @@ class Queue(Generic[E]):
         entry = self.entries.pop(name)
         self.touched.pop(name, None)
         self.gone.append(entry.number)
-        self.journal.live -= entry.size
+        self.journal.live -= size_of(entry)
         self.journal.note(self, NUMBER_BYTES)
         return entry
 
@@ -91,7 +103,7 @@ class Queue(Generic[E]):
 
     def drop(self) -> None:
         """Forget the queue with everything in it."""
-        self.journal.live -= sum(entry.size for entry in self.entries.values())
+        self.journal.live -= sum(size_of(entry) for entry in self.entries.values())
         self.entries, self.touched = {}, {}
         self.home, self.dropped = -1, True
         self.journal.note(self, NUMBER_BYTES)
@@ -114,7 +126,7 @@ class Queue(Generic[E]):
                 yield Gone(first, numbers[at : at + _NUMBERS_OF_LINE])
         if self.cut:
             yield Swept(self.cut)
-        yield from [cast("Line", self.entries[name]) for name in self.touched]
+        yield from [self.entries[name] for name in self.touched]
         self.gone, self.cut, self.touched, self.changed = [], [], {}, False
 
 
@@ -190,8 +202,8 @@ class QueueJournal:
                 if queue.home == number:
                     writer.write(queue, ())
             for queue, entry in oldest.entries:
-                if queue.entries.get(entry.name) is entry:
-                    writer.write(queue, (cast("Line", entry),))
+                if queue.entries.get(name_of(entry)) is entry:
+                    writer.write(queue, (entry,))
             del self._records[number]
             self.size -= oldest.size
             gone.append(key_of(number))
@@ -246,8 +258,8 @@ class QueueJournal:
         for queue, entries in found:
             first, queue.gone = max(queue.gone, default=0), []
             kept = sorted((number, entry) for number, entry in entries.items() if number >= first)
-            queue.entries = {entry.name: entry for _, entry in kept}
-            self.live += sum(entry.size for entry in queue.entries.values())
+            queue.entries = {name_of(entry): entry for _, entry in kept}
+            self.live += sum(size_of(entry) for entry in queue.entries.values())
             try:
                 queue.settle()
             except ValueError as error:
@@ -301,10 +313,10 @@ class _Writer:
 
 
 def sweep_up_to(last: int, entries: Iterable[Entry]) -> None:
-    """Count one more round of tests for the entries up to a number."""
+    """Count one more round of tests for the places up to a number."""
     for entry in entries:
-        if entry.number <= last:
-            entry.swept()
+        if isinstance(entry, Waiting) and entry.number <= last:
+            entry.begun -= 1
 
 
 def key_of(number: int) -> bytes:

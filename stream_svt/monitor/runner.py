@@ -58,25 +58,25 @@ class Runner:
         """The specification that new runs are opened under."""
         return self.runs.spec
 
-    def advance(self, batch: QueryBatch) -> bool:
-        """Consume the batch from where the monitor stands.
+    def advance(self, batch: QueryBatch, stop: int, end: int) -> bool:
+        """Consume the batch from where the monitor stands, before row ``stop`` and offset ``end``.
 
         False where the engine has to commit before the end: durable noise is needed, or the commit is full.
         """
-        view = self._view(batch)
-        at, size = view.start, len(batch)
+        view = self._view(batch, stop)
+        at, size = view.start, stop
         self.append.tester.open_waiting(view, at, size, ahead=True)
         while True:
             if self.runs.accounts.full and at < size:
                 self._stop_at(view, at)
                 return False
             due = self._resample_due(view, at)
-            stop = min(at + int(due.argmax()) if due.any() else size, self.append.next_close(view, at))
-            reached = self.append.test(view, at, stop)
-            if at < reached < stop:
+            last = min(at + int(due.argmax()) if due.any() else size, self.append.next_close(view, at))
+            reached = self.append.test(view, at, last)
+            if at < reached < last:
                 at = reached  # cut short, to look again at what comes next
                 continue
-            if reached < stop:
+            if reached < last:
                 self._stop_at(view, reached)
                 return False
             self._resample(view, reached)
@@ -89,31 +89,32 @@ class Runner:
             at += at in view.markers
         self._refuse_outside(view, size)
         if size > view.start:
-            self.clock_ms = int(view.clock[-1])
+            self.clock_ms = int(view.clock[size - 1])
         # Where monitors of a topic stand apart, a batch may lie behind this one.
-        self.offset, self.row = max((self.offset, self.row), (batch.end, batch.end_row))
+        inside = stop < len(batch) and int(batch.offset[stop]) == end
+        self.offset, self.row = max((self.offset, self.row), (end, int(batch.row[stop]) if inside else 0))
         return True
 
-    def _view(self, batch: QueryBatch) -> View:
-        """Return the batch as this monitor sees it."""
+    def _view(self, batch: QueryBatch, stop: int) -> View:
+        """Return the batch before row ``stop`` as this monitor sees it."""
         start = 0
         if self.offset > batch.first or self.row > 0:
-            start = int(np.searchsorted(batch.offset, self.offset))
-            while start < len(batch) and batch.offset[start] == self.offset and batch.row[start] < self.row:
+            start = min(stop, int(np.searchsorted(batch.offset, self.offset)))
+            while start < stop and batch.offset[start] == self.offset and batch.row[start] < self.row:
                 start += 1
         clock = batch.timestamp_ms.copy()
-        if start < len(batch):
+        if start < stop:
             clock[start] = max(self.clock_ms, int(clock[start]))
             np.maximum.accumulate(clock[start:], out=clock[start:])
         eligible, outside = self._eligible(batch, start, clock)
         markers = {
             row: name
             for row, name in batch.markers.items()
-            if row >= start
+            if start <= row < stop
             and self.runs.covers[batch.dataset[row]]
             and batch.monitor.get(row, self.name) == self.name
         }
-        return View(batch, start, clock, eligible, outside, markers, sorted(markers))
+        return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
 
     def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
         """Return which rows are queries for this monitor (None: all), and which are but for their period."""
@@ -148,11 +149,11 @@ class Runner:
         """Return which of the rows from ``at`` on are queries that meet a run past its scheduled end."""
         if self.spec.resample_every is None:
             return _NO_ROW
-        datasets = view.batch.dataset[at:]
+        datasets = view.batch.dataset[at : view.stop]
         is_open = self.runs.status[datasets] == Status.TESTABLE
-        due: Mask = (view.clock[at:] >= self.runs.deadline[datasets]) & is_open
+        due: Mask = (view.clock[at : view.stop] >= self.runs.deadline[datasets]) & is_open
         if view.eligible is not None:
-            due &= view.eligible[at:]
+            due &= view.eligible[at : view.stop]
         return due
 
     def _resample(self, view: View, at: int) -> None:
@@ -165,7 +166,9 @@ class Runner:
         if not due.any() or not due[0]:
             return
         runs = self.runs
-        queries = np.arange(len(due)) if view.eligible is None else np.flatnonzero(view.eligible[at:])
+        queries = (
+            np.arange(len(due)) if view.eligible is None else np.flatnonzero(view.eligible[at : view.stop])
+        )
         _, first = np.unique(view.batch.dataset[at:][queries], return_index=True)
         for row in np.sort(queries[first]).tolist():
             dataset = int(view.batch.dataset[at + row])

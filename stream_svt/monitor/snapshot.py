@@ -103,33 +103,14 @@ def text_bytes(text: str | None) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
-class Entry(_Secret, array_like=True, gc=False):
-    """Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
-
-    number: WholeNumber
-
-    @property
-    def name(self) -> Name:
-        """What identifies it in its queue."""
-        raise NotImplementedError
-
-    @property
-    def size(self) -> int:
-        """How many bytes its line has at most."""
-        raise NotImplementedError
-
-    def swept(self) -> None:
-        """Count one more round of tests, which not all of its queue had."""
-        raise NotImplementedError
-
-
-class Waiting(Entry, array_like=True, gc=False, tag=0):
+class Waiting(_Secret, array_like=True, gc=False, tag=0):
     """A place of a retry queue: the latest query of a series.
 
     ``entered`` and ``entered_ms`` are offset and clock at which the series entered, ``begun`` the queue's count of
     sweeps before its first test. A query without series has a place of its own.
     """
 
+    number: WholeNumber
     offset: WholeNumber
     row: WholeNumber
     value: Grid
@@ -140,80 +121,64 @@ class Waiting(Entry, array_like=True, gc=False, tag=0):
     series: str | None
     query_id: str
 
-    @property
-    def name(self) -> Name:
-        """See `Entry`."""
-        return (self.offset, self.row) if self.series is None else self.series
 
-    @property
-    def size(self) -> int:
-        """See `Entry`."""
-        size, series, query_id = _PLACE_BYTES, self.series, self.query_id
-        if series is not None:  # as `text_bytes`, without the calls
-            size += len(series) if series.isascii() else 4 * len(series)
-        return size + (len(query_id) if query_id.isascii() else 4 * len(query_id))
-
-    def swept(self) -> None:
-        """See `Entry`."""
-        self.begun -= 1
-
-
-class OpenSet(Entry, array_like=True, gc=False, tag=1):
+class OpenSet(_Secret, array_like=True, gc=False, tag=1):
     """A finite set of queries that is still growing, and the tops found in it so far."""
 
+    number: WholeNumber
     set_id: str
     opened_ms: WholeNumber
     tops: WholeNumber
 
-    @property
-    def name(self) -> Name:
-        """See `Entry`."""
-        return self.set_id
 
-    @property
-    def size(self) -> int:
-        """See `Entry`."""
-        return _ENTRY_BYTES + text_bytes(self.set_id)
-
-
-class Block(Entry, array_like=True, gc=False, tag=2):
+class Block(_Secret, array_like=True, gc=False, tag=2):
     """Waiting queries of an open set, in the order in which they came.
 
     ``numbers`` holds all offsets, then rows, values and thresholds, in eight bytes each.
     """
 
+    number: WholeNumber
     owner: WholeNumber
     numbers: bytes
     series: list[str | None]
     query_id: list[str]
 
-    @property
-    def name(self) -> Name:
-        """See `Entry`."""
-        return self.number
 
-    @property
-    def size(self) -> int:
-        """See `Entry`."""
-        texts = sum(map(text_bytes, self.series)) + sum(map(text_bytes, self.query_id))
-        return _ENTRY_BYTES + len(self.numbers) + 10 * len(self.series) + texts
-
-
-class Mute(Entry, array_like=True, gc=False, tag=3):
+class Mute(_Secret, array_like=True, gc=False, tag=3):
     """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
 
+    number: WholeNumber
     series: str
     until: WholeNumber
 
-    @property
-    def name(self) -> Name:
-        """See `Entry`."""
-        return self.series
 
-    @property
-    def size(self) -> int:
-        """See `Entry`."""
-        return _MUTE_BYTES + text_bytes(self.series)
+Entry = Waiting | OpenSet | Block | Mute
+"""Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
+
+
+def name_of(entry: Entry) -> Name:
+    """Return what identifies an entry in its queue."""
+    match entry:
+        case Waiting():
+            return (entry.offset, entry.row) if entry.series is None else entry.series
+        case OpenSet():
+            return entry.set_id
+        case Block():
+            return entry.number
+        case Mute():
+            return entry.series
+
+
+def size_of(entry: Entry) -> int:
+    """Return how many bytes the line of an entry has at most."""
+    if isinstance(entry, Waiting):
+        return _PLACE_BYTES + text_bytes(entry.series) + text_bytes(entry.query_id)
+    if isinstance(entry, Mute):
+        return _MUTE_BYTES + text_bytes(entry.series)
+    if isinstance(entry, OpenSet):
+        return _ENTRY_BYTES + text_bytes(entry.set_id)
+    texts = sum(map(text_bytes, entry.series)) + sum(map(text_bytes, entry.query_id))
+    return _ENTRY_BYTES + len(entry.numbers) + 10 * len(entry.series) + texts
 
 
 class Gone(_Secret, array_like=True, tag=4):
@@ -229,7 +194,7 @@ class Swept(_Secret, array_like=True, tag=5):
     numbers: list[WholeNumber]
 
 
-Line = Waiting | OpenSet | Block | Mute | Gone | Swept
+Line = Entry | Gone | Swept
 
 
 class QueueGroup(_Secret, array_like=True):

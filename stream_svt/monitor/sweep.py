@@ -118,12 +118,12 @@ class SweepAppend(Append):
         By the clock a set closes that is open already, or that opens from ``start`` on.
         """
         marker = bisect_left(view.marked, start)
-        stop = view.marked[marker] if marker < len(view.marked) else len(view.batch)
+        stop = view.marked[marker] if marker < len(view.marked) else view.stop
         after = self.rules.close_after
-        if after is not None and start < len(view.batch):
+        if after is not None and start < view.stop:
             oldest = self._oldest()
             opened = int(view.clock[start]) if oldest is None else min(int(view.clock[start]), oldest[0])
-            stop = min(stop, start + int(np.searchsorted(view.clock[start:], opened + after)))
+            stop = min(stop, start + int(np.searchsorted(view.clock[start : view.stop], opened + after)))
         return stop
 
     def _oldest(self) -> tuple[int, int, str] | None:
@@ -139,7 +139,7 @@ class SweepAppend(Append):
 
     def close(self, view: View, row: int) -> bool:
         """Sweep the sets that close before a row; False where durable noise is needed first."""
-        if row >= len(view.batch):
+        if row >= view.stop:
             return True
         now, after = int(view.clock[row]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.monitor import engine, operations, projection, spec_change
+from stream_svt.monitor import operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -161,8 +161,7 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
-    for module in (engine, spec_change):
-        monkeypatch.setattr(module, "SLOTS_AT_ONCE", 10)
+    monkeypatch.setattr(spec_change, "SLOTS_AT_ONCE", 10)
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
     plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]
@@ -208,8 +207,8 @@ def test_refused_records_fit_a_commit_and_the_outbox_whatever_their_topic_is_cal
     long = ["\U0001f600" * 250 + f"{k:06}" for k in range(6000)]
     for first, last in ((0, 499), (499, 6000)):
         queries = [Query(0, 10**5, series=long[k]) for k in range(last)]
-        batch = batch_of(topic, queries, first, last)
-        batch = batch.part(0, min(190, len(batch)), last)
+        batch = batch_of(topic, queries, first, min(first + 190, last))
+        batch.end = last
         batch.query_id = [long[k] for k in range(len(batch))]
         batch.rejects = [(offset, "unsupported-content-type") for offset in range(first + 190, last)]
         while not (step := play.engine.step(batch)).done:

@@ -138,13 +138,13 @@ class AlignedEngine(Engine):
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 
-    def draw(self, runner: Runner, draw: Callable[..., Any], plan: Any, tests: Any, branch: int) -> Any:
+    def draw(self, runner: Runner, draw: Callable[..., Any], tests: Any, branch: int) -> Any:
         """Return the noise of the first run's values, and for its tops the shift on top of it."""
         recorder, topic = self.recorder, runner.spec.topic
         pairs = [recorder.values_at[topic, offset] for offset in tests.offset.tolist()]
         first = np.array([pair[0] for pair in pairs], dtype=np.int64)
         assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
-        noise = draw(plan, dataclasses.replace(tests, value=first), branch)
+        noise = draw(dataclasses.replace(tests, value=first), branch)
         attempts = np.broadcast_to(tests.attempt, first.shape).tolist()
         places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
         tops = tuple(
@@ -153,8 +153,9 @@ class AlignedEngine(Engine):
             if (runner.name, offset, row, attempt, branch) in recorder.tops
         )
         # A monotonic mechanism knows the direction; a general one promises its charge for any.
-        kind = recorder.neighbours if plan.mechanism.monotonic else Neighbours.MIXED
-        shifts = plan.mechanism.shifts(Outcomes(consumed=len(first), tops=tops), first, tests.value, kind)
+        mechanism = runner.runs.plan.mechanism
+        kind = recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
+        shifts = mechanism.shifts(Outcomes(consumed=len(first), tops=tops), first, tests.value, kind)
         return noise + shifts.queries[branch]
 
     def open_run(self, runner: Runner, open_run: Callable[..., None], dataset: int, clock_ms: int) -> None:
