@@ -1,8 +1,8 @@
 """What a parked shard watches: it is opened again once something around it has changed.
 
 It reads without a producer, so it fences nobody. Each look compares its surroundings with those seen last: first
-offsets and ends of its state, alert and control partitions, where its query partitions begin, and what cannot be read.
-A record on its control partition is such a change. What the brokers refused is tried once nothing speaks against it.
+offsets and ends of its state and alert partitions, where its query and control partitions begin, and what cannot be
+read. A record on its control partition opens it, too. What the brokers refused is tried once nothing speaks against it.
 
 Where the state cannot be proved, one command is carried out: the one that gives the state up and closes the shard.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
@@ -37,8 +37,7 @@ class Surroundings:
     """What can be seen of a shard's partitions without a producer.
 
     Attributes:
-        spans: Topic, first offset and end; of a query topic the first offset alone, for its end moves with
-            every query.
+        spans: Topic, first offset and end; of a query or control topic the first offset alone.
         faults: What cannot be read, in words.
         missing: Whether a topic is not there.
         control_end: End of the control partition, None where it cannot be read.
@@ -47,7 +46,7 @@ class Surroundings:
     spans: tuple[tuple[str, int, int | None], ...] = ()
     faults: tuple[str, ...] = ()
     missing: bool = False
-    control_end: int | None = None
+    control_end: int | None = field(default=None, compare=False)
 
 
 async def look_around(
@@ -76,8 +75,7 @@ async def look_around(
             first = await reader.beginning_offsets(places)
             ends = await reader.end_offsets(places)
             spans = tuple(
-                (place.topic, first[place], None if place.topic in queries else ends[place])
-                for place in places
+                (place.topic, first[place], ends[place] if place.topic in own else None) for place in places
             )
             for place in places:
                 reader.seek(place, ends[place])

@@ -120,6 +120,7 @@ class Shard:
         self._rebalance = Hold()
         self._stopping = False
         self._failures = self._looks = 0
+        self._heard: int | None = None
         self._task: asyncio.Task[None] | None = None
 
     # What the group asks for
@@ -241,6 +242,7 @@ class Shard:
             try:
                 await session.open()
                 opened = time.monotonic()
+                self._heard = None  # the session goes by its state
                 self._rebalance.quiet.clear()
                 await session.run()
                 self._failures = self._looks = 0
@@ -322,7 +324,8 @@ class Shard:
                     if worth_a_try(cause, before, around):
                         break
                     before = around
-                await self._listen(feed, around, cause)
+                if await self._woken(feed, around, cause):
+                    break
         finally:
             await feed.close()
         await self._prove_membership()
@@ -343,33 +346,35 @@ class Shard:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
 
-    async def _listen(self, feed: ShardFeed, around: Surroundings | None, cause: Cause) -> None:
-        """Wait for the next look; any record on the control partition brings it at once."""
+    async def _woken(self, feed: ShardFeed, around: Surroundings | None, cause: Cause) -> bool:
+        """Wait for the next look; return whether a record on the control partition came first."""
         parts, control = self._parts, self._parts.control
         until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
             if around is not None and around.control_end is not None:
-                feed.seek(control, around.control_end)
+                if self._heard is None:
+                    self._heard = around.control_end
+                feed.seek(control, self._heard)
                 feed.resume([control])
                 while (left := until - time.monotonic()) > 0:
                     records = (await feed.fetch([control], min(left, COMMAND_FETCH))).get(control, [])
                     self._beat()
                     if records:
                         log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
-                        self._looks = 0
+                        self._heard, self._looks = records[-1].offset + 1, 0
                         if cause in UNPROVED:
                             await give_up(self.number, records, parts.verify, parts.make_journal)
-                        return
+                        return True
         except Stopped:
-            return
-        except (
-            RecordsLost,
-            BrokerError,
-            KafkaError,
-        ) as error:  # the control topic was made anew, or cannot be read
-            log.warning("event=look_failed shard=%d error=%r", self.number, describe(error))
+            return False
+        except RecordsLost:  # the control topic was made anew
+            self._heard = None
+        except (BrokerError, KafkaError) as error:
+            reason = str(explain(error, "listening"))
+            log.warning("event=look_failed shard=%d error=%r", self.number, reason)
         await self._wait(until - time.monotonic())
+        return False
 
     # Membership
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import CommitFailedError
 
+from stream_svt.errors import RecordsLost
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
@@ -67,11 +68,14 @@ class Feed(ShardFeed):
 
     async def fetch(self, topics: list[str], patience: float) -> dict[str, list[SimpleNamespace]]:
         if self.play.interruptions:
-            raise self.play.interruptions.pop()
+            error = self.play.interruptions.pop()
+            if isinstance(error, RecordsLost):  # the topic was made anew, and is shorter
+                self.play.around = AROUND
+            raise error
         await asyncio.sleep(0.01)
         if self.stopping:
             raise Stopped
-        first = self.play.around.control_end or 0
+        first = AROUND.control_end
         records = [
             SimpleNamespace(offset=first + at, value=value, key=None, timestamp=0, headers=())
             for at, value in enumerate(self.play.control)
