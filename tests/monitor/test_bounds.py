@@ -178,7 +178,7 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
     for _ in close_removed(plays[1].engine, wanted):
         pass
     slices = sum(1 for _ in changing_spec(plays[1].engine, wanted))
-    assert slices > 20
+    assert slices > 10
     assert not plays[1].engine.projection.changed - plays[1].engine.accounts.dirty
     found = [play.commit() for play in plays]
     assert found[0].records == found[1].records
