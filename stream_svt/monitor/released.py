@@ -278,11 +278,7 @@ def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
         envelope = _ENVELOPE.decode(record)
         decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
         return envelope, decoder.decode(envelope.data)
-    except UnicodeDecodeError:
-        raise msgspec.DecodeError("a text is no UTF-8") from None
-    except RecursionError:
-        raise msgspec.DecodeError("it is nested too deep") from None
-    except ValueError as error:
-        if isinstance(error, msgspec.MsgspecError):
-            raise
-        raise msgspec.DecodeError("a number is too long") from None
+    except msgspec.MsgspecError:
+        raise
+    except (ValueError, RecursionError):
+        raise msgspec.DecodeError("a text is no UTF-8, a number too long, or it is nested too deep") from None

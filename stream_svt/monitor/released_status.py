@@ -16,6 +16,7 @@ CHARGES_KEPT = 50
 PAUSED = "paused"
 
 _AFTER: Mapping[str, State] = {
+    EventType.ALERT: State.RUNNING,
     EventType.RUN_STARTED: State.RUNNING,
     EventType.RUN_HALTED: State.HALTED,
     EventType.RUN_CLOSED: State.HALTED,
@@ -38,6 +39,13 @@ class Budget:
     reserved: float = 0.0
     charges: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=CHARGES_KEPT))
     told: bool = False
+
+    def take(self, account: Account, time: str) -> None:
+        """Take an event's account: monitors of a dataset share it, and every event carries all of it."""
+        self.measure, self.limit = account.measure, account.limit
+        self.spent, self.reserved, self.told = account.spent, account.reserved, True
+        if account.charge > 0:
+            self.charges.append((datetime.fromisoformat(time).timestamp(), account.charge))
 
     @property
     def left(self) -> float:
@@ -85,7 +93,7 @@ class ReleasedStatus:
         if budget is None:
             return
         if data.account is not None:
-            _account(budget, data.account, envelope.time)
+            budget.take(data.account, envelope.time)
         if envelope.type == EventType.BUDGET_RAISED:
             for woken in self.of_dataset(data.dataset).values():
                 if woken.state is State.EXHAUSTED:
@@ -102,31 +110,18 @@ class ReleasedStatus:
 
     def exhausted(self) -> list[str]:
         """Return the datasets whose every monitor has nothing left to spend."""
-        found = []
-        for dataset in self.budgets:
-            statuses = self.of_dataset(dataset).values()
-            if statuses and all(status.state is State.EXHAUSTED for status in statuses):
-                found.append(dataset)
-        return found
-
-
-def _account(budget: Budget, account: Account, time: str) -> None:
-    # Monitors of a dataset share its account: every event carries all of it.
-    budget.measure, budget.limit = account.measure, account.limit
-    budget.spent, budget.reserved = account.spent, account.reserved
-    budget.told = True
-    if account.charge > 0:
-        budget.charges.append((datetime.fromisoformat(time).timestamp(), account.charge))
+        return [
+            dataset
+            for dataset in self.budgets
+            if (statuses := self.of_dataset(dataset).values())
+            and all(status.state is State.EXHAUSTED for status in statuses)
+        ]
 
 
 def _apply(status: MonitorStatus, kind: str, data: Alert | Lifecycle) -> None:
     status.run = data.run
-    match kind:
-        case EventType.ALERT:
-            status.tops += 1
-            status.state = State.RUNNING
-        case EventType.RUN_HALTED:
-            status.halts += 1
-        case EventType.PAUSED | EventType.RESUMED:
-            status.paused = kind == EventType.PAUSED
+    status.tops += kind == EventType.ALERT
+    status.halts += kind == EventType.RUN_HALTED
+    if kind in (EventType.PAUSED, EventType.RESUMED):
+        status.paused = kind == EventType.PAUSED
     status.state = _AFTER.get(kind, status.state)
