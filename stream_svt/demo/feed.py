@@ -1,14 +1,11 @@
-"""Only the demo's queries, for a service that runs elsewhere: ``stream-svt demo --feed-only -c FILE``.
-
-It stands in for a producer of one's own, so it belongs to the trusted zone: it reads the baskets and writes true
-counts. What it prints depends on the public clock alone, and so does when it sends.
-"""
+"""Only the demo's queries, for a service that runs elsewhere: ``stream-svt demo --feed-only -c FILE``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
@@ -16,36 +13,12 @@ from aiokafka.errors import KafkaError
 from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import APPEND
 from stream_svt.demo.data import LINES, load
-from stream_svt.demo.producer import Progress, produce
+from stream_svt.demo.producer import produce
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import explain
 from stream_svt.service.topology import require
 from stream_svt.service.worker import cluster_of
-
-
-class Metronome:
-    """Says when the next set may be sent: one every ``seconds``, the first at once, until stopped."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._stopped = asyncio.Event()
-        self._next: float | None = None
-
-    def stop(self) -> None:
-        """Let no further set begin."""
-        self._stopped.set()
-
-    async def may_send(self, sent: int) -> bool:
-        """Wait for the next beat; False once stopped."""
-        del sent
-        now = asyncio.get_running_loop().time()
-        if self._next is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, self._next - now)):
-                    await self._stopped.wait()
-        self._next = max(now, self._next or now) + self._seconds
-        return not self._stopped.is_set()
 
 
 def run_feed(
@@ -78,35 +51,27 @@ async def _feed(
 ) -> int:
     topic = _topic(config, clock)
     await require(config, cluster_of(config))
-    metronome = Metronome(seconds)
-    loop = asyncio.get_running_loop()
+    stopped, loop, began = asyncio.Event(), asyncio.get_running_loop(), time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Only the main thread of a process gets signals.
         with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, metronome.stop)
-    bell = None if duration is None else loop.call_later(duration, metronome.stop)
-
-    def report(progress: Progress) -> None:
-        say(
-            f"line {progress.line:,} of {clock.lines:,}: set {progress.set_id} of {progress.dataset} is closed, "
-            f"{progress.queries:,} queries so far"
-        )
-
+            loop.add_signal_handler(number, stopped.set)
+    sets = produce(
+        load(), clock, kafka=config.kafka_arguments(), topic=topic, partitions=config.topics.partitions
+    )
     try:
-        await produce(
-            load(),
-            clock,
-            kafka=config.kafka_arguments(),
-            topic=topic,
-            partitions=config.topics.partitions,
-            may_send=metronome.may_send,
-            report=report,
-        )
+        async with contextlib.aclosing(sets):
+            async for progress in sets:
+                say(
+                    f"line {progress.line:,} of {clock.lines:,}: set {progress.set_id} of {progress.dataset} is "
+                    f"closed, {progress.queries:,} queries so far"
+                )
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), seconds)
+                if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
+                    break
     except KafkaError as error:
         raise explain(error, f"sending to topic {topic!r}", "WRITE") from error
-    finally:
-        if bell is not None:
-            bell.cancel()
     return 0
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from stream_svt.errors import StreamSvtError
@@ -22,29 +21,12 @@ class DemoFailed(StreamSvtError):
 
 
 class Child:
-    """A process with a pipe to its standard input, which it watches, and a log file.
-
-    Args:
-        name: How messages call it.
-        log: Where its output goes; None: only its errors are inherited by nobody, its output is read by the
-            demo.
-    """
+    """A process with a pipe to its standard input, which it watches, and a log file; messages use ``name``."""
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
         self.process = process
         self._log = log
-
-    def tell(self, line: str) -> None:
-        """Send one line to its standard input; lost if it has ended."""
-        if self.process.stdin is not None and not self.process.stdin.is_closing():
-            self.process.stdin.write(f"{line}\n".encode("ascii"))
-
-    async def lines(self) -> AsyncIterator[str]:
-        """Yield the lines of its standard output until it ends."""
-        if self.process.stdout is not None:
-            async for line in self.process.stdout:
-                yield line.decode("utf-8", errors="replace")
 
     async def must_succeed(self, seconds: float | None = None) -> None:
         """Wait for its end.
@@ -72,8 +54,7 @@ class Child:
     async def stop(self) -> int:
         """Ask it to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
         with contextlib.suppress(ProcessLookupError):
-            if self.process.returncode is None:
-                self.process.send_signal(signal.SIGTERM)
+            self.process.terminate()
         try:
             async with asyncio.timeout(GRACE):
                 return await self.process.wait()
@@ -90,26 +71,17 @@ class Child:
         return ""
 
 
-async def start(name: str, command: Sequence[str], log: Path, *, talks: bool = False) -> Child:
+async def start(name: str, command: Sequence[str], log: Path) -> Child:
     """Start a child in a session of its own, so that Ctrl-C on the terminal reaches the demo alone.
 
-    ``talks``: its standard output is read by the demo, and only its standard error goes to the log.
+    Its environment lacks what moves a service: the demo's must not reach the user's brokers.
     """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
     with log.open("ab") as sink:
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=PIPE,
-            stdout=PIPE if talks else sink,
-            stderr=sink if talks else STDOUT,
-            env=_own_environment(),
-            start_new_session=True,
+            *command, stdin=PIPE, stdout=sink, stderr=STDOUT, env=own, start_new_session=True
         )
     return Child(name, process, log)
-
-
-def _own_environment() -> dict[str, str]:
-    """Return the environment without what moves a service: the demo's must not reach the user's brokers."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
 
 
 def stream_svt(*arguments: str) -> list[str]:

@@ -1,26 +1,19 @@
-"""The demo's query producer, a process of its own: ``python -m stream_svt.demo.producer ...``.
+"""The demo's query producer. It belongs to the trusted zone: it reads the baskets and writes true counts.
 
-It belongs to the trusted zone: it reads the baskets and writes true counts to the query topic. How it and
-the demo talk depends on nothing in the data. Standard input takes lines: ``seen N`` (the service has looked
-at N queries; at most ``--ahead`` more are sent) and ``stop`` (finish the set in hand, then end); its end
-means stop as well. Standard output gives one JSON line a checkpoint: the set closed, the queries sent so
-far and the line the clock shows.
+What it says, and when it sends, depends on the public clock alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from stream_svt.demo.clock import Clock
-from stream_svt.demo.data import Baskets, load
+from stream_svt.demo.data import Baskets
 from stream_svt.demo.queries import Writer, running_counts
 from stream_svt.service.codec import home
 
@@ -37,48 +30,12 @@ class Progress:
     line: int
 
 
-class Gate:
-    """Says when the next set may be sent: at most ``ahead`` queries before the reader, until stopped."""
-
-    def __init__(self, ahead: int) -> None:
-        self._ahead = ahead
-        self._seen = 0
-        self._stopped = False
-        self._changed = asyncio.Event()
-
-    def command(self, line: str) -> None:
-        """Take one line of standard input."""
-        match line.split():
-            case ["seen", count]:
-                self._seen = max(self._seen, int(count))
-            case ["stop"]:
-                self._stopped = True
-        self._changed.set()
-
-    async def may_send(self, sent: int) -> bool:
-        """Wait until more may be sent; False once stopped."""
-        while not self._stopped and sent > self._seen + self._ahead:
-            self._changed.clear()
-            await self._changed.wait()
-        return not self._stopped
-
-
 async def produce(
-    baskets: Baskets,
-    clock: Clock,
-    *,
-    kafka: Mapping[str, Any],
-    topic: str,
-    partitions: int,
-    may_send: Callable[[int], Awaitable[bool]],
-    report: Callable[[Progress], None],
-) -> None:
-    """Send each checkpoint: its queries, then the marker that closes their set; return when all are stored.
+    baskets: Baskets, clock: Clock, *, kafka: Mapping[str, Any], topic: str, partitions: int
+) -> AsyncGenerator[Progress, None]:
+    """Send each checkpoint, its queries and then the marker that closes their set; yield once all are stored.
 
-    Args:
-        kafka: What every client takes as keywords: servers, protocol and credentials.
-        may_send: Waits until the next set may be sent, given the queries sent so far; False ends it.
-        report: Told of each set once it can be read.
+    The next set is begun when the next item is asked for. ``kafka`` is what every client takes as keywords.
 
     Raises:
         aiokafka.errors.KafkaError: A record was refused or the broker is out of reach.
@@ -88,15 +45,12 @@ async def produce(
     try:
         writer, sent = Writer(), 0
         for point, counts in running_counts(baskets, clock):
-            if not await may_send(sent):
-                return
-            records = writer.records(point, counts)
+            records = await asyncio.to_thread(writer.records, point, counts)
             key = point.dataset.encode("utf-8")
-            stored = await _send(producer, topic, home(key, partitions), key, records)
             # The set is announced only when it can be read: what was announced is judged in the summary.
-            await asyncio.gather(*stored)
+            await asyncio.gather(*await _send(producer, topic, home(key, partitions), key, records))
             sent += len(records) - 1
-            report(Progress(point.dataset, point.set_id, sent, point.end))
+            yield Progress(point.dataset, point.set_id, sent, point.end)
     finally:
         await producer.stop()
 
@@ -115,61 +69,3 @@ async def _send(
     batch.close()
     stored.append(await producer.send_batch(batch, topic, partition=partition))
     return stored
-
-
-def command_line(clock: Clock, *, bootstrap: str, topic: str, partitions: int, ahead: int) -> list[str]:
-    """Return the arguments that start this module as a process."""
-    options = {
-        "bootstrap": bootstrap,
-        "topic": topic,
-        "partitions": partitions,
-        "week-lines": clock.week_lines,
-        "every": clock.every,
-        "ahead": ahead,
-    }
-    return [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in options.items())]
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Query producer of the demo; started by 'stream-svt demo'.")
-    parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--topic", required=True)
-    for name in ("partitions", "week-lines", "every", "ahead"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    return parser.parse_args()
-
-
-async def _main() -> None:
-    arguments = _arguments()
-    gate = Gate(arguments.ahead)
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-
-    async def listen() -> None:
-        async for line in reader:
-            gate.command(line.decode("ascii", errors="replace"))
-        gate.command("stop")
-
-    def report(progress: Progress) -> None:
-        told = {"dataset": progress.dataset, "set": progress.set_id}
-        sys.stdout.write(json.dumps(told | {"queries": progress.queries, "line": progress.line}) + "\n")
-        sys.stdout.flush()
-
-    listener = asyncio.create_task(listen())
-    baskets = load()
-    clock = Clock(len(baskets), arguments.week_lines, arguments.every)
-    await produce(
-        baskets,
-        clock,
-        kafka={"bootstrap_servers": arguments.bootstrap},
-        topic=arguments.topic,
-        partitions=arguments.partitions,
-        may_send=gate.may_send,
-        report=report,
-    )
-    listener.cancel()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())

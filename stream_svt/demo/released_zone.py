@@ -8,6 +8,7 @@ import http.client
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.request import urlopen
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -19,81 +20,60 @@ from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 Event = tuple[Envelope, Alert | Lifecycle]
 
 
-class EventReader:
-    """Reads released events: each exactly once, because only committed ones are read."""
-
-    def __init__(self, consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
-        self._consumer = consumer
-        self._places = places
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def open(cls, setting: Setting) -> AsyncIterator[EventReader]:
-        """Read the alert topic from its beginning."""
-        cluster = Cluster({"bootstrap_servers": setting.bootstrap})
-        places = [TopicPartition(setting.alerts, number) for number in range(setting.partitions)]
-        async with started(cluster.reader(), f"reading {setting.alerts}") as consumer:
-            consumer.assign(places)
-            yield cls(consumer, places)
-
-    async def new(self) -> list[Event]:
-        """Return what has come since the last call; waits a moment at most."""
-        batch = await self._consumer.getmany(timeout_ms=50)
-        return [decode(record.value) for records in batch.values() for record in records]
-
-    async def rest(self) -> list[Event]:
-        """Return everything up to the topic's end as it stands now."""
-        async with deadline(CALL_DEADLINE, "reading the last alerts"):
-            ends = await self._consumer.end_offsets(self._places)
-            events: list[Event] = []
-            for place, end in ends.items():
-                while await self._consumer.position(place) < end:
-                    events += await self.new()
-        return events
+@contextlib.asynccontextmanager
+async def opened(setting: Setting) -> AsyncIterator[AIOKafkaConsumer]:
+    """Read the alert topic from its beginning: each event once, because only committed ones are read."""
+    cluster = Cluster({"bootstrap_servers": setting.bootstrap})
+    async with started(cluster.reader(), f"reading {setting.alerts}") as consumer:
+        consumer.assign([TopicPartition(setting.alerts, number) for number in range(setting.partitions)])
+        yield consumer
 
 
-class ServiceStatus:
-    """Asks the service's own web server."""
+async def new_events(consumer: AIOKafkaConsumer) -> list[Event]:
+    """Return what has come since the last call; waits a moment at most."""
+    batch = await consumer.getmany(timeout_ms=50)
+    return [decode(record.value) for records in batch.values() for record in records]
 
-    def __init__(self, setting: Setting) -> None:
-        self._port = setting.port
-        self._topic = setting.counts
 
-    def urls(self) -> dict[str, str]:
-        """Return what a user may open while the demo runs."""
-        base = f"http://127.0.0.1:{self._port}"
-        return {
-            "page": f"{base}/",
-            "metrics": f"{base}/metrics",
-            "health": f"{base}/health/ready",
-            "status": f"{base}/api/v1/status",
-        }
+async def last_events(consumer: AIOKafkaConsumer) -> list[Event]:
+    """Return everything up to the topic's end as it stands now."""
+    async with deadline(CALL_DEADLINE, "reading the last alerts"):
+        events: list[Event] = []
+        for place, end in (await consumer.end_offsets(consumer.assignment())).items():
+            while await consumer.position(place) < end:
+                events += await new_events(consumer)
+    return events
 
-    async def ready(self) -> None:
-        """Wait until the service says that it is ready."""
-        while True:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                code, _ = await asyncio.to_thread(self._get, "/health/ready")
-                if code == http.HTTPStatus.OK:
-                    return
-            await asyncio.sleep(0.1)
 
-    async def queries(self) -> int | None:
-        """Return how many queries every monitor has looked at, as of the last commit; None unanswered."""
-        try:
-            code, body = await asyncio.to_thread(self._get, "/api/v1/status")
-        except (OSError, http.client.HTTPException):
-            return None
-        return looked_at(json.loads(body), self._topic) if code == http.HTTPStatus.OK else None
+def urls(setting: Setting) -> dict[str, str]:
+    """Return what a user may open while the demo runs."""
+    base = f"http://127.0.0.1:{setting.port}"
+    return {
+        "page": f"{base}/",
+        "metrics": f"{base}/metrics",
+        "health": f"{base}/health/ready",
+        "status": f"{base}/api/v1/status",
+    }
 
-    def _get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+
+async def fetched(url: str) -> bytes | None:
+    """Return what the service's web server answers, None unless it is a success."""
+
+    def get() -> bytes:
+        with urlopen(url, timeout=5) as answer:  # noqa: S310  an address of the demo's own
+            content: bytes = answer.read()
+            return content
+
+    try:
+        return await asyncio.to_thread(get)
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+async def queries_seen(setting: Setting) -> int | None:
+    """Return how many queries every monitor has looked at, as of the last commit; None unanswered."""
+    body = await fetched(urls(setting)["status"])
+    return None if body is None else looked_at(json.loads(body), setting.counts)
 
 
 def looked_at(status: dict[str, Any], topic: str) -> int:

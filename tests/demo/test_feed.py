@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 
 import pytest
 
@@ -10,7 +9,8 @@ from stream_svt.demo import feed
 from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import Setting, yaml
 from stream_svt.demo.data import LINES
-from stream_svt.demo.feed import Metronome, run_feed
+from stream_svt.demo.feed import run_feed
+from stream_svt.demo.producer import Progress
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.service.config import Config, parse_config
 
@@ -29,37 +29,6 @@ def demo_config(directory, bootstrap: str = "127.0.0.1:1") -> Config:
     return parse_config(yaml(Setting(bootstrap=bootstrap, key_file=key), Clock(LINES)))
 
 
-async def test_the_metronome_beats_at_once_and_then_every_so_often():
-    metronome, loop = Metronome(0.05), asyncio.get_running_loop()
-    began = loop.time()
-    assert await metronome.may_send(0)
-    assert loop.time() - began < 0.04
-    for _ in range(3):
-        assert await metronome.may_send(0)
-    assert loop.time() - began >= 0.15
-
-
-async def test_a_metronome_that_was_late_does_not_hurry_to_catch_up():
-    metronome, loop = Metronome(0.05), asyncio.get_running_loop()
-    assert await metronome.may_send(0)
-    await asyncio.sleep(0.2)
-    assert await metronome.may_send(0)
-    again = loop.time()
-    assert await metronome.may_send(0)
-    assert loop.time() - again >= 0.04
-
-
-async def test_a_stopped_metronome_lets_nobody_wait():
-    metronome = Metronome(60.0)
-    assert await metronome.may_send(0)
-    waiting = asyncio.create_task(metronome.may_send(0))
-    await asyncio.sleep(0)
-    metronome.stop()
-    async with asyncio.timeout(5):
-        assert not await waiting
-    assert not await metronome.may_send(0)
-
-
 def test_a_configuration_of_something_else_is_refused_before_anything_connects():
     with pytest.raises(ConfigError, match="demo --show-config"):
         run_feed(parse_config(OTHER))
@@ -71,16 +40,14 @@ def test_brokers_that_do_not_answer_are_named(tmp_path):
         run_feed(demo_config(tmp_path))
 
 
-def test_what_is_said_depends_on_the_clock_alone(monkeypatch, tmp_path):
+def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, tmp_path):
     async def no_brokers(config, cluster):
         del config, cluster
 
-    async def produce(baskets, clock, *, kafka, topic, partitions, may_send, report):
+    async def produce(baskets, clock, *, kafka, topic, partitions):
         assert (kafka["bootstrap_servers"], topic, partitions) == (["127.0.0.1:1"], "retail-demo.counts", 4)
         for number, point in enumerate(clock.checkpoints(), start=1):
-            if not await may_send(0):
-                return
-            report(feed.Progress(point.dataset, point.set_id, 16_470 * number, point.end))
+            yield Progress(point.dataset, point.set_id, 16_470 * number, point.end)
 
     monkeypatch.setattr(feed, "require", no_brokers)
     monkeypatch.setattr(feed, "produce", produce)
@@ -91,3 +58,6 @@ def test_what_is_said_depends_on_the_clock_alone(monkeypatch, tmp_path):
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
     assert len(said) == 6
+    said.clear()
+    assert run_feed(config, seconds=0.2, duration=0.5, say=said.append, clock=Clock(LINES)) == 0
+    assert 1 <= len(said) <= 3

@@ -1,39 +1,13 @@
-"""How the producer keeps its distance and its homes."""
+"""Where the producer sends its records."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 from stream_svt.demo import producer
 from stream_svt.demo.clock import Clock
-from stream_svt.demo.producer import Gate, produce
-
-
-async def test_the_gate_lets_the_producer_run_ahead_only_so_far():
-    gate = Gate(ahead=100)
-    assert await gate.may_send(100)
-    waiting = asyncio.create_task(gate.may_send(101))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    gate.command("seen 1\n")
-    assert await waiting
-
-
-async def test_a_stop_opens_the_gate_with_a_no():
-    gate = Gate(ahead=0)
-    waiting = asyncio.create_task(gate.may_send(1))
-    await asyncio.sleep(0)
-    gate.command("stop\n")
-    assert not await waiting
-    assert not await gate.may_send(0)
-
-
-async def test_an_older_or_unknown_line_changes_nothing():
-    gate = Gate(ahead=0)
-    gate.command("seen 50\n")
-    gate.command("seen 20\n")
-    gate.command("hurry\n")
-    assert await gate.may_send(50)
+from stream_svt.demo.producer import produce
 
 
 class Batch:
@@ -74,19 +48,13 @@ class FakeKafka:
 async def test_every_record_has_its_weeks_key_and_goes_to_the_keys_home(monkeypatch, baskets):
     monkeypatch.setattr(producer, "AIOKafkaProducer", FakeKafka)
     reports = []
-
-    async def twice(sent):
-        return sent < 2 * 16_470
-
-    await produce(
-        baskets,
-        Clock(len(baskets)),
-        kafka={"bootstrap_servers": "nowhere:1"},
-        topic="counts",
-        partitions=4,
-        may_send=twice,
-        report=reports.append,
-    )
+    kafka = {"bootstrap_servers": "nowhere:1"}
+    sets = produce(baskets, Clock(len(baskets)), kafka=kafka, topic="counts", partitions=4)
+    async with aclosing(sets):
+        async for progress in sets:
+            reports.append(progress)
+            if len(reports) == 2:
+                break
     batches = FakeKafka.latest.sent
     records = [record for _, _, batch in batches for record in batch]
     assert {topic for topic, _, _ in batches} == {"counts"}
