@@ -15,11 +15,9 @@ from deploy.grafana.dashboards.parts import (
     Marks,
     Page,
     Query,
-    address,
     color,
     datasource,
     drawn,
-    leads_to,
     lines,
     number,
     rows,
@@ -44,7 +42,6 @@ _CHARGED = " or ".join(
     f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[$__rate_interval])"
     for measure in ("epsilon", "rho")
 )
-_MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
 
 
 def page() -> Page:
@@ -266,30 +263,20 @@ def _monitors() -> tuple[Builder[Panel], ...]:
         return f"max by (monitor) ({loss(f'stream_svt_monitor_{name}', **_DATASET)})"
 
     return (
-        lines(
-            "Spent by monitor",
-            "What each monitor spent of this dataset's budget.",
-            Query(by_monitor("spent"), "{{monitor}}"),
-            unit="none",
-            stacked=True,
-            steps_only=True,
-            link=leads_to(
-                "Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor:percentencode}")
-            ),
-        ),
         timeline(
             "State of each monitor",
             "What each monitor does on this dataset. Halted: its run is used up. Exhausted: the budget pays for no "
             "further run.",
             Query(f"max by (monitor) ({state})", "{{monitor}}"),
             words=STATES,
+            width=24,
         ),
         rows(
             "Monitors",
             "What each monitor spent, and what its open run may still spend on tops; under rho a run is charged as a "
             "whole when it begins, and what is left of it is in the run's own epsilon.",
             (
-                Column("Monitor", label="monitor", link=_MONITOR),
+                Column("Monitor", label="monitor"),
                 Column("Spent", by_monitor("spent"), decimals=4),
                 Column("Left in the run", by_monitor("run_left"), decimals=4),
                 Column(

@@ -14,18 +14,14 @@ from deploy.grafana.dashboards.parts import (
     Page,
     Query,
     address,
-    color,
     datasource,
-    drawn,
     leads_to,
-    lines,
     number,
     rows,
 )
 from deploy.grafana.dashboards.queries import (
     BURN,
     LEFT,
-    STATES,
     added,
     application,
     burn,
@@ -36,12 +32,9 @@ from deploy.grafana.dashboards.queries import (
     firing_marks,
     left,
     of,
-    rate,
 )
 
 _DATASET = address(pages.DATASET, dataset="${__value.text:percentencode}")
-_MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
-_SERIES = leads_to("Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset:percentencode}"))
 _SERVICE = leads_to("Open service", address(pages.SERVICE))
 
 
@@ -61,7 +54,6 @@ def page() -> Page:
     page.row("Budgets", *_budgets())
     page.row("Monitors", *_monitors())
     page.row("Alerts of Prometheus", _firing())
-    page.row("Service", *_service())
     return page
 
 
@@ -157,39 +149,10 @@ def _budgets() -> tuple[Builder[Panel], ...]:
             sort="Left",
             height=10,
         ),
-        lines(
-            "Budget left: the ten lowest",
-            "Share of the limit that is not spent. It rises only where an operator raises a limit.",
-            Query(f"bottomk(10, {left()})", "{{dataset}}"),
-            unit="percentunit",
-            ceiling=1,
-            steps_only=True,
-            link=_SERIES,
-        ),
-        lines(
-            "Burn rate: the ten fastest",
-            "How fast budgets go, over a twelfth of their horizon: 1 spends exactly the limit in exactly the horizon.",
-            Query(f"topk(10, {burn('slow')})", "{{dataset}}"),
-            unit="none",
-            colors=BURN,
-            link=_SERIES,
-        ),
     )
 
 
 def _monitors() -> tuple[Builder[Panel], ...]:
-    states = lines(
-        "Monitors by state",
-        "Pairs of dataset and monitor by state.",
-        Query(f"sum by (state) ({of('stream_svt_monitor_datasets')})", "{{state}}"),
-        unit="none",
-        width=8,
-        stacked=True,
-        steps_only=True,
-    )
-    for state, name in STATES.values():
-        drawn(states, state, color=color(name))
-
     def by_monitor(expr: str) -> str:
         return f"sum by (monitor) ({expr})"
 
@@ -198,7 +161,7 @@ def _monitors() -> tuple[Builder[Panel], ...]:
             "Monitors",
             "Every monitor over all its datasets; counts are of the time shown.",
             (
-                Column("Monitor", label="monitor", link=_MONITOR),
+                Column("Monitor", label="monitor"),
                 Column("Tops", f"round({by_monitor(added('stream_svt_tops_total'))})"),
                 Column("Runs", f"round({by_monitor(added('stream_svt_runs_total'))})"),
                 Column(
@@ -217,11 +180,9 @@ def _monitors() -> tuple[Builder[Panel], ...]:
                 Column("Muted", by_monitor(of("stream_svt_monitor_muted_series")), unit="short"),
                 Column("Queries", by_monitor(added("stream_svt_queries_total")), unit="short"),
             ),
-            width=16,
             height=8,
             sort="Monitor",
         ),
-        states,
     )
 
 
@@ -236,7 +197,7 @@ def _firing() -> Builder[Panel]:
             Column("Alert", label="alertname"),
             Column("Severity", label="severity"),
             Column("Dataset", label="dataset", link=_DATASET),
-            Column("Monitor", label="monitor", link=_MONITOR),
+            Column("Monitor", label="monitor"),
             *(Column(label.capitalize(), label=label) for label in labels[4:]),
             Column(
                 "For",
@@ -247,39 +208,4 @@ def _firing() -> Builder[Panel]:
         ),
         height=8,
         sort="Severity",
-    )
-
-
-def _service() -> tuple[Builder[Panel], ...]:
-    return (
-        lines(
-            "Lag by shard",
-            "Records after the committed positions, by shard.",
-            Query(
-                f"sum by (shard) (max by (shard, topic) ({of('stream_svt_lag_records')}))", "shard {{shard}}"
-            ),
-            unit="short",
-            width=8,
-            link=_SERVICE,
-        ),
-        lines(
-            "Shards that are open",
-            "Shards that some worker holds open, against those there are.",
-            Query(f"sum({of('stream_svt_shards', state='~running|replaying')})", "open"),
-            Query(f"max({of('stream_svt_shards_configured')})", "configured"),
-            unit="none",
-            width=8,
-            steps_only=True,
-            link=_SERVICE,
-        ),
-        lines(
-            "Queries tested",
-            "Queries tested a second, by monitor.",
-            Query(f"sum by (monitor) ({rate('stream_svt_queries_total')})", "{{monitor}}"),
-            unit="rps",
-            width=8,
-            link=leads_to(
-                "Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor:percentencode}")
-            ),
-        ),
     )

@@ -2,6 +2,5 @@
 
 FLEET = "stream-svt-fleet"
 DATASET = "stream-svt-dataset"
-MONITOR = "stream-svt-monitor"
 SERVICE = "stream-svt-service"
 FORWARDING = "stream-svt-forwarding"

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grafana_foundation_sdk.builders import (
-    bargauge,
     common,
-    heatmap,
     prometheus,
     stat,
     statetimeline,
@@ -26,7 +24,6 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as model
-from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 
 DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -386,47 +383,6 @@ def color(name: str) -> dict[str, str]:
     return {"mode": "fixed", "fixedColor": name}
 
 
-def bar_gauge(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    unit: str,
-    width: int = 12,
-    height: int = 8,
-    colors: Sequence[tuple[float | None, str]],
-    ceiling: float | None = 1,
-    histogram: bool = False,
-    link: build.DashboardLink | None = None,
-) -> bargauge.Panel:
-    """Return a panel of one bar for each series, or for each bucket of a histogram."""
-    target = _target(query, 0).instant()
-    if histogram:
-        # Grafana turns cumulative buckets into what each holds where it is told that they are a heatmap's.
-        target.format(prometheus_model.PromQueryFormat.HEATMAP)
-    panel = (
-        bargauge.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .unit(unit)
-        .min(0)
-        .thresholds(steps(*colors))
-        .orientation(kinds.VizOrientation.HORIZONTAL)
-        .display_mode(kinds.BarGaugeDisplayMode.BASIC)
-        .value_mode(kinds.BarGaugeValueMode.TEXT)
-        .reduce_options(_newest())
-        .height(height)
-        .span(width)
-        .with_target(target)
-    )
-    if ceiling is not None:
-        panel.max(ceiling)
-    if link is not None:
-        panel.data_links([link])
-    return panel
-
-
 def timeline(
     title: str,
     description: str,
@@ -452,33 +408,6 @@ def timeline(
         .height(height)
         .span(width)
         .with_target(_target(query, 0).range())
-    )
-
-
-def heat(
-    title: str, description: str, query: Query, *, unit: str, width: int = 12, height: int = 8
-) -> heatmap.Panel:
-    """Return a panel of a histogram over time; the query gives one series a bucket, by ``le``."""
-    target = _target(query, 0).range().format(prometheus_model.PromQueryFormat.HEATMAP)
-    return (
-        heatmap.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .calculate(calculate=False)
-        .y_axis(heatmap.YAxisConfig().unit(unit))
-        .unit(unit)
-        .color(
-            heatmap.HeatmapColorOptions()
-            .scheme("Blues")
-            .mode(heatmap_model.HeatmapColorMode.SCHEME)
-            .steps(32)
-        )
-        .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .show_legend()
-        .height(height)
-        .span(width)
-        .with_target(target)
     )
 
 

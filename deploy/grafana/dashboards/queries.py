@@ -62,11 +62,6 @@ def mean(histogram: str) -> str:
     return f"sum({added(histogram + '_sum')}) / (sum({added(histogram + '_count')}) > 0)"
 
 
-def buckets(histogram: str, **labels: str) -> str:
-    """Return what a heatmap shows of a histogram: what each bucket took in, over time."""
-    return f"sum by (le) (increase({of(histogram + '_bucket', **labels)}[$__rate_interval]))"
-
-
 def loss(name: str, **labels: str) -> str:
     """Return a gauge of privacy loss, whether the dataset counts epsilon or rho."""
     return f"({of(f'{name}_epsilon', **labels)} or {of(f'{name}_rho', **labels)})"

@@ -18,12 +18,11 @@ from deploy.grafana.dashboards.parts import (
     color,
     datasource,
     drawn,
-    heat,
     lines,
     number,
     rows,
 )
-from deploy.grafana.dashboards.queries import application, buckets, counted, mean, of, quantile, rate
+from deploy.grafana.dashboards.queries import application, counted, mean, of, quantile, rate
 
 
 def page() -> Page:
@@ -38,7 +37,7 @@ def page() -> Page:
         annotations=[_starts()],
     )
     page.row("Now", *_now())
-    page.row("Throughput", *_throughput())
+    page.row("Failures", *_throughput())
     page.row("Latency", *_latency())
     page.row("Shards", *_shards())
     page.row("Workers", *_workers())
@@ -105,42 +104,13 @@ def _now() -> tuple[Builder[Panel], ...]:
 def _throughput() -> tuple[Builder[Panel], ...]:
     return (
         lines(
-            "Records read",
-            "Records read from each query topic, replays after a takeover included.",
-            Query(f"sum by (topic) ({rate('stream_svt_records_total')})", "{{topic}}"),
-            unit="rps",
-            width=8,
-        ),
-        lines(
-            "Queries tested and skipped",
-            "Queries that a monitor tested, and those it did not test, by the public reason.",
-            Query(f"sum({rate('stream_svt_queries_total')})", "tested"),
-            Query(f"sum by (reason) ({rate('stream_svt_queries_skipped_total')}) > 0", "skipped: {{reason}}"),
-            unit="rps",
-            width=8,
-        ),
-        lines(
             "Records refused",
             "Records refused by structural reason. A value is never a reason; places and reasons are on the "
             "reject topic.",
             Query(f"sum by (reason) ({rate('stream_svt_records_rejected_total')}) > 0", "{{reason}}"),
             unit="rps",
-            width=8,
+            width=12,
             stacked=True,
-        ),
-        lines(
-            "Transactions",
-            "Transactions committed. One without an outcome is due every few seconds; one with a top at once.",
-            Query(f"sum({rate('stream_svt_commits_total')})", "committed"),
-            unit="ops",
-            width=8,
-        ),
-        lines(
-            "Events published",
-            "Events that became readable on the alert topic: alerts and what happened to runs and budgets.",
-            Query(f"sum({rate('stream_svt_events_published_total')})", "published"),
-            unit="ops",
-            width=8,
         ),
         lines(
             "Failures an hour",
@@ -148,7 +118,7 @@ def _throughput() -> tuple[Builder[Panel], ...]:
             "`parked` waits until its cause is mended.",
             Query(f"3600 * sum by (reason) ({rate('stream_svt_failures_total')})", "{{reason}}"),
             unit="none",
-            width=8,
+            width=12,
         ),
     )
 
@@ -161,26 +131,12 @@ def _latency() -> tuple[Builder[Panel], ...]:
         )
 
     return (
-        heat(
-            "Transactions by duration",
-            "How long transactions took: each column is one step of time, each row a duration.",
-            Query(buckets("stream_svt_commit_seconds"), "{{le}}"),
-            unit="s",
-        ),
         lines(
             "Alerts: read to readable",
             "From reading a query to its alert being readable. Shown after publication, so it tells of nothing "
             "unreleased; with `commit.cadence` it tells nothing of how long the work took either.",
             *quantiles("alert_latency"),
             unit="s",
-        ),
-        lines("Transaction", "Time of a transaction.", *quantiles("commit"), unit="s", width=8),
-        lines(
-            "Testing a batch",
-            "Time the engine took for a batch; empty without `web.engine_times`, which the promise does not cover.",
-            *quantiles("step"),
-            unit="s",
-            width=8,
         ),
         lines(
             "Takeover",
@@ -189,7 +145,7 @@ def _latency() -> tuple[Builder[Panel], ...]:
             Query(mean("stream_svt_takeover_seconds"), "takeover"),
             Query(mean("stream_svt_restore_seconds"), "of that, restoring"),
             unit="s",
-            width=8,
+            width=12,
         ),
     )
 
@@ -203,19 +159,12 @@ def _shards() -> tuple[Builder[Panel], ...]:
         unit="none",
         stacked=True,
         steps_only=True,
+        width=8,
     )
     for state, name in (("running", GOOD), ("replaying", CALM), ("parked", BAD)):
         drawn(states, state, color=color(name))
     return (
         states,
-        lines(
-            "Shards by worker",
-            "Shards that each worker was assigned: even, give or take one, and it changes hands at a rebalance.",
-            Query(of("stream_svt_shards_owned"), "{{instance}}"),
-            unit="none",
-            stacked=True,
-            steps_only=True,
-        ),
         lines(
             "Lag by topic and shard",
             "Records after the committed position. A shard that falls behind while others do not has the busiest "
@@ -226,14 +175,6 @@ def _shards() -> tuple[Builder[Panel], ...]:
             logarithmic=True,
         ),
         lines(
-            "Time to catch up",
-            "How long reading what waits takes at the pace of the last five minutes. Endless, and not drawn, where "
-            "nothing is read.",
-            Query(f"max by (topic) ({of('stream_svt:lag:seconds')}) < Inf", "{{topic}}"),
-            unit="s",
-            width=8,
-        ),
-        lines(
             "Charged and not yet published",
             "Events in the outbox, by shard. It empties with the next transaction; if it does not, the brokers refuse "
             "transactions.",
@@ -241,37 +182,6 @@ def _shards() -> tuple[Builder[Panel], ...]:
             unit="none",
             width=8,
             steps_only=True,
-        ),
-        rows(
-            "Shards",
-            "Every shard that is owned now.",
-            (
-                Column("Shard", label="shard"),
-                Column("Worker", label="instance"),
-                Column(
-                    "Since last commit",
-                    f"time() - max by (shard, instance) ({of('stream_svt_last_commit_timestamp_seconds')})",
-                    unit="s",
-                    decimals=0,
-                ),
-                Column("Lag", f"sum by (shard, instance) ({of('stream_svt_lag_records')})", unit="short"),
-                Column("Outbox", f"max by (shard, instance) ({of('stream_svt_outbox_events')})"),
-                Column(
-                    "State records",
-                    f"max by (shard, instance) ({of('stream_svt_state_records')})",
-                    unit="short",
-                    description="Live records of the shard on the state topic: what a takeover reads.",
-                ),
-            ),
-            width=12,
-            sort="Shard",
-        ),
-        lines(
-            "Records of state",
-            "Live records on the state topic, by shard: they grow with datasets, monitors and what waits.",
-            Query(f"max by (shard) ({of('stream_svt_state_records')})", "shard {{shard}}"),
-            unit="short",
-            height=9,
         ),
     )
 
@@ -294,17 +204,7 @@ def _workers() -> tuple[Builder[Panel], ...]:
                     decimals=0,
                 ),
             ),
-            width=16,
             height=7,
             sort="Worker",
-        ),
-        lines(
-            "Rebalances an hour",
-            "Assignments that workers received from the consumer group, at the rate of the moment: some when a worker "
-            "comes or goes. Many of them without that mean that heartbeats are missed.",
-            Query(f"3600 * sum by (instance) ({rate('stream_svt_rebalances_total')})", "{{instance}}"),
-            unit="none",
-            width=8,
-            height=7,
         ),
     )
