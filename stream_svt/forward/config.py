@@ -21,7 +21,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
-from stream_svt.settings.document import Document, KeyPath, path_text, read
+from stream_svt.settings.document import Document, KeyPath, read
 from stream_svt.settings.environment import apply_environment
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.messages import did_you_mean, quote
@@ -288,10 +288,10 @@ def _destination(
         keys = tuple(files.shared_keys(config.webhook.key_files, where))
         if not config.webhook.key_files:
             message = "requests are not signed: whoever can reach the receiver can forge an alert"
-            files.notes.append(Problem(document.line(where), path_text(where), message))
+            files.note(where, message)
     if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
         message = "is posted to over http: who sits between can read, change and repeat it"
-        files.notes.append(Problem(document.line(place), path_text(place), message))
+        files.note(place, message)
     return Destination(
         name=config.name,
         config=config,

@@ -64,13 +64,8 @@ def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.axvline(0, color=_OTHER, lw=0.8)
-    axes.set(
-        title="What is reported",
-        xlabel="distance from the threshold",
-        ylabel="chance of a report",
-        xlim=(-reach, reach),
-        ylim=(0, 1.02),
-    )
+    axes.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
+    axes.set(xlim=(-reach, reach), ylim=(0, 1.02))
     axes.legend(loc="upper left", fontsize="small")
 
 
@@ -81,25 +76,15 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
     best, workload = recommendation.best, recommendation.workload
     run = course(best.monitor, workload)
     true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
-    axes.stackplot(
-        run.time,
-        true,
-        false,
-        labels=("true alerts", "false alerts"),
-        colors=(_TRUE, _FALSE),
-        alpha=0.75,
-    )
+    labels, colours = ("true alerts", "false alerts"), (_TRUE, _FALSE)
+    axes.stackplot(run.time, true, false, labels=labels, colors=colours, alpha=0.75)
     low, high = np.quantile(run.true_alerts + run.false_alerts, (0.1, 0.9), axis=0)
     axes.plot(run.time, low, color=_LIMIT, lw=0.8, ls=":", label="8 runs in 10")
     axes.plot(run.time, high, color=_LIMIT, lw=0.8, ls=":")
     axes.axhline(best.monitor.cutoff, color=_LIMIT, lw=1, ls="--", label="cutoff")
-    axes.set(
-        title="When the alerts of a run come",
-        xlabel="passes over the set" if workload.finite else "queries",
-        ylabel="alerts so far",
-        xlim=(0, run.time[-1]),
-        ylim=(0, 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))),
-    )
+    most = 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))
+    axes.set(title="When the alerts of a run come", ylabel="alerts so far", xlim=(0, run.time[-1]))
+    axes.set(xlabel="passes over the set" if workload.finite else "queries", ylim=(0, most))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.legend(loc="upper left", fontsize="small", ncols=2)
@@ -107,12 +92,11 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
 
 def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
     """Precision and recall of the candidates, with the ranges of what margins may be."""
+    best, present = recommendation.best, recommendation.present
     shown: list[tuple[Candidate, str, str]] = [
         (candidate, _OTHER, "other settings") for candidate in reversed(recommendation.candidates[1:])
     ]
-    if recommendation.present is not None:
-        shown.append((recommendation.present, _FALSE, "as it is now"))
-    best = recommendation.best
+    shown += [] if present is None else [(present, _FALSE, "as it is now")]
     shown.append((best, _TRUE, f"recommended: {correction_in_words(best)}"))
     labelled = set[str]()
     for candidate, colour, label in shown:
@@ -129,12 +113,6 @@ def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
             label=None if label in labelled else label,
         )
         labelled.add(label)
-    axes.set(
-        title="Settings, with the ranges of margins",
-        xlabel="recall",
-        ylabel="precision",
-        xlim=(-0.02, 1.04),
-        ylim=(-0.22, 1.04),
-        yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
-    )
+    axes.set(title="Settings, with the ranges of margins", xlabel="recall", ylabel="precision")
+    axes.set(xlim=(-0.02, 1.04), ylim=(-0.22, 1.04), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.legend(loc="lower left", fontsize="small")

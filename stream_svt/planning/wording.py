@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from stream_svt.planning.budget import Purchase, purchase
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
@@ -57,10 +55,10 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
 
 def _detects(monitor: MonitorSpec, bought: Purchase) -> str:
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
+    sure, even = (f"{float(margin):,.6g}" for margin in (bought.sure_margin, bought.even_margin))
     return (
-        f"a value {_real(bought.sure_margin)} above the threshold {when} 19 times in 20, one "
-        f"{_real(bought.even_margin)} above it every other time (noise: {bought.query_scale:.3g} on each test, "
-        f"{bought.threshold_scale:.3g} on the threshold)."
+        f"a value {sure} above the threshold {when} 19 times in 20, one {even} above it every other time (noise: "
+        f"{bought.query_scale:.3g} on each test, {bought.threshold_scale:.3g} on the threshold)."
     )
 
 
@@ -80,28 +78,23 @@ def _wastes(monitor: MonitorSpec, bought: Purchase) -> str:
 
 
 def _reports(bought: Purchase) -> str:
-    more = ""
-    if bought.most_alerts_per_run > bought.alerts_per_run:
-        more = f" (up to {bought.most_alerts_per_run} if all lie far above the threshold)"
-    return (
-        f"{bought.alerts_per_run} alerts a run{more}; a run costs {bought.kind.measure} "
-        f"{as_text(bought.run_price, bought.kind)}, and queries that are not reported cost nothing further."
+    most, price = bought.most_alerts_per_run, as_text(bought.run_price, bought.kind)
+    more = f" (up to {most} if all lie far above the threshold)" if most > bought.alerts_per_run else ""
+    cost = (
+        f"a run costs {bought.kind.measure} {price}, and queries that are not reported cost nothing further"
     )
+    return f"{bought.alerts_per_run} alerts a run{more}; {cost}."
 
 
 def _lasts(monitor: MonitorSpec, bought: Purchase) -> str:
-    runs = f"{bought.runs} whole run{'s' if bought.runs != 1 else ''}"
     if monitor.on_halt is OnHalt.STOP:
         return (
             f"for 1 run: {bought.alerts_per_run} alerts in all; then it stops until an operator resamples it."
         )
+    runs = f"{bought.runs} whole run{'s' if bought.runs != 1 else ''}"
     if bought.last_run_alerts:
         runs += f" and a shorter one of {bought.last_run_alerts}"
     return (
         f"for {runs}: {bought.alerts} alerts in all; then the monitor is exhausted, skips its queries and "
         "says so once, until an operator raises the budget or a new period's dataset begins."
     )
-
-
-def _real(value: Fraction) -> str:
-    return f"{float(value):,.6g}"

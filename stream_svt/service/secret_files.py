@@ -11,10 +11,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stream_svt.errors import Problem
 from stream_svt.service.signatures import KEY_BYTES, VerifyingKey, public_key, secret_bytes, shared_key
-from stream_svt.settings.document import Document, KeyPath
+from stream_svt.settings.document import Document, KeyPath, path_text
 from stream_svt.settings.messages import quote
 from stream_svt.settings.sections import ControlConfig, KafkaConfig, SealingConfig, ServiceDocument
 
@@ -73,20 +74,16 @@ class SecretFiles:
 
     def password(self, kafka: KafkaConfig) -> str | None:
         """Return the password of the brokers' user."""
-        if kafka.password_file is None:
-            return None
-        return self.first_line(kafka.password_file, ("kafka", "password_file"), "password")
+        name = kafka.password_file
+        return None if name is None else self.first_line(name, ("kafka", "password_file"), "password")
 
     def first_line(self, name: str, place: KeyPath, what: str) -> str | None:
         """Return the first line of a file of one secret, None where it is reported."""
         text = self.secret(name, place)
-        if text is None:
-            return None
-        lines = text.splitlines()
-        if not lines or not lines[0]:
-            self._document.report(place, f"file {quote(name)} holds no {what} in its first line")
-            return None
-        return lines[0]
+        if text is None or (line := next(iter(text.splitlines()), "")):
+            return text and line
+        self._document.report(place, f"file {quote(name)} holds no {what} in its first line")
+        return None
 
     def authorities(self, kafka: KafkaConfig) -> Path | None:
         """Return the file of the authorities that may sign the brokers' certificates."""
@@ -105,37 +102,37 @@ class SecretFiles:
 
     def keys(self, sealing: SealingConfig) -> list[bytes]:
         """Return the master keys, the one that seals first."""
-        keys: list[bytes] = []
-        for kind in ("key_file", "key_command"):
-            if (source := getattr(sealing, kind)) is not None:
-                self._collect(keys, source, ("sealing", kind))
+        sources: list[tuple[KeyPath, Any]] = [
+            (("sealing", kind), source)
+            for kind in ("key_file", "key_command")
+            if (source := getattr(sealing, kind)) is not None
+        ]
         for kind in ("previous_key_files", "previous_key_commands"):
-            for index, source in enumerate(getattr(sealing, kind)):
-                self._collect(keys, source, ("sealing", kind, index))
-        return keys
+            older = enumerate(getattr(sealing, kind))
+            sources += [(("sealing", kind, index), source) for index, source in older]
+        return self._keys(sources)
 
     def shared_keys(self, names: Sequence[str], place: KeyPath) -> list[bytes]:
         """Return the keys of 32 bytes in files, in their order."""
-        keys: list[bytes] = []
-        for index, name in enumerate(names):
-            self._collect(keys, name, (*place, index))
-        return keys
+        return self._keys([((*place, index), name) for index, name in enumerate(names)])
 
-    def _collect(self, keys: list[bytes], source: str | Sequence[str], place: KeyPath) -> None:
-        """Add the key that a file holds, or a command prints."""
-        if isinstance(source, str):
-            text, origin = self.secret(source, place), f"file {quote(source)}"
-        else:
-            text, origin = self._printed(source, place), f"what {quote(source[0])} prints"
-        if text is None:
-            return
-        key = secret_bytes(text)
-        if key is None:
-            self._document.report(place, f"{origin} {_NO_KEY}")
-        elif key in keys:
-            self._document.report(place, f"{origin} holds the same key as another")
-        else:
-            keys.append(key)
+    def _keys(self, sources: Sequence[tuple[KeyPath, str | Sequence[str]]]) -> list[bytes]:
+        """Return the keys that files hold, or commands print."""
+        keys: list[bytes] = []
+        for place, source in sources:
+            if isinstance(source, str):
+                text, origin = self.secret(source, place), f"file {quote(source)}"
+            else:
+                text, origin = self._printed(source, place), f"what {quote(source[0])} prints"
+            if text is None:
+                continue
+            if (key := secret_bytes(text)) is None:
+                self._document.report(place, f"{origin} {_NO_KEY}")
+            elif key in keys:
+                self._document.report(place, f"{origin} holds the same key as another")
+            else:
+                keys.append(key)
+        return keys
 
     def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> tuple[VerifyingKey, ...]:
         """Return the keys whose owners may give commands."""
@@ -148,12 +145,11 @@ class SecretFiles:
                     continue
                 try:
                     key = public_key(text) if kind == "public_key_files" else _shared(text, sealing)
+                    if key.name in keys:
+                        raise ValueError("holds the same key as another")
+                    keys[key.name] = key
                 except ValueError as error:
                     self._document.report(place, f"file {quote(name)} {error}")
-                    continue
-                if key.name in keys:
-                    self._document.report(place, f"file {quote(name)} holds the same key as another")
-                keys[key.name] = key
         return tuple(keys.values())
 
     def _printed(self, command: Sequence[str], place: KeyPath) -> str | None:
@@ -179,6 +175,10 @@ class SecretFiles:
         self._document.report(place, f"program {quote(command[0])} {why}")
         return None
 
+    def note(self, place: KeyPath, message: str) -> None:
+        """Keep advice about a key."""
+        self.notes.append(Problem(self._document.line(place), path_text(place), message))
+
     def secret(self, name: str, place: KeyPath, *, secret: bool = True) -> str | None:
         """Return the text of a file, None where it is reported; ``secret``: nobody else should read it."""
         path = self._directory / name
@@ -194,8 +194,7 @@ class SecretFiles:
         if mode & ((stat.S_IROTH | stat.S_IWOTH) if secret else stat.S_IWOTH):
             done = "read or written" if secret else "written"
             message = f"file {quote(name)} can be {done} by everybody on this machine: chmod 600 it"
-            field_name = ".".join(str(step) for step in place)
-            self.notes.append(Problem(self._document.line(place), field_name, message))
+            self.note(place, message)
         return text
 
 

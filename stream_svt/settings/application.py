@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -107,18 +107,7 @@ class ApplicationSpec:
                 "datasets": [
                     [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
                 ],
-                "generators": [
-                    [
-                        one.pattern,
-                        one.names,
-                        one.from_ms,
-                        one.lateness_ms,
-                        one.kind.value,
-                        one.limit,
-                        one.unit,
-                    ]
-                    for one in self.generators
-                ],
+                "generators": [astuple(generator) for generator in self.generators],
                 "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
             }
         )

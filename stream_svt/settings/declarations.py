@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from stream_svt.settings.datasets import (
     MAX_DATASETS,
@@ -27,7 +27,7 @@ from stream_svt.settings.fields import (
     midnight_ms,
 )
 from stream_svt.settings.messages import quote
-from stream_svt.settings.validation import Strict, several
+from stream_svt.settings.validation import Strict, consistent
 
 ReadNames = Callable[[str], Sequence[str]]
 """Returns the lines of a file that a configuration names; raises OSError or UnicodeDecodeError."""
@@ -90,16 +90,15 @@ class DatasetDeclaration(Strict):
     unit: Text
     """The privacy unit in words, such as 'one basket' or 'one user'."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> DatasetDeclaration:
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
         forms = [form for form in _FORMS if getattr(self, form) is not None]
         named = [form for form in forms if form != "generate" or NAME_SLOT not in (self.generate or "")]
         if not forms or len(named) > 1:
             which = f"{' and '.join(forms)} together" if forms else "none of them"
-            raise several([("", f"expected exactly one of {', '.join(_FORMS)}, found {which}")])
-        if problems := [*(self._plain_problems() if self.generate is None else self._period_problems())]:
-            raise several(problems)
-        return self
+            yield "", f"expected exactly one of {', '.join(_FORMS)}, found {which}"
+        else:
+            yield from self._plain_problems() if self.generate is None else self._period_problems()
 
     def _plain_problems(self) -> Iterator[tuple[str, str]]:
         for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness or None)):

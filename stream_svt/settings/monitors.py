@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import correction as corrections
@@ -53,7 +53,7 @@ from stream_svt.settings.options import (
     Table,
     Uncorrected,
 )
-from stream_svt.settings.validation import Strict, several
+from stream_svt.settings.validation import Strict, consistent
 
 _LARGEST_EPSILON = 10_000
 
@@ -254,29 +254,27 @@ class MonitorSpec(Strict):
 
     # -- checks across fields
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MonitorSpec:
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
         problems = [*self._grid_problems(), *self._option_problems()]
+        yield from problems
         size = len(self.to_json().encode())
         if size > _STORED_BYTES:
             message = (
                 f"with these, the monitor takes {size} bytes where it is stored, and a record holds no more than "
                 f"{_STORED_BYTES}: name the datasets by patterns with * and ?, or declare several monitors"
             )
-            problems.append(("datasets", message))
-        if not problems:
+            yield "datasets", message
+        elif not problems:
             try:
                 self.mechanism()
             except MisuseError as error:
-                problems.append(("epsilon", str(error)))
+                yield "epsilon", str(error)
             except (OverflowError, ZeroDivisionError):
-                message = (
-                    "the noise cannot be computed: one of the monitor's numbers is far too large or small"
+                yield (
+                    "",
+                    "the noise cannot be computed: one of the monitor's numbers is far too large or small",
                 )
-                problems.append(("", message))
-        if problems:
-            raise several(problems)
-        return self
 
     def _grid_problems(self) -> Iterator[tuple[str, str]]:
         low, high = self.bounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +22,7 @@ from stream_svt.settings.document import Document
 from stream_svt.settings.fields import Duration, Flag, Name, Text, TopicName, duration_text, whole, within
 from stream_svt.settings.messages import quote
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.validation import Strict, several
+from stream_svt.settings.validation import Strict, consistent, several
 
 
 class SecurityProtocol(StrEnum):
@@ -100,31 +101,25 @@ class KafkaConfig(Strict):
     """Lasting name of this worker in its group, different for each (static membership): a restart then keeps its
     partitions. Default: none."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> KafkaConfig:
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
         protocol = self.security_protocol
         useless = f"has no use with security_protocol {protocol.value}: expected"
         wrong = f"is required with security_protocol {protocol.value}"
         if not protocol.authenticates:
             wrong = f"{useless} SASL_SSL"
-        credentials = ("sasl_mechanism", "username", "password_file")
-        problems = [
-            (name, wrong)
-            for name in credentials
-            if (getattr(self, name) is not None) is not protocol.authenticates
-        ]
+        for name in ("sasl_mechanism", "username", "password_file"):
+            if (getattr(self, name) is not None) is not protocol.authenticates:
+                yield name, wrong
         if self.ca_file is not None and not protocol.encrypts:
-            problems.append(("ca_file", f"{useless} SSL or SASL_SSL"))
+            yield "ca_file", f"{useless} SSL or SASL_SSL"
         if 3 * self.heartbeat_interval > self.session_timeout:
             most = duration_text(self.session_timeout // 3)
-            problems.append(("heartbeat_interval", f"must be at most {most}, a third of session_timeout"))
+            yield "heartbeat_interval", f"must be at most {most}, a third of session_timeout"
         if not 12_000 <= self.transaction_timeout <= 900_000:
             limits = "12s (the service's own deadlines are shorter) and 15m (the brokers' limit)"
             found = duration_text(self.transaction_timeout)
-            problems.append(("transaction_timeout", f"must lie between {limits}, found {found}"))
-        if problems:
-            raise several(problems)
-        return self
+            yield "transaction_timeout", f"must lie between {limits}, found {found}"
 
 
 _OWN = ("alerts", "state", "rejects", "control", "config")
@@ -180,20 +175,16 @@ class SealingConfig(Strict):
     """The key is lost for good: a worker joins all the same, and parks every shard whose state it
     cannot open, so that close-application --give-up-state can close it. Default false."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> SealingConfig:
-        found = []
-        without = self.key_file is None and self.key_command is None
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
         if self.key_file is not None and self.key_command is not None:
-            found.append(("key_command", "is an alternative to key_file: name one of them"))
-        if without:
-            older = [name for name in ("previous_key_files", "previous_key_commands") if getattr(self, name)]
-            found += [("key_file", f"or key_command is required with {name}") for name in older]
-        if without and self.adopt_plain:
-            found.append(("adopt_plain", "means nothing without key_file or key_command"))
-        if found:
-            raise several(found)
-        return self
+            yield "key_command", "is an alternative to key_file: name one of them"
+        if self.key_file is None and self.key_command is None:
+            for name in ("previous_key_files", "previous_key_commands"):
+                if getattr(self, name):
+                    yield "key_file", f"or key_command is required with {name}"
+            if self.adopt_plain:
+                yield "adopt_plain", "means nothing without key_file or key_command"
 
 
 class ControlConfig(Strict):
@@ -213,13 +204,12 @@ class ControlConfig(Strict):
         """Whether unsigned commands are refused."""
         return bool(self.public_key_files or self.hmac_key_files)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ControlConfig:
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
         if self.signatures == "required" and not self.required:
-            raise several([("signatures", "required needs public_key_files or hmac_key_files")])
+            yield "signatures", "required needs public_key_files or hmac_key_files"
         if self.signatures == "off" and self.required:
-            raise several([("signatures", "is off although keys are named: remove one or the other")])
-        return self
+            yield "signatures", "is off although keys are named: remove one or the other"
 
 
 class WebConfig(Strict):
@@ -298,13 +288,12 @@ class ConfigDocument(ServiceDocument):
     carried_over: Text | None = None
     """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
 
-    @model_validator(mode="after")
-    def _other_topics(self) -> Self:
+    @consistent
+    def _other_topics(self) -> Iterator[tuple[str, str]]:
         read = {monitor.topic for monitor in self.monitors}
-        names = {key: getattr(self.topics, key) for key in _OWN}
-        if taken := [_taken(key, name, "a monitor reads") for key, name in names.items() if name in read]:
-            raise several(taken)
-        return self
+        for key in _OWN:
+            if (name := getattr(self.topics, key)) in read:
+                yield _taken(key, name, "a monitor reads")
 
 
 SECTIONS: dict[str, type[Strict]] = {

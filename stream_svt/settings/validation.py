@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar
 
 from pydantic import (
@@ -71,6 +71,17 @@ class Strict(BaseModel):
         raise ValidationError.from_exception_data(
             cls.__name__, [one for detail in errors for one in _explained(cls, detail)], hide_input=True
         )
+
+
+def consistent(problems: Callable[[Any], Iterable[tuple[str, str]]]) -> Any:  # noqa: ANN401  as of pydantic
+    """Make a check across fields of a method that yields (field, message) pairs; "" stands for the whole model."""
+
+    def check(model: Model) -> Model:
+        if found := [*problems(model)]:
+            raise several(found)
+        return model
+
+    return model_validator(mode="after")(check)
 
 
 def several(problems: Iterable[tuple[str, str]]) -> ValidationError:
