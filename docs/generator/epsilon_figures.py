@@ -8,9 +8,7 @@ from functools import cache
 from typing import Final
 
 from docs.generator.markdown import table
-from stream_svt.planning import Purchase, purchase
-from stream_svt.privacy.loss import Kind, to_units
-from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.settings.monitors import MonitorSpec
 
 EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2", "5", "10"))
@@ -44,15 +42,9 @@ def monitor_of(epsilon: Fraction, cutoff: int) -> MonitorSpec:
 
 
 @cache
-def bought(epsilon: Fraction, cutoff: int) -> Purchase:
-    """Return what one run buys."""
-    dataset = DatasetSpec(name="all", kind=Kind.PURE, limit=to_units(epsilon, Kind.PURE), unit="one event")
-    return purchase(monitor_of(epsilon, cutoff), dataset)
-
-
 def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
     """Return the distance above the threshold that one test reports 19 times in 20."""
-    return bought(epsilon, cutoff).sure_margin
+    return reported_margin(monitor_of(epsilon, cutoff), SURE)
 
 
 def _beliefs() -> str:
@@ -65,7 +57,7 @@ def _beliefs() -> str:
 
 def _distances() -> str:
     rows = [
-        [f"{float(epsilon):g}", *(f"{float(bought(epsilon, cutoff).sure_margin):,.0f}" for cutoff in CUTOFFS)]
+        [f"{float(epsilon):g}", *(f"{float(sure_margin(epsilon, cutoff)):,.0f}" for cutoff in CUTOFFS)]
         for epsilon in EPSILONS
     ]
     heads = [f"{cutoff} alert{'s' if cutoff > 1 else ''} a run" for cutoff in CUTOFFS]

@@ -238,12 +238,11 @@ def _monitor(
 
 def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> Runs | None:
     """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
-    from stream_svt.planning.budget import Runs, purchase
+    from stream_svt.planning.budget import Runs
     from stream_svt.privacy.loss import Kind, to_units
 
     if limit is None:
-        bought = purchase(monitor, datasets[0]) if datasets else None
-        return None if bought is None else Runs(bought.runs, bought.last_run_alerts)
+        return Runs.left(monitor, datasets[0]) if datasets else None
     try:
         return Runs.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
     except (ValueError, ZeroDivisionError):

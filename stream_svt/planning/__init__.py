@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_svt.planning.budget import Purchase, purchase
+from stream_svt.planning.budget import Runs, reported_margin
 from stream_svt.planning.model import Forecast, Span, forecast
 from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
 from stream_svt.planning.wording import explain
@@ -13,14 +13,14 @@ __all__ = [
     "Candidate",
     "Drift",
     "Forecast",
-    "Purchase",
     "Recommendation",
+    "Runs",
     "Span",
     "Workload",
     "explain",
     "forecast",
     "from_percentiles",
     "monitor_for",
-    "purchase",
     "recommend",
+    "reported_margin",
 ]

@@ -31,70 +31,14 @@ class Runs:
         short = mechanism.shortened(rest)
         return cls(runs, 0 if short is None else short.cutoff)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
-    """What a budget buys.
-
-    Attributes:
-        kind, limit: Measure of the dataset's ledger and its limit, in ledger units.
-        run_price: Ledger units of one whole run.
-        runs: Whole runs the limit pays for.
-        alerts_per_run, most_alerts_per_run: Alerts of one run at full price each, and where every one is far
-            above the threshold.
-        last_run_alerts: Alerts of the shorter run that what is left after the whole runs still pays for.
-        even_margin, sure_margin: Least distance above the threshold, in real units, reported by the last
-            attempt at least half the time, and at least 95 % of the time.
-        threshold_scale, query_scale: Scales of the noises in real units; the query noise is that of the last
-            branch.
-        false_alerts, expected_queries: Bound on the expected alerts of a run on values at or below the
-            threshold, and the queries of a run to which it refers; None where there is none.
-    """
-
-    kind: Kind
-    limit: int
-    run_price: int
-    runs: int
-    alerts_per_run: int
-    most_alerts_per_run: int
-    last_run_alerts: int
-    even_margin: Fraction
-    sure_margin: Fraction
-    threshold_scale: float
-    query_scale: float
-    false_alerts: float | None
-    expected_queries: int | None
-
-    @property
-    def alerts(self) -> int:
-        """Alerts the whole budget pays for at full price each."""
-        return self.runs * self.alerts_per_run + self.last_run_alerts
-
-
-def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
-    """Return what a monitor can do with what is left of a dataset's budget if it is alone on it."""
-    mechanism, kind = monitor.mechanism(), dataset.kind
-    price = monitor.run_price(kind)
-    affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(kind)
-    # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
-    pure = kind is Kind.PURE
-    paid = Runs.paid(mechanism, affordable) if pure else Runs(max(affordable, 0) // price, 0)
-    last = mechanism.branches[-1]
-    return Purchase(
-        kind=kind,
-        limit=dataset.limit,
-        run_price=price,
-        runs=paid.runs,
-        alerts_per_run=mechanism.cutoff,
-        most_alerts_per_run=(mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge,
-        last_run_alerts=paid.last_run_alerts,
-        even_margin=reported_margin(monitor, 0.5),
-        sure_margin=reported_margin(monitor, SURE),
-        threshold_scale=float(monitor.granularity / mechanism.threshold_rate),
-        query_scale=float(monitor.granularity / last.rate),
-        false_alerts=_false_alerts(mechanism, monitor),
-        expected_queries=monitor.expected_queries,
-    )
+    @classmethod
+    def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> Runs:
+        """Return what is left of a dataset's budget pays for, if the monitor is alone on it."""
+        affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(dataset.kind)
+        if dataset.kind is Kind.PURE:
+            return cls.paid(monitor.mechanism(), affordable)
+        # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
+        return cls(max(affordable, 0) // monitor.run_price(dataset.kind), 0)
 
 
 def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
@@ -113,15 +57,15 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     return min(margins) * monitor.granularity
 
 
-def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None:
+def false_alerts(monitor: MonitorSpec) -> float | None:
     """Expected tests, over a run, that noise alone carries over the bar from the noisy threshold.
 
     With exponential threshold noise, which is never negative, this bounds the reports of values at or below the
-    threshold. Nothing bounds a sweep with a falling bar.
+    threshold. None where there is no bound: nothing bounds a sweep with a falling bar.
     """
-    if monitor.expected_queries is None or isinstance(monitor.append, Sweep):
-        return None
-    if not mechanism.threshold_noise.is_one_sided or not isinstance(monitor.correction, Exposure):
+    mechanism = monitor.mechanism()
+    bounded = isinstance(monitor.correction, Exposure) and not isinstance(monitor.append, Sweep)
+    if monitor.expected_queries is None or not bounded or not mechanism.threshold_noise.is_one_sided:
         return None
     chance = sum(
         noise.tail(mechanism.query_noise, branch.rate, branch.correction(attempt))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_svt.planning.budget import Purchase, purchase
+from stream_svt.planning.budget import SURE, Runs, false_alerts, reported_margin
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
@@ -31,17 +31,16 @@ def explain(spec: ApplicationSpec) -> list[str]:
 
 def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str]) -> list[str]:
     first = max(datasets, key=lambda dataset: dataset.spent_before)
-    bought = purchase(monitor, first)
     measure = first.kind.measure
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
-    limit = as_text(bought.limit, first.kind)
+    limit = as_text(first.limit, first.kind)
     lines = [
         f"Monitor {monitor.name} on {which}:",
         f"  Protects {first.unit}: whatever is published about it costs at most {measure} {limit}.",
-        f"  Detects  {_detects(monitor, bought)}",
-        f"  Wastes   {_wastes(monitor, bought)}",
-        f"  Reports  {_reports(bought)}",
-        f"  Lasts    {_lasts(monitor, bought)}",
+        f"  Detects  {_detects(monitor)}",
+        f"  Wastes   {_wastes(monitor)}",
+        f"  Reports  {_reports(monitor, first.kind)}",
+        f"  Lasts    {_lasts(monitor, Runs.left(monitor, first))}",
     ]
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
@@ -53,21 +52,25 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     return lines
 
 
-def _detects(monitor: MonitorSpec, bought: Purchase) -> str:
+def _detects(monitor: MonitorSpec) -> str:
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
-    sure, even = (f"{float(margin):,.6g}" for margin in (bought.sure_margin, bought.even_margin))
+    sure, even = (f"{float(reported_margin(monitor, chance)):,.6g}" for chance in (SURE, 0.5))
+    mechanism = monitor.mechanism()
+    query, threshold = (
+        f"{float(monitor.granularity / rate):.3g}"
+        for rate in (mechanism.branches[-1].rate, mechanism.threshold_rate)
+    )
     return (
         f"a value {sure} above the threshold {when} 19 times in 20, one {even} above it every other time (noise: "
-        f"{bought.query_scale:.3g} on each test, {bought.threshold_scale:.3g} on the threshold)."
+        f"{query} on each test, {threshold} on the threshold)."
     )
 
 
-def _wastes(monitor: MonitorSpec, bought: Purchase) -> str:
-    if bought.false_alerts is not None:
+def _wastes(monitor: MonitorSpec) -> str:
+    if (most := false_alerts(monitor)) is not None:
         return (
-            f"at most {bought.false_alerts:.3g} of a run's {bought.alerts_per_run} alerts on values at or "
-            f"below the threshold on average, if a run lasts for {bought.expected_queries:,} queries; "
-            "far fewer if few values come near it."
+            f"at most {most:.3g} of a run's {monitor.cutoff} alerts on values at or below the threshold on average, "
+            f"if a run lasts for {monitor.expected_queries:,} queries; far fewer if few values come near it."
         )
     if isinstance(monitor.append, Sweep):
         return (
@@ -77,24 +80,22 @@ def _wastes(monitor: MonitorSpec, bought: Purchase) -> str:
     return "an unknown share on values below the threshold: only the correction `exposure` bounds it."
 
 
-def _reports(bought: Purchase) -> str:
-    most, price = bought.most_alerts_per_run, as_text(bought.run_price, bought.kind)
-    more = f" (up to {most} if all lie far above the threshold)" if most > bought.alerts_per_run else ""
-    cost = (
-        f"a run costs {bought.kind.measure} {price}, and queries that are not reported cost nothing further"
-    )
-    return f"{bought.alerts_per_run} alerts a run{more}; {cost}."
+def _reports(monitor: MonitorSpec, kind: Kind) -> str:
+    mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
+    most = (mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge
+    more = f" (up to {most} if all lie far above the threshold)" if most > monitor.cutoff else ""
+    cost = f"a run costs {kind.measure} {price}, and queries that are not reported cost nothing further"
+    return f"{monitor.cutoff} alerts a run{more}; {cost}."
 
 
-def _lasts(monitor: MonitorSpec, bought: Purchase) -> str:
+def _lasts(monitor: MonitorSpec, left: Runs) -> str:
     if monitor.on_halt is OnHalt.STOP:
-        return (
-            f"for 1 run: {bought.alerts_per_run} alerts in all; then it stops until an operator resamples it."
-        )
-    runs = f"{bought.runs} whole run{'s' if bought.runs != 1 else ''}"
-    if bought.last_run_alerts:
-        runs += f" and a shorter one of {bought.last_run_alerts}"
+        return f"for 1 run: {monitor.cutoff} alerts in all; then it stops until an operator resamples it."
+    runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"
+    if left.last_run_alerts:
+        runs += f" and a shorter one of {left.last_run_alerts}"
     return (
-        f"for {runs}: {bought.alerts} alerts in all; then the monitor is exhausted, skips its queries and "
-        "says so once, until an operator raises the budget or a new period's dataset begins."
+        f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all; then the monitor is "
+        "exhausted, skips its queries and says so once, until an operator raises the budget or a new period's "
+        "dataset begins."
     )

@@ -15,7 +15,6 @@ from docs.generator.epsilon_figures import (
     CUTOFFS,
     EPSILONS,
     QUERIES,
-    bought,
     monitor_of,
     most_certain,
     sure_margin,
@@ -23,8 +22,7 @@ from docs.generator.epsilon_figures import (
 from stream_svt.mechanisms import Explicit, noise, sparse_vector
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.released import EventType
-from stream_svt.planning import purchase
-from stream_svt.planning.budget import reported_margin
+from stream_svt.planning.budget import SURE, reported_margin
 from stream_svt.privacy.loss import Kind
 from stream_svt.privacy.meaning import best_guess
 from stream_svt.settings.application_document import load_spec
@@ -126,7 +124,8 @@ def test_ten_times_the_queries_take_a_little_more_than_two_noise_scales():
     monitor = monitor_of(Fraction(1), 10)
     more = monitor.model_copy(update={"expected_queries": 10 * QUERIES})
     further = reported_margin(more, 0.95) - reported_margin(monitor, 0.95)
-    assert 2 < further / Fraction(bought(Fraction(1), 10).query_scale) < 2.5
+    (branch,) = monitor_of(Fraction(1), 10).mechanism().branches
+    assert 2 < further * Fraction(branch.rate) < 2.5
 
 
 def test_what_is_certain_and_what_hardly_happens_at_epsilon_1_with_ten_alerts():
@@ -138,8 +137,8 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
     page = _page("tutorial.md")
     [text] = [block.text for block in blocks(Path("docs/tutorial.md")) if block.name == "monitors.yaml"]
     spec = load_spec(text)
-    [monitor], [dataset] = spec.monitors, spec.datasets
-    sure = monitor.threshold + purchase(monitor, dataset).sure_margin
+    [monitor] = spec.monitors
+    sure = monitor.threshold + reported_margin(monitor, SURE)
     assert f"A town with {sure} visits or more is as good as certain" in page
     assert reported_margin(monitor, 0.1) > 10  # "One with 110 is not"
     mechanism = monitor.mechanism()

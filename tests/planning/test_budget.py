@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.planning import explain, purchase
+from stream_svt.planning import Runs, explain, reported_margin
+from stream_svt.planning.budget import SURE, false_alerts
 from stream_svt.settings.application_document import load_spec
 
 
@@ -24,54 +25,50 @@ monitors:
     )
 
 
-def bought(monitor: str = "", limit: str = "{epsilon: 4}"):
-    application = spec(monitor, limit)
-    return purchase(application.monitors[0], application.datasets[0])
-
-
 STREAM = ", expected_queries: 1000000"
 
 
-def test_runs_and_alerts_are_what_the_limit_divides_into():
-    plan = bought(STREAM)
-    assert (plan.runs, plan.alerts_per_run, plan.last_run_alerts, plan.alerts) == (4, 10, 0, 40)
-
-
-def test_what_is_left_after_whole_runs_buys_a_shorter_one():
-    # split 5: the threshold costs 1/6, each of ten alerts 1/12; 0.51 left pays threshold and four alerts.
-    plan = bought(STREAM, limit="{epsilon: 3.51}")
-    assert (plan.runs, plan.last_run_alerts, plan.alerts) == (3, 4, 34)
-
-
-def test_a_reserve_is_not_spent():
-    assert bought(STREAM + ", reserve: 2").runs == 2
-
-
-def test_scales_are_in_real_units():
-    plan = bought(STREAM + ", granularity: 1/4")
-    assert plan.query_scale == pytest.approx(12, rel=1e-3)
-    assert plan.threshold_scale == pytest.approx(6, rel=1e-3)
+@pytest.mark.parametrize(
+    ("monitor", "limit", "runs", "last"),
+    [
+        (STREAM, "{epsilon: 4}", 4, 0),
+        # Split 5: the threshold costs 1/6, each of ten alerts 1/12; 0.51 left pays threshold and four alerts.
+        (STREAM, "{epsilon: 3.51}", 3, 4),
+        (STREAM + ", reserve: 2", "{epsilon: 4}", 2, 0),
+    ],
+)
+def test_runs_and_alerts_are_what_the_limit_divides_into(monitor, limit, runs, last):
+    application = spec(monitor, limit)
+    assert Runs.left(application.monitors[0], application.datasets[0]) == Runs(runs, last)
 
 
 def test_zcdp_counts_whole_runs_only():
-    plan = bought(STREAM, limit="{rho: 1}")
-    assert plan.runs * plan.run_price <= plan.limit < (plan.runs + 1) * plan.run_price
-    assert plan.last_run_alerts == 0
+    application = spec(STREAM, "{rho: 1}")
+    (monitor,), (dataset,) = application.monitors, application.datasets
+    left, price = Runs.left(monitor, dataset), monitor.run_price(dataset.kind)
+    assert left.runs * price <= dataset.limit < (left.runs + 1) * price
+    assert left.last_run_alerts == 0
+
+
+def test_scales_are_in_real_units():
+    assert "(noise: 12 on each test, 6 on the threshold)" in "\n".join(
+        explain(spec(STREAM + ", granularity: 1/4"))
+    )
 
 
 @pytest.mark.parametrize("form", ["svt", "adaptive"])
 @pytest.mark.parametrize("law", ["exponential", "laplace"])
 def test_margins_are_the_distances_at_which_a_test_reports_that_often(form, law):
-    application = spec(f"{STREAM}, mechanism: {form}, query_noise: {law}")
-    mechanism = application.monitors[0].mechanism()
-    plan = bought(f"{STREAM}, mechanism: {form}, query_noise: {law}")
+    (monitor,) = spec(f"{STREAM}, mechanism: {form}, query_noise: {law}").monitors
+    mechanism = monitor.mechanism()
     generator = np.random.default_rng(4)
     count = 200_000
 
     def draw(rate):
         return generator.geometric(-np.expm1(-float(rate)), count) - 1
 
-    for margin, chance in ((plan.even_margin, 0.5), (plan.sure_margin, 0.95)):
+    for chance in (0.5, SURE):
+        margin = reported_margin(monitor, chance)
         here, below = [], []
         for branch in mechanism.branches:
             query = draw(branch.rate) - (draw(branch.rate) if law == "laplace" else 0)
@@ -81,14 +78,15 @@ def test_margins_are_the_distances_at_which_a_test_reports_that_often(form, law)
         assert max(below) - 0.005 < chance < max(here) + 0.005
 
 
+def bound(monitor: str) -> float | None:
+    return false_alerts(spec(monitor).monitors[0])
+
+
 def test_the_bound_on_false_alerts_is_the_one_tolerated():
-    plan = bought(STREAM)
-    assert 0.9 < plan.false_alerts <= 1
-    assert bought(STREAM + ", correction: {exposure: {false_alerts: 3}}").false_alerts == pytest.approx(
-        3, rel=0.1
-    )
-    assert bought(STREAM + ", append: {retry: {attempts: 5}}").false_alerts <= 1
-    assert bought(STREAM + ", mechanism: adaptive").false_alerts <= 1
+    assert 0.9 < bound(STREAM) <= 1
+    assert bound(STREAM + ", correction: {exposure: {false_alerts: 3}}") == pytest.approx(3, rel=0.1)
+    assert bound(STREAM + ", append: {retry: {attempts: 5}}") <= 1
+    assert bound(STREAM + ", mechanism: adaptive") <= 1
 
 
 def test_the_bound_holds_for_values_on_the_threshold():
@@ -104,19 +102,21 @@ def test_the_bound_holds_for_values_on_the_threshold():
         )
         for _ in range(300)
     ]
-    assert np.mean(reports) <= bought(text).false_alerts
+    assert np.mean(reports) <= bound(text)
 
 
 def test_no_bound_is_claimed_where_none_holds():
-    assert bought(", correction: none").false_alerts is None
-    assert bought(STREAM + ", threshold_noise: laplace").false_alerts is None
-    assert bought(", append: sweep, correction: annealed").false_alerts is None
+    assert bound(", correction: none") is None
+    assert bound(STREAM + ", threshold_noise: laplace") is None
+    assert bound(", append: sweep, correction: annealed") is None
 
 
 def test_a_finer_grid_leaves_margins_about_where_they_were():
-    coarse, fine = bought(STREAM), bought(STREAM + ", granularity: 1/8")
-    assert abs(coarse.sure_margin - fine.sure_margin) <= 3
-    assert fine.sure_margin % Fraction(1, 8) == 0
+    coarse, fine = (
+        reported_margin(spec(STREAM + step).monitors[0], SURE) for step in ("", ", granularity: 1/8")
+    )
+    assert abs(coarse - fine) <= 3
+    assert fine % Fraction(1, 8) == 0
 
 
 def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends():

@@ -155,20 +155,14 @@ def text_of(found, budget=None):
     return " ".join([*expectations(found, budget), *warnings(found)])
 
 
-def test_every_plan_says_that_margins_must_be_prior_knowledge():
-    for found in (static(), closed_set(), drifting()):
-        assert "prior knowledge" in text_of(found)
+RETRIES = ("paid for in the bar", "cannot favour near misses", "partition", "drifting series together")
 
 
-def test_a_plan_of_retries_says_what_they_cost_and_cannot_do():
-    text = text_of(drifting())
-    for words in (
-        "paid for in the bar",
-        "cannot favour near misses",
-        "partition",
-        "drifting series together",
-    ):
-        assert words in text
+@pytest.mark.parametrize(
+    ("plan", "said"), [(static, ()), (closed_set, ()), (drifting, RETRIES)], ids=["static", "set", "drifting"]
+)
+def test_a_plan_says_that_margins_are_prior_knowledge_and_what_retries_cannot_do(plan, said):
+    assert all(words in text_of(plan()) for words in ("prior knowledge", *said))
 
 
 def test_a_plan_of_a_stream_says_when_its_budget_is_used():
