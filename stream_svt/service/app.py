@@ -182,8 +182,12 @@ def run(
     if failure is not None:
         print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process
         return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
-    # What was not handed over is for the next owner to do.
-    return (code if isinstance(code, int) else OK) or int(not monitoring.stopped_in_time)
+    return _exit_code(code, monitoring.stopped_in_time)
+
+
+def _exit_code(code: object, in_time: bool) -> int:
+    """Return that of a process that a signal ended: what was not handed over is for the next owner to do."""
+    return (code if isinstance(code, int) else OK) or (OK if in_time else FAILED)
 
 
 def _check_address(config: Config) -> None:

@@ -1,12 +1,8 @@
 """Kafka clients with deadlines of our own, and what their errors mean.
 
-aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to
-bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three errors:
-
-`Fenced`             another producer has this shard's transactional id, or the broker gave the transaction
-up;
-`BrokerUnavailable`  the outcome is unknown or the broker is away: discard the producer, start again;
-`BrokerError`        trying again cannot help: the message says what to change.
+aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to bootstrap". Every
+call of this package goes through `deadline`, which ends it and raises a `BrokerError` that says what to change;
+`BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the producer, start again.
 """
 
 from __future__ import annotations

@@ -5,16 +5,8 @@ the partition stays, it goes on after a transaction that nobody could have let t
 No session begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
 whether it may.
 
-What ends a session decides what follows:
-
-=======================  =====================================================================================
-fenced                   prove group membership; a member opens again, anybody else waits for the next rebalance
-what may pass            open again, later and later, for ever
-records lost             park inside the next session, with the state proved, for `accept-loss`
-what cannot mend itself  park: open again, as a member, once something around the shard has changed
-=======================  =====================================================================================
-
-`stream_svt.service.remedy` decides which; no error of a shard ends anything but its session.
+`stream_svt.service.remedy` decides what follows the error that ended a session; no error of a shard ends anything but
+its session.
 """
 
 from __future__ import annotations
