@@ -8,6 +8,18 @@ from typing import Any
 
 import pytest
 
+_TABLES = {
+    "losses": (
+        "Exact enumeration: the largest log-ratio over all outputs, in parts of the output's charge",
+        ("instance", "outputs", "ratios", "charge of a whole run", "largest / charge"),
+    ),
+    "audits": (
+        "Audit of the real samplers: lower bound of epsilon (99.9 % confidence) beside the charge",
+        ("instance", "draws", "charge", "measured", "verdict"),
+    ),
+    "caught": ("Controls: which check caught which", ("rule broken", "caught by")),
+}
+
 
 @dataclass
 class Report:
@@ -15,7 +27,7 @@ class Report:
 
     losses: list[tuple[str, ...]] = field(default_factory=list)
     audits: list[tuple[str, ...]] = field(default_factory=list)
-    caught: dict[str, list[str]] = field(default_factory=dict)
+    caught: list[tuple[str, ...]] = field(default_factory=list)
 
     def loss(self, instance: str, *, outputs: int, ratios: int, charge: str, largest: float) -> None:
         """Note the largest exact log-ratio of an instance, in parts of its output's charge."""
@@ -27,48 +39,27 @@ class Report:
 
     def catch(self, mutant: str, checks: Sequence[str]) -> None:
         """Note which checks caught a mutant (or a published variant); none for those that are private."""
-        self.caught.setdefault(mutant, []).extend(checks)
+        self.caught.append((mutant, "; ".join(checks) or "nothing: it is private"))
 
     def rows(self) -> dict[str, Any]:
         """Everything noted, as plain values that another process can take."""
         return asdict(self)
 
     def take(self, rows: dict[str, Any]) -> None:
-        self.losses += [tuple(row) for row in rows["losses"]]
-        self.audits += [tuple(row) for row in rows["audits"]]
-        for mutant, checks in rows["caught"].items():
-            self.catch(mutant, checks)
+        """Add what another process noted."""
+        for name, noted in rows.items():
+            getattr(self, name).extend(tuple(row) for row in noted)
 
     def tables(self) -> Iterator[str]:
-        yield from _table(
-            "Exact enumeration: the largest log-ratio over all outputs, in parts of the output's charge",
-            ("instance", "outputs", "ratios", "charge of a whole run", "largest / charge"),
-            sorted(self.losses),
-        )
-        yield from _table(
-            "Audit of the real samplers: lower bound of epsilon (99.9 % confidence) beside the charge",
-            ("instance", "draws", "charge", "measured", "verdict"),
-            sorted(self.audits),
-        )
-        yield from _table(
-            "Controls: which check caught which",
-            ("rule broken", "caught by"),
-            [
-                (mutant, "; ".join(checks) or "nothing: it is private")
-                for mutant, checks in sorted(self.caught.items())
-            ],
-        )
+        """Lines of all tables that have rows, with columns of even width."""
+        for name, (title, head) in _TABLES.items():
+            if rows := sorted(getattr(self, name)):
+                widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+                yield title
+                for row in (head, *rows):
+                    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+                    yield "  " + "  ".join(cells).rstrip()
+                yield ""
 
 
 REPORT = pytest.StashKey[Report]()
-
-
-def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Lines of a table with columns of even width."""
-    if not rows:
-        return
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    yield title
-    for row in (head, *rows):
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield ""

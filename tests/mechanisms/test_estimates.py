@@ -209,10 +209,3 @@ def test_a_level_outside_zero_and_one_is_refused(beta):
         certain_gap(Fraction(1), beta)
     with pytest.raises(MisuseError):
         marginal_lower_bound(threshold=0, correction=0, gap=0, beta=beta, **laws)
-
-
-def test_a_family_may_be_given_by_its_name():
-    options = {"threshold": 10, "correction": 2, "gap": 90, "query_rate": Fraction(1, 10), "beta": 0.05}
-    named = lower_bound(**options, query_noise="exponential", threshold_noise="exponential")
-    assert named == lower_bound(**options, query_noise=Noise.EXPONENTIAL, threshold_noise=Noise.EXPONENTIAL)
-    assert named is not None

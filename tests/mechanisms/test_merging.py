@@ -65,15 +65,8 @@ def test_joint_estimates_are_least_squares_with_a_shared_threshold_noise(chance,
     np.testing.assert_allclose(found.variances, np.diag(spread), rtol=1e-10)
 
 
-def test_one_alert_alone_is_merged_by_inverse_variance():
-    together = joint([31.0], 4.0, 5.0, [27.0], 6.0)
-    alone = inverse_variance(31.0, 9.0, 27.0, 6.0)
-    np.testing.assert_allclose(together.values, alone.values)
-    np.testing.assert_allclose(together.variances, alone.variances)
-
-
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 3.0])
-@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("k", [1, 3, 10])
 def test_blue_is_least_squares_over_measurements_and_gaps(chance, k, ratio):
     """Theorem 3 of Ding et al. 2019, and its matrices; Corollary 1 for its error."""
     measured, gaps = chance.normal(50, 10, k), chance.normal(5, 2, k - 1)
@@ -89,23 +82,6 @@ def test_blue_is_least_squares_over_measurements_and_gaps(chance, k, ratio):
     x = np.ones((k, k)) + ratio * k * np.eye(k)
     y = np.array([[k * (i <= j) - (j + 1) for j in range(k - 1)] for i in range(k)])
     np.testing.assert_allclose((x @ measured + y @ gaps) / ((1 + ratio) * k), values, rtol=1e-10)
-
-
-def test_a_single_answer_has_no_gap_to_gain_from():
-    assert blue_top_k([4.0], [], 1.0).tolist() == [4.0]
-    assert blue_error_ratio(1, 1.0) == 1
-
-
-@pytest.mark.parametrize(
-    ("k", "laplace_saves", "exponential_saves"),
-    [(2, 0.188, 0.316), (10, 0.358, 0.527), (25, 0.418, 0.589), (50, 0.447, 0.618), (100, 0.466, 0.636)],
-)
-def test_the_expected_reductions_are_those_of_the_closed_forms(k, laplace_saves, exponential_saves):
-    cube = (1 + k ** (-2 / 3)) ** 3
-    assert expected_reduction(k, noise=Noise.LAPLACE) == pytest.approx(1 / (1 + cube))
-    assert expected_reduction(k, noise=Noise.EXPONENTIAL) == pytest.approx(2 / (2 + cube))
-    assert round(expected_reduction(k, noise=Noise.LAPLACE), 3) == laplace_saves
-    assert round(expected_reduction(k, noise=Noise.EXPONENTIAL), 3) == exponential_saves
 
 
 @pytest.mark.parametrize("monotonic", [True, False])
@@ -177,20 +153,20 @@ def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "reason"),
     [
-        lambda: inverse_variance(1.0, 0.0, 1.0, 1.0),
-        lambda: inverse_variance(1.0, 1.0, 1.0, math.inf),
-        lambda: joint([1.0, 2.0], 1.0, 1.0, [1.0], 1.0),
-        lambda: joint([], 1.0, 1.0, [], 1.0),
-        lambda: joint([1.0], 1.0, -1.0, [1.0], 1.0),
-        lambda: blue_top_k([1.0, 2.0], [1.0, 2.0], 1.0),
-        lambda: blue_top_k([1.0, 2.0], [1.0], 0.0),
-        lambda: blue_error_ratio(0, 1.0),
-        lambda: expected_reduction(0, noise=Noise.LAPLACE),
-        lambda: reduction(1.0, math.nan),
+        (lambda: inverse_variance(1.0, 0.0, 1.0, 1.0), "finite and greater"),
+        (lambda: inverse_variance(1.0, 1.0, 1.0, math.inf), "finite and greater"),
+        (lambda: joint([1.0, 2.0], 1.0, 1.0, [1.0], 1.0), "one measurement for each gap"),
+        (lambda: joint([], 1.0, 1.0, [], 1.0), "at least one alert"),
+        (lambda: joint([1.0], 1.0, -1.0, [1.0], 1.0), "finite and greater"),
+        (lambda: blue_top_k([1.0, 2.0], [1.0, 2.0], 1.0), "k - 1 gaps"),
+        (lambda: blue_top_k([1.0, 2.0], [1.0], 0.0), "finite and greater"),
+        (lambda: blue_error_ratio(0, 1.0), "count"),
+        (lambda: expected_reduction(0, noise=Noise.LAPLACE), "count"),
+        (lambda: reduction(1.0, math.nan), "finite and greater"),
     ],
 )
-def test_what_cannot_be_estimated_is_refused(call):
-    with pytest.raises(MisuseError):
+def test_what_cannot_be_estimated_is_refused(call, reason):
+    with pytest.raises(MisuseError, match=reason):
         call()
