@@ -211,13 +211,8 @@ def _merged_svt(svt: SparseVector, run: Pass, k: int, rng: np.random.Generator) 
     """Return the squared errors over all answers of a run, and over those far above the threshold."""
     branch = svt.branches[0]
     truth = run.values[[top.row for top in run.tops]].astype(np.float64)
-    laws = {
-        "query_noise": svt.query_noise,
-        "query_rate": branch.rate,
-        "threshold_noise": svt.threshold_noise,
-        "threshold_rate": svt.threshold_rate,
-    }
-    base = estimate(threshold=run.threshold, correction=branch.corrections[0], gap=0, **laws)
+    laws = {"query": svt.branch_laws[0], "threshold": svt.threshold_law}
+    base = estimate(run.threshold + branch.corrections[0], 0, **laws)
     from_gaps = base + np.array([top.gap for top in run.tops], dtype=np.float64)
     rate = measuring_rate(k)
     spread = variance(Noise.LAPLACE, rate)
@@ -287,16 +282,8 @@ def measure_bounds(effort: Effort) -> Table:
                 ranks = rng.integers(2 * k, min(8 * k, len(counts)), trials, endpoint=True).tolist()
                 svt = plain(k, noise, EPSILON)
                 branch = svt.branches[0]
-                least = -marginal_lower_bound(
-                    threshold=0,
-                    correction=0,
-                    gap=0,
-                    query_noise=noise,
-                    query_rate=branch.rate,
-                    threshold_noise=noise,
-                    threshold_rate=svt.threshold_rate,
-                    beta=BETA,
-                )
+                laws = {"query": svt.branch_laws[0], "threshold": svt.threshold_law}
+                least = -marginal_lower_bound(0, 0, **laws, beta=BETA)
                 errors = draws(noise, branch.rate, 100 * trials, rng) - draws(
                     noise, svt.threshold_rate, 100 * trials, rng
                 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -96,16 +96,9 @@ def _gap(path: Path) -> None:
     row, gap = next(iter(tops.items()))
     value, branch = int(_values()[row]), svt.branches[0]
     corrected = _THRESHOLD + branch.correction(0)
-    given: dict[str, Any] = {
-        "threshold": _THRESHOLD,
-        "correction": branch.correction(0),
-        "gap": gap,
-        "query_noise": svt.query_noise,
-        "query_rate": branch.rate,
-        "threshold_noise": svt.threshold_noise,
-    }
-    bound = lower_bound(**given, beta=Fraction(1, 20))
-    guess = estimate(**given, threshold_rate=svt.threshold_rate)
+    laws = {"query": svt.branch_laws[0], "threshold": svt.threshold_law}
+    bound = lower_bound(corrected, gap, **laws, beta=Fraction(1, 20))
+    guess = estimate(corrected, gap, **laws)
     if bound is None:
         raise ValueError("the picture wants a top whose bound is certified")
     parts: list[tuple[int, int, int, str, str]] = [
@@ -130,7 +123,7 @@ def _gap(path: Path) -> None:
 def odds(mechanism: SparseVector, margins: Sequence[int]) -> tuple[list[float], list[float]]:
     """Return with which probability values are reported, by their distance, and the same values one step lower."""
     branch = mechanism.branches[0]
-    laws = mechanism.query_noise, branch.rate, mechanism.threshold_noise, mechanism.threshold_rate
+    laws = mechanism.branch_laws[0], mechanism.threshold_law
     with_one = [survival(*laws, branch.correction(0) - margin) for margin in margins]
     without = [survival(*laws, branch.correction(0) - margin + 1) for margin in margins]
     return with_one, without

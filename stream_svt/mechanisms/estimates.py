@@ -1,7 +1,8 @@
 """What a reported gap says about the answer behind it.
 
-N = query noise - threshold noise and gap = q - (T + r) + N, with r the correction of the branch and attempt
-that reported. All numbers are in grid steps; the true value lies up to one grid step above q.
+N = query noise - threshold noise and gap = q - bar + N, the bar being the threshold plus the correction of the branch
+and attempt that reported; `query` and `threshold` are the laws of the two noises. All numbers are in grid steps; the
+true value lies up to one grid step above q.
 
 * `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
 * `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import search
+from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.noise import MONITORED, Noise, mean, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
@@ -26,29 +28,17 @@ Real = TypeVar("Real", float, Decimal, Fraction)
 _DIGITS = 60
 
 
-def estimate(
-    *,
-    threshold: int,
-    correction: int,
-    gap: int,
-    query_noise: Noise,
-    query_rate: Fraction,
-    threshold_noise: Noise,
-    threshold_rate: Fraction,
-) -> float:
-    """Answer estimated from its gap, in grid steps: T + r + gap - E[query noise] + E[threshold noise].
+def estimate(bar: int, gap: int, *, query: Law, threshold: Law) -> float:
+    """Answer estimated from its gap, in grid steps: bar + gap - E[query noise] + E[threshold noise].
 
     Unbiased before selection only. Tops of one run share the threshold noise: averaging does not remove it.
     """
-    noise_mean = mean(query_noise, query_rate) - mean(threshold_noise, threshold_rate)
-    return threshold + correction + gap - noise_mean
+    return bar + gap - (mean(query.noise, query.rate) - mean(threshold.noise, threshold.rate))
 
 
-def standard_deviation(
-    *, query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction
-) -> float:
+def standard_deviation(*, query: Law, threshold: Law) -> float:
     """Standard deviation of `estimate` before selection, in grid steps."""
-    return math.sqrt(variance(query_noise, query_rate) + variance(threshold_noise, threshold_rate))
+    return math.sqrt(variance(query.noise, query.rate) + variance(threshold.noise, threshold.rate))
 
 
 def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
@@ -58,16 +48,7 @@ def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
         return math.ceil(Fraction(-level.ln()) / query_rate)
 
 
-def lower_bound(
-    *,
-    threshold: int,
-    correction: int,
-    gap: int,
-    query_noise: Noise,
-    query_rate: Fraction,
-    threshold_noise: Noise,
-    beta: Fraction | float,
-) -> int | None:
+def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int | None:
     """Level 1 - beta lower bound of a reported answer, in grid steps, or None where nothing can be said.
 
     Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It
@@ -79,20 +60,17 @@ def lower_bound(
     **reports** gets a wrong bound. Few may get any, and where most reports are false most of the bounds given are
     wrong: read a bound beside the precision that the plan predicts.
     """
-    query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
-    _refuse_gumbel(query_noise)
-    if not threshold_noise.is_one_sided:
+    _refuse_gumbel(query.noise)
+    if not threshold.noise.is_one_sided:
         return None
-    least = certain_gap(query_rate, beta)
-    return threshold + correction + gap - least + 1 if gap >= least else None
+    least = certain_gap(query.rate, beta)
+    return bar + gap - least + 1 if gap >= least else None
 
 
-def survival(
-    query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
-) -> float:
+def survival(query: Law, threshold: Law, t: int) -> float:
     """P(query noise - threshold noise >= t); Gumbel noise is refused, as by the bounds built on this."""
     with decimal.localcontext(prec=_DIGITS):
-        return float(_survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t))
+        return float(_survival(query, threshold, t))
 
 
 def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
@@ -120,17 +98,7 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
             return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
 
 
-def marginal_lower_bound(
-    *,
-    threshold: int,
-    correction: int,
-    gap: int,
-    query_noise: Noise,
-    query_rate: Fraction,
-    threshold_noise: Noise,
-    threshold_rate: Fraction,
-    beta: Fraction | float,
-) -> int:
+def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:
     """Lower bound that holds with probability 1 - beta before the gap is known to be reported.
 
     Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for
@@ -138,59 +106,41 @@ def marginal_lower_bound(
     """
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
-        least = search.least(
-            lambda t: (
-                _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t + 1) <= limit
-            )
-        )
-    return threshold + correction + gap - least
+        return bar + gap - search.least(lambda t: _survival(query, threshold, t + 1) <= limit)
 
 
 def selective_bounds(
-    *,
-    threshold: int,
-    correction: int,
-    gap: int,
-    query_noise: Noise,
-    query_rate: Fraction,
-    threshold_noise: Noise,
-    threshold_rate: Fraction,
-    beta: Fraction | float,
+    bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float
 ) -> tuple[int | None, int | None]:
     """Level 1 - beta lower and upper bound given the report, if it was the first test under its threshold.
 
     None where there is none: a lower one for too small a gap, an upper one for a gap that is unlikely wherever the
     answer lies.
     """
-    query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     limit = _level(beta)
-    slowest = query_rate if threshold_noise.is_one_sided else min(threshold_rate, query_rate)
+    slowest = query.rate if threshold.noise.is_one_sided else min(threshold.rate, query.rate)
 
     def tail(t: int) -> Decimal:
-        return _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t)
+        return _survival(query, threshold, t)
 
     with decimal.localcontext(prec=_DIGITS):
         lower = upper = None
         if (-_as_decimal(slowest) * gap).exp() <= limit:
             # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
-            last = search.least(lambda tau: tail(gap + tau) <= limit * tail(tau)) - 1
-            lower = threshold + correction - last
+            lower = bar + 1 - search.least(lambda tau: tail(gap + tau) <= limit * tail(tau))
         if 1 - (-_as_decimal(slowest) * (gap + 1)).exp() > limit:
-            least = search.least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
-            upper = threshold + correction - least
+            upper = bar - search.least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
     return lower, upper
 
 
-def _survival_of_rates(
-    query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
-) -> Decimal:
+def _survival(query: Law, threshold: Law, t: int) -> Decimal:
     """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
-    a, b = (-_as_decimal(threshold_rate)).exp(), (-_as_decimal(query_rate)).exp()
-    return exact_survival(query_noise, b, threshold_noise, a, t)
+    a, b = (-_as_decimal(threshold.rate)).exp(), (-_as_decimal(query.rate)).exp()
+    return exact_survival(query.noise, b, threshold.noise, a, t)
 
 
 def _refuse_gumbel(*noises: Noise) -> None:
-    """Refuse the family that no bound is proved for."""
+    """Refuse families that no bound is proved for."""
     if not set(noises) <= set(MONITORED):
         raise MisuseError(
             "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "

@@ -70,26 +70,12 @@ class EventBuilder:
         spec, mechanism, grid = plan.spec, plan.mechanism, plan.grid
         branch = mechanism.branches[crossing.branch]
         correction = branch.correction(crossing.attempt)
-        bound = lower_bound(
-            threshold=crossing.threshold,
-            correction=correction,
-            gap=crossing.gap,
-            query_noise=mechanism.query_noise,
-            query_rate=branch.rate,
-            threshold_noise=mechanism.threshold_noise,
-            beta=spec.beta,
-        )
+        bar, query = crossing.threshold + correction, mechanism.branch_laws[crossing.branch]
+        laws = {"query": query, "threshold": mechanism.threshold_law}
+        bound = lower_bound(bar, crossing.gap, **laws, beta=spec.beta)
         guess = None
         if bound is not None:
-            guess = estimate(
-                threshold=crossing.threshold,
-                correction=correction,
-                gap=crossing.gap,
-                query_noise=mechanism.query_noise,
-                query_rate=branch.rate,
-                threshold_noise=mechanism.threshold_noise,
-                threshold_rate=mechanism.threshold_rate,
-            ) * float(grid.granularity)
+            guess = estimate(bar, crossing.gap, **laws) * float(grid.granularity)
         alert = Alert(
             dataset=account.name,
             monitor=spec.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stream_svt.mechanisms import estimates, noise
+from stream_svt.mechanisms import Law, estimates, noise
 from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind
@@ -48,12 +48,14 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     """
     mechanism = monitor.mechanism()
 
-    def above_the_bar(rate: Fraction) -> int:
-        laws = mechanism.query_noise, rate, mechanism.threshold_noise, mechanism.threshold_rate
-        return least(lambda steps: estimates.survival(*laws, -steps) >= chance)
+    def above_the_bar(query: Law) -> int:
+        return least(lambda steps: estimates.survival(query, mechanism.threshold_law, -steps) >= chance)
 
     last = monitor.attempts - 1
-    margins = [branch.correction(last) + above_the_bar(branch.rate) for branch in mechanism.branches]
+    margins = [
+        branch.correction(last) + above_the_bar(law)
+        for branch, law in zip(mechanism.branches, mechanism.branch_laws, strict=True)
+    ]
     return min(margins) * monitor.granularity
 
 

@@ -13,7 +13,6 @@ from benchmarks.command import show
 from benchmarks.datasets import counts_of
 from benchmarks.papers import exponential_noise
 from benchmarks.simulation import simulate
-from stream_svt.mechanisms import Noise
 from stream_svt.mechanisms.estimates import lower_bound
 
 
@@ -77,12 +76,10 @@ def test_coverage_is_that_of_the_package_s_bound():
     assert len(holds) > 20
     for row in range(len(holds)):
         bound = lower_bound(
-            threshold=threshold,
-            correction=mechanism.branches[0].correction(int(reports.attempt[row])),
-            gap=int(reports.gap[row]),
-            query_noise=Noise.EXPONENTIAL,
-            query_rate=mechanism.branches[0].rate,
-            threshold_noise=Noise.EXPONENTIAL,
+            threshold + mechanism.branches[0].correction(int(reports.attempt[row])),
+            int(reports.gap[row]),
+            query=mechanism.branch_laws[0],
+            threshold=mechanism.threshold_law,
             beta=selective.BETA,
         )
         assert certified[row] == (bound is not None)

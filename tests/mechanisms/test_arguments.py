@@ -44,7 +44,6 @@ from stream_svt.mechanisms import (
     unbounded_quantile,
 )
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.estimates import lower_bound
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import head, mean, pmf, tail, variance
 from stream_svt.mechanisms.run import mechanism_id
@@ -157,8 +156,6 @@ def test_gaussian_noise_is_refused_with_the_reason_wherever_a_family_is_named():
 def test_laws_and_moments_know_families_by_name(law):
     assert law("laplace", HALF, 3) == law(Noise.LAPLACE, HALF, 3) != law(Noise.EXPONENTIAL, HALF, 3)
     assert variance("laplace", HALF) == variance(Noise.LAPLACE, HALF)
-    bound = partial(lower_bound, threshold=0, correction=0, gap=90, query_rate=HALF, beta=0.05)
-    assert bound(query_noise="laplace", threshold_noise="exponential") is not None
     refused("no such option", partial(law, "cauchy", HALF, 3))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.estimates import certain_gap, estimate
 from stream_svt.mechanisms.merging import (
     blue_error_ratio,
@@ -130,13 +131,8 @@ def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_
     measured_rate = 1 / 60
     measured = truth + laplace(chance, measured_rate, trials)
     vx = variance(Noise.EXPONENTIAL, l0) + variance(Noise.EXPONENTIAL, l1)
-    laws = {
-        "query_noise": Noise.EXPONENTIAL,
-        "query_rate": l1,
-        "threshold_noise": Noise.EXPONENTIAL,
-        "threshold_rate": l0,
-    }
-    offset = estimate(threshold=threshold, correction=0, gap=0, **laws)
+    laws = {"query": Law(Noise.EXPONENTIAL, l1), "threshold": Law(Noise.EXPONENTIAL, l0)}
+    offset = estimate(threshold, 0, **laws)
     merged = inverse_variance(gaps + offset, vx, measured, variance(Noise.LAPLACE, measured_rate)).values
     certified = gaps >= certain_gap(l1, Fraction(1, 1000))  # where `lower_bound` is not None
 

@@ -131,8 +131,8 @@ def test_the_expectations_of_powers_are_the_moments(noise, rate):
 def test_the_survival_function_agrees_with_the_closed_form(query, threshold, rates):
     for scales in (-20, -3, -1, 0, 1, 2, 10):
         steps = round(scales / rates[0])
-        closed = estimates.survival(query, rates[0], threshold, rates[1], steps)
-        summed = survival_of_difference(Law(query, rates[0]), Law(threshold, rates[1]), steps)
+        laws = Law(query, rates[0]), Law(threshold, rates[1])
+        closed, summed = estimates.survival(*laws, steps), survival_of_difference(*laws, steps)
         assert summed == pytest.approx(closed, rel=2e-6)
 
 

@@ -85,9 +85,8 @@ def test_the_recall_of_one_margin_is_the_chance_that_one_test_reports_it(family)
     mechanism = stream_mechanism(cutoff=1000, tolerated=100, query_noise=family, threshold_noise=family)
     branch = mechanism.branches[0]
     for margin in (1000, 5000, 8000):
-        exact = estimates.survival(
-            family, branch.rate, family, mechanism.threshold_rate, branch.corrections[0] - margin
-        )
+        laws = mechanism.branch_laws[0], mechanism.threshold_law
+        exact = estimates.survival(*laws, branch.corrections[0] - margin)
         plan = forecast(mechanism, workload(margin, 10**7))
         assert plan.recall == pytest.approx(exact, abs=0.01)
         assert plan.false_alerts < 1e-6
