@@ -12,12 +12,9 @@ from tests.support.engine_play import Play, batch_of
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
-    assert_books_balance,
-    counts,
+    assert_same,
     spec_of,
-    standing,
     stream,
-    transcript,
 )
 
 _ROWS = 7
@@ -68,8 +65,5 @@ def test_rows_of_records_replay_the_same(form):
                 play.crash()
                 inside |= play.engine.runners["m0"].row > 0
         play.commit()
-        assert transcript(play) == transcript(expected)
-        assert counts(play) == counts(expected)
-        assert standing(play) == standing(expected)
-        assert_books_balance(play)
+        assert_same(play, expected)
     assert inside, "no crash left a monitor inside a record"

@@ -198,6 +198,14 @@ def _tested(queue: RetryQueue, place: Waiting) -> tuple[object, ...]:
     return place.series, place.query_id, queue.attempt(place)
 
 
+def assert_same(play: Play, expected: Play) -> None:
+    """A play released, counted and left behind what another did, and its books balance."""
+    assert transcript(play) == transcript(expected)
+    assert counts(play) == counts(expected)
+    assert standing(play) == standing(expected)
+    assert_books_balance(play)
+
+
 def assert_books_balance(play: Play) -> None:
     """After every commit the charges announced so far are what the ledger has spent, within its limit."""
     charged: Counter[str] = Counter()
