@@ -15,13 +15,14 @@ import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+import stream_svt
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import STATES, Totals, sums_of
@@ -34,11 +35,6 @@ from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-
-try:
-    VERSION = metadata.version("stream-svt")
-except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-    VERSION = "source"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
@@ -75,17 +71,11 @@ class Metric:
     buckets: tuple[float, ...] = _SECONDS
 
 
-def _gauge(name: str, labels: str, text: str) -> Metric:
-    return Metric(_PREFIX + name, "gauge", tuple(labels.split()), text)
+def _metric(kind: str, name: str, labels: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Metric:
+    return Metric(_PREFIX + name, kind, tuple(labels.split()), text, buckets)
 
 
-def _counter(name: str, labels: str, text: str) -> Metric:
-    return Metric(_PREFIX + name, "counter", tuple(labels.split()), text)
-
-
-def _histogram(name: str, labels: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Metric:
-    return Metric(_PREFIX + name, "histogram", tuple(labels.split()), text, buckets)
-
+_gauge, _counter, _histogram = (partial(_metric, kind) for kind in ("gauge", "counter", "histogram"))
 
 METRICS: tuple[Metric, ...] = (
     _gauge("build_info", "version python spec_hash", "1, with what runs."),
@@ -215,7 +205,7 @@ class Metrics:
     def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (VERSION, platform.python_version(), spec_hash)
+        self._info = (stream_svt.__version__, platform.python_version(), spec_hash)
         for monitor in spec.monitors:
             self._histogram("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 import yaml
 
 from stream_svt.cli import app, main
 from stream_svt.errors import StreamSvtError, UnreadableState
+from stream_svt.service.config import parse_config
+from stream_svt.service.web.worker_document import status
+from tests.service.test_metrics import SPEC, owned, view
 from tests.support.keys import ed25519_pair
+from tests.support.status_page import Stub
 
 COMMANDS = [[name] for name in app.commands] + [
     ["control", name] for name in app.commands["control"].commands
@@ -285,38 +291,49 @@ def test_control_knows_what_is_declared(stream_svt, config):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--successor", "shop"), "the successor needs another name"),
+        (("--successor", "next", "--give-up-state"), "--give-up-state goes with --shard"),
+        (("--successor", "next", "--shard", 7), "there is no shard 7 in {config}: shards are 0 to 1"),
+        ((), "Missing option '--successor'"),
+    ],
+)
+def test_a_command_to_close_that_makes_no_sense_is_refused(stream_svt, config, options, said):
+    ended = stream_svt("control", "close-application", "-c", config, *options, "--yes")
+    assert (ended.code, ended.out) == (2, "")
+    assert said.format(config=config) in " ".join(ended.err.split())
+
+
 def test_a_new_limit_has_to_be_a_number(stream_svt, config):
     ended = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "much", "--yes")
     assert ended.code == 2
     assert "not a number" in ended.err
 
 
-CONFIRMED = [
-    ("raise-budget", "today", "--limit", "5"),
-]
+RAISE = ("control", "raise-budget", "today", "--limit", "5")
 
 
-@pytest.mark.parametrize("command", CONFIRMED, ids=" ".join)
-def test_without_anybody_to_confirm_nothing_changes_and_it_is_said(stream_svt, config, monkeypatch, command):
+def test_without_anybody_to_confirm_nothing_changes_and_it_is_said(stream_svt, config, monkeypatch):
     with Path(os.devnull).open() as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
-        ended = stream_svt("control", command[0], "-c", config, *command[1:])
+        ended = stream_svt(*RAISE, "-c", config)
     assert ended.code == 1
     said = "stream-svt: not confirmed; nothing was changed (--yes where nobody can answer)"
     assert ended.err.splitlines()[-1] == said
 
 
-@pytest.mark.parametrize("command", CONFIRMED, ids=" ".join)
-def test_a_no_is_heard_and_an_interrupt_is_one(stream_svt, config, monkeypatch, command):
+def test_a_no_is_heard_and_an_interrupt_is_one(stream_svt, config, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    ended = stream_svt("control", command[0], "-c", config, *command[1:])
+    ended = stream_svt(*RAISE, "-c", config)
     assert (ended.code, ended.err.endswith("stream-svt: not confirmed; nothing was changed\n")) == (1, True)
 
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("click.termui.visible_prompt_func", interrupt)
-    assert stream_svt("control", command[0], "-c", config, *command[1:]).code == 130
+    assert stream_svt(*RAISE, "-c", config).code == 130
 
 
 def test_a_raise_says_what_the_file_may_say_afterwards(stream_svt):
@@ -324,68 +341,18 @@ def test_a_raise_says_what_the_file_may_say_afterwards(stream_svt):
     assert "so that the file says what holds; a third figure is refused." in told
 
 
-STATUS = {
-    "application": "shop",
-    "version": "1.0",
-    "worker": "host:1",
-    "spec_hash": "abc",
-    "ready": True,
-    "fault": None,
-    "sealed": False,
-    "refused": {"topic": "shop.rejects", "reasons": {}},
-    "shards": [
-        {
-            "shard": 0,
-            "state": "running",
-            "cause": "",
-            "reason": "",
-            "sealing_key_id": "none",
-            "sequence": 9,
-            "state_records": 4,
-            "offsets": {"counts": 12},
-            "lag": {"counts": 3},
-            "committed_at": 1_700_000_000.0,
-        }
-    ],
-    "monitors": [],
-    "datasets": [
-        {
-            "dataset": "today",
-            "shard": 0,
-            "unit": "one basket",
-            "measure": "epsilon",
-            "limit": 4.0,
-            "spent": 1.5,
-            "reserved": 0.5,
-            "monitors": [
-                {
-                    "monitor": "hot",
-                    "state": "running",
-                    "run": 2,
-                    "run_tops": 1,
-                    "tops": 11,
-                    "runs": 2,
-                    "halts": 1,
-                    "spent": 1.5,
-                    "run_left": 0.5,
-                    "muted": 7,
-                    "queued": 0,
-                    "top_branch_only": True,
-                }
-            ],
-        },
-        {
-            "dataset": "tomorrow",
-            "shard": 0,
-            "unit": "one basket",
-            "measure": "epsilon",
-            "limit": 4.0,
-            "spent": 0.0,
-            "reserved": 0.0,
-            "monitors": [],
-        },
-    ],
-}
+def _status() -> dict[str, Any]:
+    """Return what a worker answers that owns a shard, with a dataset it has spent of and one that is untouched."""
+    worker = Stub(parse_config(SPEC))
+    (monitor,) = view("a", tops=11, spent=1.5).monitors
+    spent = msgspec.structs.replace(
+        view("a", spent=1.5), monitors=[msgspec.structs.replace(monitor, top_branch_only=True)]
+    )
+    worker.shards = (owned(spent, msgspec.structs.replace(view("b"), monitors=[])),)
+    return msgspec.to_builtins(status(worker))
+
+
+STATUS = _status()
 
 
 @pytest.fixture
@@ -415,10 +382,11 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     url, _ = worker_page
     ended = stream_svt("status", "--url", url)
     assert ended.code == 0
-    assert "shop: worker host:1, version 1.0, ready, state not sealed" in ended.out
+    about = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed"
+    assert about in ended.out
     assert "1.5 of 4 epsilon" in ended.out
     assert "running, top branch only" in ended.out
-    assert "tomorrow" in ended.out
+    assert "│ b " in ended.out
     assert json.loads(stream_svt("status", "--url", url, "--json").out) == STATUS
 
 

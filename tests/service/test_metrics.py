@@ -81,7 +81,7 @@ def owned(*views: DatasetView, others: int = 0) -> ShardStatus:
     """Return the status of a shard with datasets shown one by one, and others that each are as ``view`` says."""
     status = ShardStatus(0, State.RUNNING, lag={"counts": 7})
     status.views = {one.dataset: one for one in views}
-    states = [view.monitors[0].state for view in views] + others * ["running"]
+    states = [monitor.state for view in views for monitor in view.monitors] + others * ["running"]
     hot = MonitorTotals(
         states={state: states.count(state) for state in STATES},
         muted=2 * len(states),

@@ -149,7 +149,6 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
         await expect(page.locator(".outlook").first).to_have_text(told)
         closed = f"Shard 0 closed for ever: {EVIL} goes on with what is left of its budgets"
         await expect(page.locator("#list > li").first).to_contain_text(closed)
-        await expect(page.locator("#glance")).not_to_contain_text("lasts about")
         assert seen.said == []
 
 
@@ -186,26 +185,6 @@ async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Bro
         await expect(page.locator("#shards")).to_contain_text("parked: records-lost")
         # What is parked is settled: a restart would not open it.
         await expect(page.locator("#worker-lead")).to_contain_text(", ready. It owns 2 shards")
-
-
-async def test_the_tile_tells_the_same_end_as_the_sentence_below_the_bar(
-    chromium: Browser, stage: Stage
-) -> None:
-    now = time.time()
-    stage.topic.put(
-        *[
-            alert(
-                "a", f"item-{minute}", at=now - 60 * minute, account=account_of(0.5 - 0.1 * minute, limit=1.1)
-            )
-            for minute in (4, 3, 2, 1)
-        ]
-    )
-    async with visit(chromium, stage.url) as seen:
-        sentence = seen.page.locator(".budget").nth(0).locator(".outlook")
-        await expect(sentence).to_contain_text(
-            "At the pace of the last 4 payments it lasts about 9 minutes more"
-        )
-        await expect(seen.page.locator("#glance")).to_contain_text("the first lasts about 9 minutes more")
 
 
 async def test_refused_records_are_told_with_their_reasons(chromium: Browser, stage: Stage) -> None:

@@ -95,10 +95,6 @@ document.addEventListener("DOMContentLoaded", () => {
   let closedFor = "";              // the successor, once a shard of the application is closed
 
   const outlastsPeriod = (one) => one.ends !== null && one.outlook.early > one.ends;
-  // When a budget that is in use is expected to end; the sentence below its bar says the same in full.
-  const endOf = (one) => (leftOf(one) > 0 && !closedFor && !stopped(one) && !isOver(one) && one.spent > 0 && one.outlook !== null
-    && !outlastsPeriod(one) ? one.outlook.expected : null);
-
   function toneOf(one) {
     const left = leftOf(one);
     if (left === null) return "";
@@ -283,7 +279,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const rest = fresh.length > 1 ? `, and ${many(fresh.length - 1, "more alert")}` : "";
       set(at("spoken"), `New alert: ${data.series ?? data.query_id} in ${data.dataset}. ${inWords(data)}${rest}.`);
     }
-    told = new Set(events.map((event) => event.id));
+    if (!trouble) told = new Set(events.map((event) => event.id));
     const minor = at("lifecycle").checked;
     const some = [...at("list").children].some((row) => minor || !row.hasAttribute("data-minor"));
     at("list").classList.toggle("all", minor);
@@ -308,10 +304,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const seats = all.flatMap((one) => one.monitors);
     const count = (state) => seats.filter((monitor) => monitor.state === state).length;
     const waiting = status ? total(status.shards.map((shard) => total(shard.lag))) : null;
-    const ends = known.map(endOf).filter((end) => end !== null);
-    const first = ends.length ? `${out.length ? "the next" : all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
-    const budgets = [closedFor && "closed", level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
+    const budgets = [closedFor && "closed", level].filter(Boolean).join("; ") || "a fifth or more is left of each";
     const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
     const refused = status ? total(status.refused.reasons) : 0;
@@ -357,6 +351,7 @@ document.addEventListener("DOMContentLoaded", () => {
     parked: ["stopped", "parked"], "not-member": ["waiting", "not a member: another worker owns it"],
     retrying: ["waiting", "trying again"], stopped: ["stopped", "stopped"],
   };
+
   function showWorker() {
     if (!status) return;
     set(at("application"), status.application);
