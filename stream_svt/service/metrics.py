@@ -16,13 +16,13 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import metadata
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-import stream_svt
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import STATES, Totals, sums_of
@@ -35,6 +35,11 @@ from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
+
+try:
+    VERSION = metadata.version("stream-svt")
+except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+    VERSION = "0+unknown"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
@@ -205,7 +210,7 @@ class Metrics:
     def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (stream_svt.__version__, platform.python_version(), spec_hash)
+        self._info = (VERSION, platform.python_version(), spec_hash)
         for monitor in spec.monitors:
             self._histogram("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-import stream_svt
 from stream_svt.protocol.session_parts import ShardStatus
+from stream_svt.service.metrics import VERSION
 from stream_svt.service.worker import Worker
 
 
@@ -26,7 +26,7 @@ def about(worker: Worker) -> dict[str, Any]:
     spec, fault = worker.workload.spec, worker.fault
     return {
         "application": spec.application,
-        "version": stream_svt.__version__,
+        "version": VERSION,
         "worker": worker.identity,
         "spec_hash": worker.workload.hash,
         "ready": worker.ready,
