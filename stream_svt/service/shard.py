@@ -310,14 +310,18 @@ class Shard:
                     return
                 if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
                     break
-                around = await self._look()
-                self._beat()
-                if around is not None:
-                    if worth_a_try(cause, before, around):
+                try:
+                    around = await self._look()
+                    self._beat()
+                    if around is not None:
+                        if worth_a_try(cause, before, around):
+                            break
+                        before = around
+                    if await self._woken(feed, around, cause):
                         break
-                    before = around
-                if await self._woken(feed, around, cause):
-                    break
+                except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
+                    log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
+                    await self._wait(BACKOFF[-1])
         finally:
             await feed.close()
         await self._prove_membership()

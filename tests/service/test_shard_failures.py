@@ -149,6 +149,14 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
     await until(lambda: play.opened >= 3)
 
 
+async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played) -> None:
+    play = played(UnreadableState("x"))
+    play.interruptions = [ValueError("value 4711")] * 3
+    await play.until(State.PARKED)
+    await until(lambda: not play.interruptions)
+    await play.stays(State.PARKED, opened=1)
+
+
 async def test_what_brokers_refused_is_tried_once_nothing_speaks_against_it(played) -> None:
     play = played(Denied("x"), Denied("x"))
     play.around = REFUSED
