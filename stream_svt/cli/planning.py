@@ -132,12 +132,7 @@ Examples:
 @click.option("--rate", type=rate, help="Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.")
 @click.option("--limit", metavar="EPSILON", help="Budget of the dataset, to tell how long it lasts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option(
-    "--plot",
-    type=FILE,
-    metavar="FILE",
-    help="Draw it: .svg, .png or .pdf.",
-)
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 def plan(
     path: Path | None,
     name: str | None,

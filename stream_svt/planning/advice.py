@@ -167,8 +167,7 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
     if workload.finite:
         return [*row, _short(plan.life.middle)]
     lives = _in_range(
-        candidate.range("life.middle"),
-        lambda value: "no end" if _endless(value, workload) else _short(value),
+        candidate.range("life.middle"), lambda value: "no end" if _endless(value, workload) else _short(value)
     )
     return [*row, _short(plan.delay), lives]
 

@@ -74,9 +74,5 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
     # The time ends now and not at a payment: counting one more makes the early end early enough.
     early = seconds / (count + 1) * to_come * float(fdtri(2 * to_come, 2 * count + 2, _TAIL))
     return Exhaustion(
-        early=now + early,
-        expected=now + pace * to_come,
-        late=late,
-        payments=count,
-        since=since,
+        early=now + early, expected=now + pace * to_come, late=late, payments=count, since=since
     )

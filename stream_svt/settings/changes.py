@@ -21,17 +21,7 @@ class TakesEffect(StrEnum):
 
 _NEVER = frozenset({"name", "topic"})
 _NOW = frozenset(
-    {
-        "datasets",
-        "threshold",
-        "append",
-        "mute",
-        "max_mutes",
-        "on_halt",
-        "resample_every",
-        "reserve",
-        "beta",
-    }
+    {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
 )
 """Fields that bear on no open run; any other field waits for the next one."""
 

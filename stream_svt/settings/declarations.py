@@ -8,14 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from stream_svt.settings.datasets import (
-    MAX_DATASETS,
-    NAME_SLOT,
-    PERIODS,
-    DatasetSpec,
-    Generator,
-    period_slot,
-)
+from stream_svt.settings.datasets import MAX_DATASETS, NAME_SLOT, PERIODS, DatasetSpec, Generator, period_slot
 from stream_svt.settings.fields import (
     DatasetName,
     Day,

@@ -46,11 +46,7 @@ RUNS_END = "its open runs end: with epsilon what they did not spend is released,
     ("old", "new", "effects"),
     [
         ("threshold: 500", "threshold: 600", ["threshold: 500 -> 600"]),
-        (
-            "epsilon: 1",
-            "epsilon: 2",
-            ["epsilon: 1 -> 2", RUNS_END],
-        ),
+        ("epsilon: 1", "epsilon: 2", ["epsilon: 1 -> 2", RUNS_END]),
     ],
 )
 def test_a_changed_field_says_whether_it_ends_runs(old: str, new: str, effects: list[str]) -> None:

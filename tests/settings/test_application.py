@@ -180,11 +180,7 @@ def test_a_split_sets_the_share_of_the_threshold():
 
 
 def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
-    plain, several, general = (
-        monitor(),
-        monitor(mechanism="adaptive"),
-        monitor(monotonic=False),
-    )
+    plain, several, general = (monitor(), monitor(mechanism="adaptive"), monitor(monotonic=False))
     one = plain.mechanism()
     assert plain.run_price(Kind.ZCDP) == zcdp_monotone(one.threshold_charge, one.branches[0].charge, 10)
     assert several.run_price(Kind.ZCDP) == zcdp_adaptive(10**9, several.mechanism().threshold_charge)

@@ -68,39 +68,21 @@ def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> N
 
 
 @pytest.mark.parametrize(
-    ("datasets", "said"),
+    ("declared", "said"),
     [
-        (
-            ["{generate: '{name}-{date}', from: 2026-01-05, limit: 1, unit: x}"],
-            "give names, or a file of names",
-        ),
-        (
-            ["{generate: 'd-{date}', names: [a], from: 2026-01-05, limit: 1, unit: x}"],
-            "names and generate together",
-        ),
-        (
-            ["{generate: '{name}{name}{date}', names: [a], from: 2026-01-05, limit: 1, unit: x}"],
-            "once at most",
-        ),
-        (["{generate: 'd-{date}', limit: 1, unit: x}"], "from: is required with generate"),
-        (
-            [GENERATED, "{name: d-2027-01-01, limit: 1, unit: x}"],
-            "is named as generator 'd-{date}' at line 3 does",
-        ),
-        ([GENERATED, GENERATED], "already declared"),
-        (
-            [GENERATED, "{generate: '{name}-{date}', names: [d], from: 2027-01-05, limit: 1, unit: x}"],
-            "is named as generator 'd-{date}'",
-        ),
-        (
-            [f"{{generate: '{{name}}-{{date}}', names: [{'n' * 195}], from: 2026-01-05, limit: 1, unit: x}}"],
-            "generate",
-        ),
+        ("generate: '{name}-{date}', from: 2026-01-05", "give names, or a file of names"),
+        ("generate: 'd-{date}', names: [a], from: 2026-01-05", "names and generate together"),
+        ("generate: '{name}{name}{date}', names: [a], from: 2026-01-05", "once at most"),
+        ("generate: 'd-{date}'", "from: is required with generate"),
+        ("name: d-2027-01-01", "is named as generator 'd-{date}' at line 3 does"),
+        ("generate: 'd-{date}', from: 2026-01-05", "already declared"),
+        ("generate: '{name}-{date}', names: [d], from: 2027-01-05", "is named as generator 'd-{date}'"),
+        (f"generate: '{{name}}-{{date}}', names: [{'n' * 195}], from: 2026-01-05", "generate"),
     ],
 )
-def test_what_is_wrong_with_a_generator_is_said(datasets: list[str], said: str) -> None:
+def test_what_is_wrong_with_a_generator_is_said(declared: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        spec_of(*datasets)
+        spec_of(GENERATED, f"{{{declared}, limit: 1, unit: x}}")
     assert said in str(refused.value)
 
 
