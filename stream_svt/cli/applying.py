@@ -129,7 +129,7 @@ def _show(config: Config, proposal: Proposal) -> None:
     if not proposal.is_new:
         click.echo("No change: that version says the same.", err=True)
         return
-    for line in proposal.difference.lines():
+    for line in proposal.difference.lines:
         click.echo(line)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
@@ -28,27 +27,12 @@ NAMES_SHOWN = 3
 """Names that a line about many datasets gives."""
 
 
-class Sign(StrEnum):
-    """What happens to something."""
+class Change(NamedTuple):
+    """One thing that is added (+), changed (~) or retired (-), and what follows from it."""
 
-    ADDED = "+"
-    CHANGED = "~"
-    RETIRED = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One line of the difference, and what follows from it."""
-
-    sign: Sign
+    sign: str
     subject: str
     effects: tuple[str, ...] = ()
-
-    def lines(self) -> Iterator[str]:
-        """Yield it as text."""
-        yield f"{self.sign} {self.subject}"
-        for effect in self.effects:
-            yield f"    {effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +40,15 @@ class Difference:
     """What a new configuration changes.
 
     Attributes:
-        changes: In the order: monitors, query topics, datasets, generators without an end.
+        lines: In words: monitors, query topics, datasets, generators without an end, and the memory of a worker
+            where it changes.
         refused: Why it cannot be applied; empty where it can.
-        memory: What it means for the memory of a worker, in words; empty where that stays about the same.
         retired: The datasets that it ends for ever, in words; empty where it ends none.
     """
 
-    changes: tuple[Change, ...]
+    lines: tuple[str, ...]
     refused: tuple[Problem, ...]
-    memory: str
     retired: str
-
-    def lines(self) -> Iterator[str]:
-        """Yield it as text."""
-        if not self.changes:
-            yield "No change."
-        for change in self.changes:
-            yield from change.lines()
-        if self.memory:
-            yield self.memory
 
 
 def difference(
@@ -104,9 +78,13 @@ def difference(
         *_datasets_refused(before, new, raised, frozenset(retired)),
         *_generators_refused(before, new, now_ms),
     )
-    gone = next((one.subject for one in (*datasets, *generators) if one.sign is Sign.RETIRED), "")
-    memory = _memory(None if old is None else old.at(now_ms), new.at(now_ms), partitions)
-    return Difference(changes, refused, memory, gone)
+    lines = [] if changes else ["No change."]
+    for sign, subject, effects in changes:
+        lines += [f"{sign} {subject}", *(f"    {effect}" for effect in effects)]
+    if memory := _memory(None if old is None else old.at(now_ms), new.at(now_ms), partitions):
+        lines.append(memory)
+    gone = next((one.subject for one in (*datasets, *generators) if one.sign == "-"), "")
+    return Difference(tuple(lines), refused, gone)
 
 
 def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
@@ -115,13 +93,13 @@ def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[C
             kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
             prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
             cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
-            yield Change(Sign.ADDED, f"monitor {monitor.name} on topic {monitor.topic}", (cost,))
+            yield Change("+", f"monitor {monitor.name} on topic {monitor.topic}", (cost,))
         elif monitor != known[monitor.name]:
             effects = tuple(_fields(known[monitor.name], monitor))
-            yield Change(Sign.CHANGED, f"monitor {monitor.name}", effects)
+            yield Change("~", f"monitor {monitor.name}", effects)
     wanted = {monitor.name for monitor in new.monitors}
     for name in known.keys() - wanted:
-        yield Change(Sign.RETIRED, f"monitor {name}", (_RUNS_END,))
+        yield Change("-", f"monitor {name}", (_RUNS_END,))
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
@@ -142,7 +120,7 @@ def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
 def _topics(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
     before, after = _declared(old.monitors), _declared(new.monitors)
     for topic in sorted(after.keys() - before.keys()):
-        yield Change(Sign.ADDED, f"query topic {topic}", (f"{_in_words(after[topic])}, for ever at least",))
+        yield Change("+", f"query topic {topic}", (f"{_in_words(after[topic])}, for ever at least",))
     for topic in sorted(after.keys() & before.keys()):
         if after[topic] != before[topic]:
             effects = (
@@ -150,9 +128,9 @@ def _topics(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
                 "switch the producers only once every shard has adopted this",
             )
             told = f"query topic {topic}: {_in_words(before[topic])} -> {_in_words(after[topic])}"
-            yield Change(Sign.CHANGED, told, effects)
+            yield Change("~", told, effects)
     for topic in sorted(before.keys() - after.keys()):
-        yield Change(Sign.RETIRED, f"query topic {topic}", ("it is not read any more",))
+        yield Change("-", f"query topic {topic}", ("it is not read any more",))
 
 
 def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
@@ -179,13 +157,13 @@ def _datasets(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
         if name not in known:
             alike.setdefault(_each(wanted[name]), []).append(name)
     for each, names in alike.items():
-        yield Change(Sign.ADDED, f"{_listed('dataset', names)}: {each}")
+        yield Change("+", f"{_listed('dataset', names)}: {each}")
     if retired := [name for name in known if name not in wanted]:
         effects = (
             "for ever: no version can declare such a name again",
             "open runs end at full price, the final balance is published, what waits is dropped",
         )
-        yield Change(Sign.RETIRED, _listed("dataset", retired), effects)
+        yield Change("-", _listed("dataset", retired), effects)
 
 
 def _datasets_refused(
@@ -222,7 +200,7 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            yield Change(Sign.ADDED, f"generator {one.pattern}: {count} a {period}, {_each(one)}")
+            yield Change("+", f"generator {one.pattern}: {count} a {period}, {_each(one)}")
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
@@ -231,11 +209,11 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
             if any(getattr(other, field) != getattr(one, field) for other in known):
                 effects.append(f"another {what}: a period that was over before stays so")
         if effects:
-            yield Change(Sign.CHANGED, f"generator {one.pattern}", tuple(effects))
+            yield Change("~", f"generator {one.pattern}", tuple(effects))
     for one in old.generators:
         if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
-            yield Change(Sign.RETIRED, f"generator {one.pattern}{names}", (_RETIRED_OPEN,))
+            yield Change("-", f"generator {one.pattern}{names}", (_RETIRED_OPEN,))
 
 
 def _by_name(spec: ApplicationSpec) -> dict[tuple[str, str], Generator]:

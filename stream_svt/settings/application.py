@@ -51,25 +51,22 @@ class ApplicationSpec:
         return replace(self, datasets=self.datasets + found)
 
     def monitors_of(self, dataset: str) -> tuple[MonitorSpec, ...]:
-        """Return the monitors that run on a dataset, in order; empty for a name that is not declared."""
-        return self._monitors_by_dataset.get(dataset, ())
+        """Return the monitors that run on a dataset, in order."""
+        return tuple(monitor for monitor in self.monitors if monitor.covers(dataset))
 
     def dataset(self, name: str) -> DatasetSpec:
         """Return a dataset by name, generated ones included; KeyError where it is not declared."""
         found = self._datasets_by_name.get(name)
-        if found is None:
-            found = next(filter(None, (generator.find(name) for generator in self.generators)), None)
-        if found is None:
+        if found is None and not (found := self._generated(name)):
             raise KeyError(name)
         return found
 
     def declares(self, name: str) -> bool:
         """Tell whether there is a dataset of a name, generated ones included."""
-        try:
-            self.dataset(name)
-        except KeyError:
-            return False
-        return True
+        return name in self._datasets_by_name or self._generated(name) is not None
+
+    def _generated(self, name: str) -> DatasetSpec | None:
+        return next(filter(None, (generator.find(name) for generator in self.generators)), None)
 
     def monitor(self, name: str) -> MonitorSpec:
         """Return a monitor by name; KeyError where there is none."""
@@ -139,10 +136,3 @@ class ApplicationSpec:
     @cached_property
     def _monitors_by_name(self) -> dict[str, MonitorSpec]:
         return {monitor.name: monitor for monitor in self.monitors}
-
-    @cached_property
-    def _monitors_by_dataset(self) -> dict[str, tuple[MonitorSpec, ...]]:
-        return {
-            dataset.name: tuple(monitor for monitor in self.monitors if monitor.covers(dataset.name))
-            for dataset in self.datasets
-        }

@@ -72,21 +72,16 @@ class Declared:
         Answers that were made under the older declaration may still lie in the topic, whatever was read of it.
         """
         undercut = {}
-        remedy = (
-            "answers made under that may still lie there. {}, or let the monitor read another query topic"
-        )
         if spec.sensitivity < self.sensitivity:
-            declared = quote(self.sensitivity)
-            undercut["sensitivity"] = (
-                f"the queries on topic {spec.topic!r} were declared with sensitivity {declared}, and "
-                + remedy.format(f"Declare at least {declared}")
-            )
+            least = quote(self.sensitivity)
+            undercut["sensitivity"] = f"with sensitivity {least}", f"Declare at least {least}"
         if spec.monotonic and self.general:
-            undercut["monotonic"] = (
-                f"the queries on topic {spec.topic!r} were declared not monotonic, and "
-                + remedy.format("Declare monotonic: false")
-            )
-        return undercut
+            undercut["monotonic"] = "not monotonic", "Declare monotonic: false"
+        return {
+            field: f"the queries on topic {spec.topic!r} were declared {declared}, and answers made under that may "
+            f"still lie there. {remedy}, or let the monitor read another query topic"
+            for field, (declared, remedy) in undercut.items()
+        }
 
     def raised(self, spec: MonitorSpec) -> bool:
         """Whether a monitor declares more: runs opened before would test its answers with too little noise."""

@@ -21,11 +21,11 @@ def spec(*monitors: str, datasets: str = DATASETS) -> ApplicationSpec:
 
 
 def told(new: ApplicationSpec, old: ApplicationSpec | None = None) -> list[str]:
-    return [*difference(old or spec(), new, 4).lines()]
+    return [*difference(old or spec(), new, 4).lines]
 
 
 def test_a_first_configuration_is_all_new() -> None:
-    assert [*difference(None, spec(), 4).lines()] == [
+    assert [*difference(None, spec(), 4).lines] == [
         "+ monitor hot on topic counts",
         "    a run costs epsilon 1",
         "+ query topic counts",
@@ -61,7 +61,7 @@ def test_another_grid_drops_what_waits() -> None:
 
 def test_a_rise_of_the_sensitivity_says_when_producers_may_switch() -> None:
     found = difference(spec(), spec(HOT.replace("sensitivity: 1", "sensitivity: 2")), 4)
-    lines = [*found.lines()]
+    lines = [*found.lines]
     assert "~ query topic counts: sensitivity 1, monotonic -> sensitivity 2, monotonic" in lines
     assert "    switch the producers only once every shard has adopted this" in lines
     assert found.refused == ()
@@ -182,7 +182,7 @@ NOW_MS = 1_780_000_000_000
 )
 def test_what_happens_to_a_generator_is_said(old: str, new: str, lines: list[str]) -> None:
     found = difference(spec(datasets=old), spec(datasets=new), 4, now_ms=NOW_MS)
-    said = [*found.lines()]
+    said = [*found.lines]
     for line in lines:
         assert any(one.startswith(line) for one in said), said
     assert bool(found.retired) == any(line.startswith("- ") for line in lines)

@@ -122,7 +122,6 @@ def test_the_grid_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
 def test_monitors_are_found_by_dataset_and_topics_are_listed_once(full):
     assert [one.name for one in full.monitors_of("retail-2026-w01")] == ["hot-items", "plain"]
     assert [one.name for one in full.monitors_of("other-a")] == ["plain"]
-    assert full.monitors_of("undeclared") == ()
     assert full.topics() == ("other.counts", "retail.counts")
     assert full.topics_with_broker_time() == ("retail.counts",)
 
