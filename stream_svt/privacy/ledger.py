@@ -75,11 +75,7 @@ Nothing was charged.
         return self.limit - self.spent - self.reserved
 
     def reserve(self, units: int) -> None:
-        """Promise ``units`` to a run (pure only).
-
-        Raises:
-            BudgetExceeded: They are not available.
-        """
+        """Promise ``units`` to a run (pure only); `BudgetExceeded` where they are not available."""
         self._only(Kind.PURE, "reserve", "open_run")
         self._fit(units)
         self.reserved += units
@@ -98,20 +94,15 @@ Nothing was charged.
         self.reserved -= units
 
     def charge(self, units: int) -> None:
-        """Spend available units at once, without a reservation.
-
-        Raises:
-            BudgetExceeded: They are not available.
-        """
+        """Spend units at once, without a reservation; `BudgetExceeded` where they are not available."""
         self._fit(units)
         self.spent += units
 
     def open_run(self, units: int) -> None:
         """Charge the whole price of a run and mark the run open (zCDP only).
 
-        Raises:
-            BudgetExceeded: The price is not available.
-            MisuseError: Another run is open: concurrent runs are not covered by the zCDP prices.
+        `BudgetExceeded` where the price is not available, `MisuseError` where another run is open: concurrent runs
+        are not covered by the zCDP prices.
         """
         self._only(Kind.ZCDP, "open_run", "reserve")
         if self.run_open:
