@@ -90,7 +90,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _Snapshot:
     """What the checks look at: the configuration, and the cluster as it was read once."""
 
     config: Config
@@ -139,9 +139,9 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         BrokerError: They cannot be reached, or refuse the login.
     """
     topology, findings = await _topology(config, cluster, create_topics=create_topics)
-    scene = _Scene(config, cluster, topology)
+    snapshot = _Snapshot(config, cluster, topology)
     for check in (_topics, _advice, _retention, _permissions, _state):
-        findings += await check(scene)
+        findings += await check(snapshot)
     # What one check could not read, the next one could not either.
     return Report(list(dict.fromkeys(findings)))
 
@@ -247,14 +247,14 @@ async def _create(admin: Any, config: Config, missing: list[str]) -> tuple[list[
 # The checks: each looks at one thing, and returns what it found
 
 
-async def _topics(scene: _Scene) -> list[Finding]:
-    wrong = [_problem(one.field, one.message) for one in problems(scene.config, scene.topology)]
-    told = f"all {len(wanted_topics(scene.config))} topics exist, with {scene.config.topics.partitions} partitions each"
+async def _topics(snapshot: _Snapshot) -> list[Finding]:
+    wrong = [_problem(one.field, one.message) for one in problems(snapshot.config, snapshot.topology)]
+    told = f"all {len(wanted_topics(snapshot.config))} topics exist, with {snapshot.config.topics.partitions} partitions each"
     return wrong or [_ok("topics", told)]
 
 
-async def _advice(scene: _Scene) -> list[Finding]:
-    return list(advice(scene.config, scene.topology))
+async def _advice(snapshot: _Snapshot) -> list[Finding]:
+    return list(advice(snapshot.config, snapshot.topology))
 
 
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
@@ -313,16 +313,16 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             )
 
 
-async def _retention(scene: _Scene) -> list[Finding]:
+async def _retention(snapshot: _Snapshot) -> list[Finding]:
     """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
     findings = []
-    for number, monitor in enumerate(scene.config.spec.monitors):
+    for number, monitor in enumerate(snapshot.config.spec.monitors):
         lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
-        if lifetime is None or monitor.topic not in scene.topology.partitions:
+        if lifetime is None or monitor.topic not in snapshot.topology.partitions:
             continue
-        parts = range(scene.topology.partitions[monitor.topic])
+        parts = range(snapshot.topology.partitions[monitor.topic])
         places = [TopicPartition(monitor.topic, part) for part in parts]
-        held = await spans(scene.cluster, places, "looking at what query topics hold")
+        held = await spans(snapshot.cluster, places, "looking at what query topics hold")
         short = [
             str(one.partition) for one, (first, end) in held.items() if first > 0 and end - first < lifetime
         ]
@@ -335,9 +335,9 @@ async def _retention(scene: _Scene) -> list[Finding]:
     return findings
 
 
-async def _permissions(scene: _Scene) -> list[Finding]:
+async def _permissions(snapshot: _Snapshot) -> list[Finding]:
     found: list[Finding] = []
-    for attempt in _attempts(scene):
+    for attempt in _attempts(snapshot):
         try:
             found += await attempt
         except BrokerError as error:
@@ -346,22 +346,22 @@ async def _permissions(scene: _Scene) -> list[Finding]:
     return found if Report(found).problems else [*found, _ok("permissions", allowed)]
 
 
-async def _state(scene: _Scene) -> list[Finding]:
+async def _state(snapshot: _Snapshot) -> list[Finding]:
     """Look whether a worker could open what the shards have stored."""
-    config, own = scene.config, scene.config.topics
-    if scene.topology.partitions.get(own.state) != own.partitions:
+    config, own = snapshot.config, snapshot.config.topics
+    if snapshot.topology.partitions.get(own.state) != own.partitions:
         return []
     doing = f"reading topic {own.state!r}"
     stored: dict[int, bytes] = {}
     try:
-        async with started(scene.cluster.reader(), doing) as reader:
+        async with started(snapshot.cluster.reader(), doing) as reader:
             for shard in range(own.partitions):
                 newest = await newest_record(reader, own.state, shard, META, doing)
                 if newest is not None:
                     stored[shard] = newest
     except BrokerError as error:
         return [_problem("permissions", str(error))]
-    if refused := unopened(config, scene.topology.cluster_id, stored):
+    if refused := unopened(config, snapshot.topology.cluster_id, stored):
         subject = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
         return [_problem(subject, message) for message in refused]
     key = "without a key" if config.master_key is None else "with the configured keys"
@@ -413,14 +413,14 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
     ]
 
 
-def _attempts(scene: _Scene) -> Iterator[Awaitable[Sequence[Finding]]]:
-    own, application, cluster = scene.config.topics, scene.config.spec.application, scene.cluster
-    for topic in (*scene.config.spec.topics(), own.config, own.control, own.state, own.alerts):
-        if topic in scene.topology.partitions:
+def _attempts(snapshot: _Snapshot) -> Iterator[Awaitable[Sequence[Finding]]]:
+    own, application, cluster = snapshot.config.topics, snapshot.config.spec.application, snapshot.cluster
+    for topic in (*snapshot.config.spec.topics(), own.config, own.control, own.state, own.alerts):
+        if topic in snapshot.topology.partitions:
             yield _read(cluster, topic)
     for topic in (own.state, own.alerts, own.rejects):
-        if topic in scene.topology.partitions:
-            yield _write(cluster, topic, scene.settings(topic))
+        if topic in snapshot.topology.partitions:
+            yield _write(cluster, topic, snapshot.settings(topic))
     yield _begin_transactions(cluster, f"{application}-check")
     yield _see_group(cluster, application)
 
