@@ -249,7 +249,8 @@ async def _create(admin: Any, config: Config, missing: list[str]) -> tuple[list[
 
 async def _topics(snapshot: _Snapshot) -> list[Finding]:
     wrong = [_problem(one.field, one.message) for one in problems(snapshot.config, snapshot.topology)]
-    told = f"all {len(wanted_topics(snapshot.config))} topics exist, with {snapshot.config.topics.partitions} partitions each"
+    count = snapshot.config.topics.partitions
+    told = f"all {len(wanted_topics(snapshot.config))} topics exist, with {count} partitions each"
     return wrong or [_ok("topics", told)]
 
 
