@@ -66,7 +66,7 @@ def _distances() -> str:
 
 def _percent(share: float) -> str:
     decimals = 2 if share > 0.999 else 1 if share < 0.1 or share > 0.99 else 0
-    return f"{100 * share:.{decimals}f} %"
+    return f"{100 * share:.{decimals}f}%"
 
 
 BLOCKS: Final = {"beliefs": _beliefs, "distances": _distances}

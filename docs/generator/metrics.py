@@ -21,8 +21,10 @@ _ALERTS: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" /
 def _metrics(metrics: Iterable[Metric]) -> str:
     rows = []
     for metric in metrics:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        rows.append((metric.name, f"{metric.kind}{f' by {labels}' if labels else ''}", metric.help))
+        kind = ["histogram"] if metric.kind == "histogram" else []  # a counter's name ends in _total
+        rows.append(
+            (metric.name, ", ".join([*kind, *(f"`{label}`" for label in metric.labels)]), metric.help)
+        )
     return listed(rows)
 
 
