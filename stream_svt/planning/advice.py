@@ -153,9 +153,12 @@ def correction_in_words(candidate: Candidate) -> str:
 
 
 def _row(candidate: Candidate, workload: Workload) -> list[str]:
-    plan = candidate.forecast
-    split = candidate.monitor.split
-    row = [
+    plan, split = candidate.forecast, candidate.monitor.split
+
+    def lives(queries: float) -> str:
+        return "no end" if _endless(queries, workload) else _short(queries)
+
+    return [
         "own" if split is None else f"{float(split):g}",
         correction_in_words(candidate),
         str(candidate.monitor.attempts),
@@ -163,13 +166,9 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         _in_range(candidate.range("precision"), "{:.2f}".format),
         _in_range(candidate.range("recall"), "{:.2f}".format),
         _in_range(candidate.range("false_alerts"), _short),
+        *([] if workload.finite else [_short(plan.delay)]),
+        _short(plan.life.middle) if workload.finite else _in_range(candidate.range("life.middle"), lives),
     ]
-    if workload.finite:
-        return [*row, _short(plan.life.middle)]
-    lives = _in_range(
-        candidate.range("life.middle"), lambda value: "no end" if _endless(value, workload) else _short(value)
-    )
-    return [*row, _short(plan.delay), lives]
 
 
 def _in_range(span: Span, shown: Callable[[float], str]) -> str:

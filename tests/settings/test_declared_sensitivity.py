@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -140,9 +141,8 @@ def test_a_declaration_outlives_its_monitor(old, field, restart):
     play = _play(old)
     removed = spec_of(_ELSEWHERE, datasets=_LIMIT)
     (kept,) = [one.model_copy(update={"name": "other"}) for one in removed.monitors]
-    gone = removed.__class__(**{**_fields(removed), "monitors": (kept,)})
-    play.spec = gone
-    change_spec(play.engine, gone)
+    play.spec = replace(removed, monitors=(kept,))
+    change_spec(play.engine, play.spec)
     play.commit()
     play.crash()
     play.commit()
@@ -151,10 +151,6 @@ def test_a_declaration_outlives_its_monitor(old, field, restart):
     _change(play, old, restart=restart)
     record = from_bytes(TopicRecord, play.records[b"t/t"], key="t/t")
     assert record == TopicRecord(1, "5" if field == "sensitivity" else "1", field == "monotonic")
-
-
-def _fields(spec):
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
 
 
 def test_what_one_topic_holds_says_nothing_of_another():
