@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,7 +35,6 @@ from stream_svt.monitor.released import Alert, Lifecycle, decode
 
 __all__ = ["Event", "Subscription", "subscribe"]
 
-Isolation = Literal["read_committed", "read_uncommitted"]
 Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 
 _log = logging.getLogger(__name__)
@@ -45,8 +43,6 @@ _PATIENCE_MS = 1000
 _COMMIT_EVERY = 5.0
 """Seconds between two commits of a group's positions: as often as Kafka's clients do by themselves."""
 _COMMIT_PATIENCE = 5.0
-_REMEMBERED = 10_000
-"""Ids kept per partition to recognise an event that is published twice; a shard repeats its newest only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +117,17 @@ class Subscription(Generic[Data_co]):
         topic: str,
         group_id: str | None,
         from_beginning: bool,
-        isolation: Isolation,
         lifecycle: bool,
         security: dict[str, Any],
     ) -> None:
-        if isolation not in {"read_committed", "read_uncommitted"}:
-            raise MisuseError(f"isolation: expected read_committed or read_uncommitted, found {isolation!r}")
         self._servers = bootstrap_servers
         self._topic = topic
         self._group = group_id
         self._from_beginning = from_beginning
-        self._isolation = isolation
         self._lifecycle = lifecycle
         self._security = security
         self._consumer: Any = None
-        self._seen: dict[int, OrderedDict[str, None]] = {}
-        self._in_hand: tuple[TopicPartition, int, str] | None = None
+        self._in_hand: tuple[TopicPartition, int] | None = None
         self._commit_at = 0.0
 
     async def __aenter__(self) -> Self:
@@ -152,9 +143,6 @@ class Subscription(Generic[Data_co]):
         """Leave the group and disconnect; a subscription may be iterated again afterwards."""
         await self._commit()
         consumer, self._consumer = self._consumer, None
-        if self._group is not None and self._in_hand is not None:
-            place, _, event_id = self._in_hand
-            self._seen[place.partition].pop(event_id, None)  # it comes again, and is no copy then
         self._in_hand = None
         if consumer is not None:
             with contextlib.suppress(KafkaError, TimeoutError, OSError):
@@ -184,7 +172,7 @@ class Subscription(Generic[Data_co]):
                     event = self._received(record)
                     if event is not None:
                         place = TopicPartition(record.topic, record.partition)
-                        self._in_hand = place, record.offset, event.id
+                        self._in_hand = place, record.offset
                         yield event
         finally:
             if opened:
@@ -203,7 +191,7 @@ class Subscription(Generic[Data_co]):
             async with asyncio.timeout(_COMMIT_PATIENCE):
                 offsets = {place: await consumer.position(place) for place in consumer.assignment()}
                 if self._in_hand is not None and self._in_hand[0] in offsets:
-                    place, offset, _ = self._in_hand
+                    place, offset = self._in_hand
                     offsets[place] = min(offset, offsets[place])
                 if offsets:
                     await consumer.commit(offsets)
@@ -224,12 +212,6 @@ class Subscription(Generic[Data_co]):
             return None
         if not self._lifecycle and not isinstance(data, Alert):
             return None
-        seen = self._seen.setdefault(record.partition, OrderedDict())
-        if envelope.id in seen:
-            return None
-        seen[envelope.id] = None
-        if len(seen) > _REMEMBERED:
-            seen.popitem(last=False)
         wanted: Any = data
         return Event(
             id=envelope.id,
@@ -285,7 +267,7 @@ class Subscription(Generic[Data_co]):
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._servers,
             group_id=self._group,
-            isolation_level=self._isolation,
+            isolation_level="read_committed",
             auto_offset_reset="earliest" if self._from_beginning else "latest",
             enable_auto_commit=False,  # it would commit the event in hand
             fetch_max_wait_ms=100,
@@ -332,7 +314,6 @@ def subscribe(
     topic: str,
     group_id: str | None = None,
     from_beginning: bool = False,
-    isolation: Isolation = "read_committed",
     lifecycle: Literal[False] = False,
     **security: Any,  # noqa: ANN401 - whatever aiokafka takes
 ) -> Subscription[Alert]: ...
@@ -345,7 +326,6 @@ def subscribe(
     topic: str,
     group_id: str | None = None,
     from_beginning: bool = False,
-    isolation: Isolation = "read_committed",
     lifecycle: bool,
     **security: Any,  # noqa: ANN401 - whatever aiokafka takes
 ) -> Subscription[Alert | Lifecycle]: ...
@@ -357,7 +337,6 @@ def subscribe(
     topic: str,
     group_id: str | None = None,
     from_beginning: bool = False,
-    isolation: Isolation = "read_committed",
     lifecycle: bool = False,
     **security: Any,
 ) -> Subscription[Any]:
@@ -372,8 +351,6 @@ def subscribe(
             subscription sees every partition.
         from_beginning: Begin with the oldest event the topic holds instead of the next one. A group that has
             a position goes on there.
-        isolation: "read_committed": each event once. "read_uncommitted": a little sooner; an event may be
-            published more than once, and copies are left out by their id.
         lifecycle: Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies
             to commands.
         security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
@@ -384,7 +361,6 @@ def subscribe(
         topic=topic,
         group_id=group_id,
         from_beginning=from_beginning,
-        isolation=isolation,
         lifecycle=lifecycle,
         security=security,
     )

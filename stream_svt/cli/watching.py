@@ -42,7 +42,6 @@ from stream_svt.subscribe import Event, Subscription, subscribe
 @alert_topic_options
 @flag("--json as_json", "One JSON document a line.")
 @flag("--from-beginning", "Begin with the oldest event.")
-@flag("--uncommitted", "Also read what is not committed yet; copies are left out.")
 @flag("--lifecycle", "Also show runs, budgets, mutes and replies to commands.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N events.")
 def watch(
@@ -51,7 +50,6 @@ def watch(
     topic: str | None,
     as_json: bool,
     from_beginning: bool,
-    uncommitted: bool,
     lifecycle: bool,
     limit: int | None,
 ) -> None:
@@ -60,7 +58,6 @@ def watch(
     subscription = subscribe(
         topic=topic,
         from_beginning=from_beginning,
-        isolation="read_uncommitted" if uncommitted else "read_committed",
         lifecycle=lifecycle,
         **arguments,
     )

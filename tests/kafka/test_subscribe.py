@@ -40,11 +40,10 @@ async def test_alerts_arrive_typed_and_once_and_lifecycle_events_only_on_request
     await publish(broker.bootstrap_servers, topic, both[0], commit=False)
     await publish(broker.bootstrap_servers, topic, started, both[0], b"not an event", both[1])
     options = {"bootstrap_servers": broker.bootstrap_servers, "topic": topic, "from_beginning": True}
-    for isolation in ("read_committed", "read_uncommitted"):
-        alerts = await collect(stream_svt.subscribe(**options, isolation=isolation), 2)
-        assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
-        assert (alerts[0].shard, alerts[0].sequence, alerts[0].partition) == (0, 2, 0)
-        assert alerts[0].type == stream_svt.EventType.ALERT
+    alerts = await collect(stream_svt.subscribe(**options), 2)
+    assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
+    assert (alerts[0].shard, alerts[0].sequence, alerts[0].partition) == (0, 2, 0)
+    assert alerts[0].type == stream_svt.EventType.ALERT
     everything = await collect(stream_svt.subscribe(**options, lifecycle=True), 3)
     assert isinstance(everything[0].data, stream_svt.Lifecycle)
 
@@ -155,8 +154,3 @@ async def test_a_missing_topic_is_named_and_not_created(broker, topics):
 async def test_an_unreachable_broker_is_named_with_what_to_check():
     with pytest.raises(BrokerError, match=r"no answer from a broker at 127\.0\.0\.1:1 .*check the address"):
         await collect(stream_svt.subscribe(bootstrap_servers="127.0.0.1:1", topic="alerts"), 1)
-
-
-def test_an_unknown_isolation_is_refused():
-    with pytest.raises(MisuseError, match="read_committed or read_uncommitted"):
-        stream_svt.subscribe(bootstrap_servers="127.0.0.1:1", topic="alerts", isolation="serializable")
