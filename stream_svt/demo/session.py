@@ -107,9 +107,12 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, view: 
             await require_broker(broker)
         else:
             view.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
+            kafka = EmbeddedKafka()
+            stack.push_async_callback(asyncio.to_thread, kafka.stop)
+            await asyncio.to_thread(kafka.start)
         setting = Setting(
             application=f"retail-demo-{secrets.token_hex(3)}",
-            bootstrap=broker or (await stack.enter_async_context(EmbeddedKafka())).bootstrap_servers,
+            bootstrap=broker or kafka.bootstrap_servers,
             key_file=directory / "sealing.key",
             port=_free_port(),
         )

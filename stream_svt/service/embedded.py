@@ -9,7 +9,6 @@ closes. ``python -m stream_svt.service.embedded`` runs one until it is interrupt
 from __future__ import annotations
 
 import argparse
-import asyncio
 import atexit
 import base64
 import contextlib
@@ -92,7 +91,8 @@ class EmbeddedKafka:
             PLAIN; see ``sasl_bootstrap_servers``) and users may do only what access control lists allow. The
             first listener stays open and may do everything: it is the administrator's.
         jvm: Options after the usual ones of the Java virtual machine.
-        port: Of the first listener; any free one unless given.
+        ports: Of the first listener, the controller, and the listener that asks for a password; by default free ones.
+        storage: Options of formatting; by default those of a new cluster of this broker alone.
         start_timeout: Seconds until the broker must answer.
 
     Raises:
@@ -106,19 +106,20 @@ class EmbeddedKafka:
         overrides: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
-        port: int | None = None,
+        ports: tuple[int, int, int] | None = None,
+        storage: Sequence[str] | None = None,
         start_timeout: float = 60.0,
     ) -> None:
         self._overrides = dict(overrides or {})
         self._users = dict(users or {})
         self._jvm = tuple(jvm)
-        self._port = port
+        self._ports = ports or free_ports()
+        self._storage = ("--standalone", "-t", new_cluster_id()) if storage is None else storage
         self._start_timeout = start_timeout
         self._directory: Path | None = None
         self._java: list[str] = []
         self._broker: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._ports: tuple[int, int, int] = (0, 0, 0)
 
     def __repr__(self) -> str:
         """Name the address; never the users' passwords."""
@@ -132,15 +133,6 @@ class EmbeddedKafka:
     def __exit__(self, *_: object) -> None:
         """Stop the broker and remove its directory."""
         self.stop()
-
-    async def __aenter__(self) -> Self:
-        """Start the broker without blocking the event loop."""
-        await asyncio.to_thread(self.start)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the broker without blocking the event loop."""
-        await asyncio.to_thread(self.stop)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -187,7 +179,7 @@ class EmbeddedKafka:
         self._directory = Path(tempfile.mkdtemp(prefix="stream-svt-kafka-"))
         atexit.register(self.stop)
         try:
-            self._ports = self._choose_ports()
+            self._require_free_port()
             self._configure()
             self._format()
             self._launch()
@@ -226,24 +218,17 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError(_NOT_RUNNING)
         return self._directory
 
-    def _choose_ports(self) -> tuple[int, int, int]:
-        """Return the ports of the first listener, the controller, and the one that asks for a password."""
-        first, controller, sasl = free_ports()
-        if self._port is None:
-            return first, controller, sasl
+    def _require_free_port(self) -> None:
         with socket.socket() as wanted:
             # As the broker binds it: what was left by a broker that has just ended is no obstacle.
             wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                wanted.bind(("127.0.0.1", self._port))
+                wanted.bind(("127.0.0.1", self._ports[0]))
             except OSError as error:
                 reason = error.strerror or "it cannot be used"
-                raise EmbeddedKafkaError(f"port {self._port} of 127.0.0.1: {reason}; name another") from None
-        return self._port, controller, sasl
-
-    def _quorum(self) -> list[str]:
-        """Return what formatting is told of cluster and controllers: a new cluster of this node alone."""
-        return ["--standalone", "-t", new_cluster_id()]
+                raise EmbeddedKafkaError(
+                    f"port {self._ports[0]} of 127.0.0.1: {reason}; name another"
+                ) from None
 
     def _configure(self) -> None:
         directory = self._require_started()
@@ -299,7 +284,7 @@ class EmbeddedKafka:
         return [java, logging, *options, *program, str(directory / "server.properties")]
 
     def _format(self) -> None:
-        command = self._command("kafka.tools.StorageTool", "format", *self._quorum(), "-c")
+        command = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
         try:
             done = subprocess.run(
                 command, env=_environment(), capture_output=True, timeout=self._start_timeout, check=False
@@ -453,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with EmbeddedKafka(port=port) as kafka:
+        with EmbeddedKafka(ports=(port, *free_ports()[1:])) as kafka:
             sys.stdout.write(
                 f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}. Ctrl-C ends it; its data go with it.\n"
             )

@@ -21,7 +21,6 @@ from tests.support.grafana import (
     load,
     lookup,
     panels,
-    substituted,
     variables,
 )
 
@@ -274,19 +273,3 @@ def test_grafana_is_told_where_prometheus_and_the_dashboards_are():
 
 
 # The tests' own reading of a dashboard
-
-
-def test_variables_are_put_in_as_grafana_does():
-    values = {"a": "x", "b": "z"}
-    assert substituted('m{l="$a", k="${b:raw}"}[$b] [[b]]', values) == 'm{l="x", k="z"}[z] z'
-    with pytest.raises(KeyError):
-        substituted("$c", values)
-
-
-def test_the_query_of_a_variable_is_understood():
-    assert lookup('label_values(m{a="b, c"}, job)') == ("job", 'm{a="b, c"}')
-
-
-def test_a_query_of_a_variable_that_grafana_does_not_know_is_refused():
-    with pytest.raises(ValueError, match="labels_values"):
-        lookup("labels_values(m, job)")

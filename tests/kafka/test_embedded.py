@@ -35,7 +35,7 @@ def _gone(pid: int) -> bool:
 
 
 async def test_records_survive_restarts_at_the_same_address_and_nothing_is_left_after_the_context():
-    async with EmbeddedKafka() as kafka:
+    with EmbeddedKafka() as kafka:
         address, directory, values = kafka.bootstrap_servers, kafka.data_dir.parent, [b"before"]
         await create_topics(address, {"kept": 1})
         await records.send(address, "kept", (0, None, b"before"))

@@ -33,17 +33,11 @@ class Member(EmbeddedKafka):
                 **overrides,
             },
             jvm=("-Xmx384m",),
+            ports=ports[number - 1],
+            storage=("-t", cluster),
             start_timeout=120,
         )
         self.number = number
-        self._cluster = cluster
-        self._own_ports = ports[number - 1]
-
-    def _choose_ports(self) -> tuple[int, int, int]:
-        return self._own_ports
-
-    def _quorum(self) -> list[str]:
-        return ["-t", self._cluster]
 
 
 class ThreeBrokers:

@@ -64,9 +64,9 @@ class ProxiedKafka(EmbeddedKafka):
         client, controller, behind = free_ports()
         self.front_port = free_ports()[0]
         self.behind_port = behind
-        self._own_ports = (client, controller, behind)
         listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "PROXIED": behind}
         super().__init__(
+            ports=(client, controller, behind),
             overrides={
                 "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
                 "advertised.listeners": (
@@ -74,11 +74,8 @@ class ProxiedKafka(EmbeddedKafka):
                 ),
                 "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
                 **(overrides or {}),
-            }
+            },
         )
-
-    def _choose_ports(self) -> tuple[int, int, int]:
-        return self._own_ports
 
 
 class Proxy:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.embedded import EmbeddedKafka, new_cluster_id
 from tests.support.keys import write_secrets
 
 PASSWORD: Final = "open sesame"
@@ -111,8 +111,15 @@ class SecureKafka(EmbeddedKafka):
         store = directory / "broker.pem"
         store.write_bytes(authority.broker_store())
         login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        credentials = [
+            option
+            for name, password in users.items()
+            for mechanism in MECHANISMS[1:]
+            for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
+        ]
         super().__init__(
             users=users,
+            storage=("--standalone", "-t", new_cluster_id(), *credentials),
             overrides={
                 "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
@@ -124,22 +131,11 @@ class SecureKafka(EmbeddedKafka):
             | settings,
         )
         self.authority = authority
-        self._scram = users
 
     def write_secrets(self, directory: Path) -> None:
         """Write what a client's configuration names: ``ca.pem``, and the password of all users."""
         (directory / "ca.pem").write_bytes(self.authority.pem)
         write_secrets(directory, {"password": PASSWORD})
-
-    def _quorum(self) -> list[str]:
-        """Add the users' SCRAM credentials to what formatting is told."""
-        credentials = [
-            option
-            for name, password in self._scram.items()
-            for mechanism in MECHANISMS[1:]
-            for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
-        ]
-        return [*super()._quorum(), *credentials]
 
 
 def secured(text: str, kafka: SecureKafka, login: str, ca: str = "ca.pem") -> str:
