@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.service.config import load_config, parse_config
+from stream_svt.service.config import bundle_of, load_config, parse_config, spec_of
 from stream_svt.service.signatures import shared_key, signing_key
 from stream_svt.settings.sections import SaslMechanism, SecurityProtocol
 from tests.support.keys import ed25519_pair
@@ -85,6 +85,17 @@ def test_names_of_datasets_are_read_beside_the_configuration(tmp_path):
     write(tmp_path / "names.txt", "north\nsouth\n")
     text = SPEC.replace("name: week-1", "file: names.txt")
     assert [one.name for one in parse_config(text, directory=tmp_path).spec.datasets] == ["north", "south"]
+
+
+@pytest.mark.parametrize("form", ["{}", "kafka: {{username: &unit one basket}}\n{}web:\n"])
+def test_what_is_applied_says_the_same_without_the_sections_of_the_service(tmp_path, form):
+    write(tmp_path / "names.txt", "north\nsouth\n")
+    text = SPEC.replace("name: week-1", 'file: names.txt, horizon: "1d"')
+    anchored = text.replace("one basket", "*unit") if "&unit" in form else text
+    bundle = bundle_of(write(tmp_path / "shop.yaml", form.format(anchored)))
+    assert bundle.files == {"names.txt": "north\nsouth\n"}
+    assert "kafka" not in bundle.text
+    assert spec_of(bundle) == parse_config(text, directory=tmp_path).spec
 
 
 def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_path):
