@@ -197,9 +197,8 @@ def _lifetime(value: object) -> Lifetime:
     try:
         return Lifetime(ms=duration_ms(value))
     except ValueError:
-        raise ValueError(
-            f"expected a number of offsets or a duration such as 10m, found {quote(value)}"
-        ) from None
+        expected = "expected a number of offsets or a duration such as 10m"
+        raise ValueError(f"{expected}, found {quote(value)}") from None
 
 
 class Sweep(Strict):
@@ -245,17 +244,12 @@ def _append(value: object) -> object:
     return _tagged(value, _APPENDS, "off, sweep, retry, or one with options such as {retry: {attempts: 5}}")
 
 
+_APPEND_SHORT = {"enum": ["off", "sweep", "retry", False, None]}
+
 AppendField = Annotated[
     Annotated[Sweep | Retry, Field(discriminator="kind")] | None,
     BeforeValidator(_append),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["off", "sweep", "retry", False, None]},
-                *(_options(name, model) for name, model in _APPENDS.items()),
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_APPEND_SHORT, *(_options(name, model) for name, model in _APPENDS.items())]}),
 ]
 
 
