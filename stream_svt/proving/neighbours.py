@@ -236,17 +236,13 @@ def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
             summary.unaligned += 1
             return None
         wanted[number] = words
-    tests = dict(_fired(first))
-    moved = {test: lifts[test[0]] + first.noise.values[test] for test in tests if test in first.noise.values}
+    values = first.noise.values
+    moved = {test: lifts[test[0]] + values[test] for _, test in first.tests_of_alerts() if test in values}
     second = _World(
         case, case.second, Thresholds(chance, wanted), QueryNoise(chance, first=first.noise, moved=moved)
     )
     second.play()
     return _difference(first.seen, second.seen) or _costs(case, first, second, lifts, summary)
-
-
-def _fired(world: _World) -> Iterator[tuple[Test, Alert]]:
-    return ((test, alert) for alert, test in world.tests_of_alerts())
 
 
 def _count(case: Case, world: _World, summary: Summary) -> None:
