@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -37,6 +38,8 @@ from tests.simulation.world import SUCCESSOR, Variant, World
 KEY = bytes(range(32))
 LIMIT = 5 * UNITS
 MOST_APPLICATIONS = 3
+ENDINGS = 3
+"""Of each application, with a successor after each."""
 _OTHER_ACCIDENTS = {Fault.ANEW, Fault.RECONFIGURE, Fault.CLOSE}
 
 
@@ -52,9 +55,11 @@ class Ending(StrEnum):
 class ProvingJournal(Journal):
     """A journal of a plain state that proves what a successor relies on: the rules read states as they are."""
 
+    _prover = staticmethod(Sealing(PLACE, [KEY], bytes).prover)
+
     def _new_reader(self) -> StateReader:
         reader = super()._new_reader()
-        reader.sealing.prover = Sealing(PLACE, [KEY], bytes).prover  # type: ignore[method-assign]
+        reader.sealing.prover = self._prover  # type: ignore[method-assign]
         return reader
 
 
@@ -67,14 +72,56 @@ class CarryingOver:
     carry_over: Callable[..., tuple[Carried, list[str]]] = carry_over
 
 
+class Accounts:
+    """What was charged over all applications of a chain, uncommitted events included, and the limits."""
+
+    def __init__(self) -> None:
+        self._charged: dict[str, int] = defaultdict(int)
+        self._limits: dict[str, int] = defaultdict(lambda: LIMIT)
+
+    def copy(self) -> Accounts:
+        """Return what goes on by itself."""
+        other = Accounts()
+        other._charged |= self._charged
+        other._limits |= self._limits
+        return other
+
+    def add(self, shown: Mapping[str, Any], but: Container[str] = ()) -> None:
+        """Add up events by id."""
+        for name, event in shown.items():
+            data = event["data"]
+            if data.get("account") and name not in but:
+                self._charged[data["dataset"]] += round(data["account"]["charge"] * UNITS)
+                if event["type"] == EventType.BUDGET_RAISED:
+                    limit = round(data["account"]["limit"] * UNITS)
+                    self._limits[data["dataset"]] = max(self._limits[data["dataset"]], limit)
+
+    def forgive(self) -> None:
+        """Take no notice of what was charged beyond the limits."""
+        for name, charged in self._charged.items():
+            self._charged[name] = min(charged, self._limits[name])
+
+    def judge(self, carried: Carried | None) -> list[str]:
+        """Return what was spent beyond a limit, or is not carried over."""
+        found = []
+        for name, charged in self._charged.items():
+            if charged > self._limits[name]:
+                found.append(f"{name}: {charged / UNITS} was spent of {self._limits[name] / UNITS}")
+            if carried is not None and carried.datasets[name].spent < charged:
+                spent = carried.datasets[name].spent / UNITS
+                found.append(f"{name}: {spent} was carried over, {charged / UNITS} was spent")
+        return found
+
+
 @dataclass
-class Chain:
-    """One history.
+class Chains:
+    """The chains of a seed: each life of an application is ended in several ways, each with a successor of its own.
 
     Attributes:
         violations: What broke a rule.
         endings: How each application ended.
         carried: Applications of which something was carried over.
+        count: Chains that came to their end.
     """
 
     seed: int
@@ -83,35 +130,52 @@ class Chain:
     violations: list[str] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     carried: int = 0
+    count: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"chain {self.seed}")
         self._form = self.chance.randrange(len(APPLICATIONS))
-        self._charged: dict[str, int] = defaultdict(int)
-        self._limits: dict[str, int] = defaultdict(lambda: LIMIT)
 
     def run(self) -> list[str]:
-        """Play it to its end; return what broke a rule."""
-        carried = None
-        for _ in range(self.chance.randint(2, MOST_APPLICATIONS)):
-            world = self._world(carried)
-            carried = self._live(world)
-            self.violations += world.rules.violations
-            self._add_up(world)
-            if self.endings[-1] is Ending.RESTORED:
-                # A limit may be passed: nobody can tell a cluster that is restored as a whole from before.
-                for name, charged in self._charged.items():
-                    self._charged[name] = min(charged, self._limits[name])
-            if carried is None:
-                break
-            for name, charged in self._charged.items():
-                if carried.datasets[name].spent < charged:
-                    spent = carried.datasets[name].spent / UNITS
-                    self.violations.append(f"{name}: {spent} was carried over, {charged / UNITS} was spent")
-        for name, charged in self._charged.items():
-            if charged > self._limits[name]:
-                self.violations.append(f"{name}: {charged / UNITS} was spent of {self._limits[name] / UNITS}")
+        """Play them to their ends; return what broke a rule."""
+        try:
+            self._live(None, Accounts(), self.chance.randint(2, MOST_APPLICATIONS))
+        except Exception as error:  # noqa: BLE001  with it the chains would be lost
+            self.violations.append(f"a process gave up: {type(error).__name__}: {error}")
         return self.violations
+
+    def _live(self, carried: Carried | None, accounts: Accounts, left: int) -> None:
+        """Play an application that goes on with what was carried over, its endings, and so many after it."""
+        world = self._world(carried)
+        world.run(settles=False)
+        world.abandon()
+        if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
+            self._refused_while_it_runs(world)
+        for ending in self.chance.sample(list(Ending), ENDINGS):
+            self._end(world.fork(self.chance.randrange(2**32)), ending, accounts.copy(), left - 1)
+
+    def _end(self, world: World, ending: Ending, accounts: Accounts, left: int) -> None:
+        """End an application, judge what is carried over from it, and go on with that."""
+        ends = {
+            Ending.CLOSED: self._closed,
+            Ending.GIVEN_UP: self._give_up,
+            Ending.MIRROR: self._mirror,
+            Ending.RESTORED: self._restored,
+        }
+        world.closes = ending is Ending.CLOSED
+        if ending in {Ending.CLOSED, Ending.RESTORED} or self.chance.random() < 0.3:
+            world.settle()
+        self.endings.append(ending)
+        carried = ends[ending](world, accounts)
+        accounts.add(world.rules.shown)
+        self.violations += world.rules.violations
+        if ending is Ending.RESTORED:  # a limit may be passed: nobody can tell a restored cluster from before
+            accounts.forgive()
+        self.violations += accounts.judge(carried)
+        if carried is None or not left:
+            self.count += 1
+        else:
+            self._live(carried, accounts, left)
 
     def _world(self, carried: Carried | None) -> World:
         script = Script.random(self.chance.randrange(2**32), 1)
@@ -121,27 +185,12 @@ class Chain:
         script = replace(
             script, form=self._form, queries=self.chance.randint(3, 10), faults=tuple(sorted(faults))
         )
-        return World(script, self.variant, Application(specification(self._form, carried), query))
+        spec = specification(self._form, carried, parsed=self.seed % 8 == 0)
+        return World(script, self.variant, Application(spec, query))
 
     # How an application ends
 
-    def _live(self, world: World) -> Carried | None:
-        """Play an application to its end; return what is left of it, None where nobody may go on with that."""
-        ending = self.chance.choice(list(Ending))
-        world.closes = ending is Ending.CLOSED
-        world.run(settles=world.closes or self.chance.random() < 0.4)
-        self.endings.append(ending)
-        if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
-            self._refused_while_it_runs(world)
-        ends = {
-            Ending.CLOSED: self._closed,
-            Ending.GIVEN_UP: self._give_up,
-            Ending.MIRROR: self._mirror,
-            Ending.RESTORED: self._restored,
-        }
-        return ends[ending](world)
-
-    def _closed(self, world: World) -> Carried | None:
+    def _closed(self, world: World, _: Accounts) -> Carried | None:
         if not world.closed:
             self.violations.append("an application could not be closed")
             return None
@@ -153,7 +202,7 @@ class Chain:
             self.violations.append("an application was carried over to two successors")
         return self._carry_over(world, self._attacked(shown))
 
-    def _give_up(self, world: World) -> Carried | None:
+    def _give_up(self, world: World, _: Accounts) -> Carried | None:
         """Lose the state or put an older one back, and give it up; an owner that was asleep wakes up then."""
         world.abandon()
         sleeper = world.asleep(self.chance.randint(1, 25)) if self.chance.random() < 0.5 else None
@@ -178,7 +227,7 @@ class Chain:
             self.violations.append("an owner went on with an application whose state was given up")
         return self._carry_over(world, self._attacked(self._shown(world)))
 
-    def _mirror(self, world: World) -> Carried | None:
+    def _mirror(self, world: World, _: Accounts) -> Carried | None:
         """Read the alerts from another cluster, which holds a part of them while the source goes on."""
         if self.chance.random() < 0.5:
             world.abandon()
@@ -200,16 +249,15 @@ class Chain:
             shown = [*shown, *self.chance.sample(shown, min(len(shown), 3))]
         return shown
 
-    def _restored(self, world: World) -> Carried | None:
+    def _restored(self, world: World, accounts: Accounts) -> Carried | None:
         """Let the cluster go on from a backup after it went on without it; both are on the mirror."""
-        world.abandon()
-        world.settle()
-        again = world.restored(self.chance.randrange(2**32))
-        known = world.rules.shown.keys() | {""}
+        again = world.fork(self.chance.randrange(2**32))
+        known = set(world.rules.shown)
         for one in (world, again):
             one.go_on(self.chance.randint(3, 8))
         after = [entry for entry in self._shown(again) if entry not in self._shown(world)]
-        self._add_up(again, but=known)
+        accounts.add(again.rules.shown, but=known)
+        self.violations += again.rules.violations
         return self._carry_over(world, [*self._shown(world), *after], cluster="mirror", source_ended=True)
 
     # What is left of it
@@ -263,16 +311,6 @@ class Chain:
         )
         return carried
 
-    def _add_up(self, world: World, but: Container[str] = ()) -> None:
-        """Add up what was shown: whoever reads uncommitted events saw those of aborted transactions, too."""
-        for name, event in world.rules.shown.items():
-            data = event["data"]
-            if data.get("account") and name not in but:
-                self._charged[data["dataset"]] += round(data["account"]["charge"] * UNITS)
-                if event["type"] == EventType.BUDGET_RAISED:
-                    limit = round(data["account"]["limit"] * UNITS)
-                    self._limits[data["dataset"]] = max(self._limits[data["dataset"]], limit)
-
 
 def _is_of_a_run(entry: Any) -> bool:
     """Tell whether an event is a top of a run, or a mute."""
@@ -280,8 +318,27 @@ def _is_of_a_run(entry: Any) -> bool:
     return kind in (EventType.ALERT, EventType.MUTED)
 
 
-def specification(form: int, carried: Carried | None) -> ApplicationSpec:
-    """Return an application that goes on with what was carried over."""
+def specification(form: int, carried: Carried | None, *, parsed: bool = True) -> ApplicationSpec:
+    """Return an application that goes on with what was carried over; not ``parsed``, without the file's detour."""
+    if not parsed or carried is None:
+        spec = _first_specification(form)
+        if carried is None:
+            return spec
+        before = carried.datasets
+        datasets = tuple(
+            replace(one, limit=before[one.name].limit, spent_before=before[one.name].spent)
+            for one in spec.datasets
+        )
+        return replace(spec, datasets=datasets, carried=carried)
+    return _specification(form, carried)
+
+
+@cache
+def _first_specification(form: int) -> ApplicationSpec:
+    return _specification(form, None)
+
+
+def _specification(form: int, carried: Carried | None) -> ApplicationSpec:
     lines = [] if carried is None else list(carried.lines())
     limits = {name: 5 if carried is None else carried.datasets[name].limit / UNITS for name in ("a", "b")}
     datasets = "".join(

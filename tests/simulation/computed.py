@@ -61,6 +61,16 @@ class Computed:
             self._watch_runner(engine, runner)
         engine.add, engine.step = added, first_step  # type: ignore[method-assign]
 
+    def fork(self, say: Callable[[str], None]) -> Computed:
+        """Return what goes on from here by itself."""
+        other = Computed(say)
+        other._outcomes, other._unsettled, other._owed = (
+            dict(self._outcomes),
+            set(self._unsettled),
+            set(self._owed),
+        )
+        return other
+
     def forget(self) -> None:
         """Begin anew: queries or budgets are gone, and what was computed with them."""
         self._outcomes, self._unsettled, self._owed = {}, set(), set()

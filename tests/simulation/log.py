@@ -76,6 +76,14 @@ class Broker:
         self.appended: Callable[[Entry], None] = lambda entry: None
         self.decided: Callable[[Txn], None] = lambda txn: None
 
+    def fork(self, now_ms: Callable[[], int]) -> Broker:
+        """Return what goes on from here by itself; nobody has a transaction under way."""
+        other = Broker(now_ms=now_ms)
+        other.partitions = {name: [*entries] for name, entries in self.partitions.items()}
+        other.first = dict(self.first)
+        other._producers = {name: _Producer(one.epoch) for name, one in self._producers.items()}
+        return other
+
     @property
     def producers(self) -> list[str]:
         """Names of all transactional producers."""
@@ -186,9 +194,8 @@ class Broker:
         return end
 
     def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Iterator[Entry]:
-        """Yield what a reader is shown from an offset to the end."""
-        first, end = self.span(partition)
+        """Return what a reader is shown from an offset to the end."""
+        first, end = self.span(partition, committed=committed)
         entries = self.partitions.get(partition, [])
-        for entry in entries[max(start, first) : end if committed else len(entries)]:
-            if entry.visible if committed else not entry.marker:
-                yield entry
+        found = entries[max(start, first) : end]
+        return iter([entry for entry in found if (entry.visible if committed else not entry.marker)])

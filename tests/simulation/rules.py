@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.plan import Plan
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.computed import Computed
 from tests.simulation.log import Broker, Entry, Fate, Txn
@@ -66,7 +68,7 @@ class Rules:
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
         declared = specs[0].datasets
-        mechanisms = {monitor.name: monitor.mechanism() for spec in specs for monitor in spec.monitors}
+        mechanisms = {monitor.name: Plan.of(monitor).mechanism for spec in specs for monitor in spec.monitors}
         self._terms = Terms(
             {dataset.name: dataset.limit for dataset in declared},
             {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()},
@@ -94,6 +96,17 @@ class Rules:
         self.computed = Computed(self.say)
         broker.appended = self._appended
         broker.decided = self._decided
+
+    def fork(self, broker: Broker) -> Rules:
+        """Return what watches a log that goes on from here by itself."""
+        other = copy(self)
+        other._broker, other.violations = broker, []
+        for name in ("_charged", "_contents", "_outcomes", "_secrets"):
+            setattr(other, name, dict(getattr(self, name)))
+        other.commands = [*self.commands]
+        other.computed = self.computed.fork(other.say)
+        broker.appended, broker.decided = other._appended, other._decided
+        return other
 
     @property
     def known(self) -> Known:

@@ -45,6 +45,17 @@ HANDS_ON = (
     Fault.COMMAND,
 )
 """An operator who reaches for the commands whenever a worker is in trouble."""
+RECONFIGURING = (
+    Fault.KILL_BEFORE,
+    Fault.KILL_AFTER,
+    Fault.UNKNOWN,
+    Fault.STOP,
+    Fault.RECONFIGURE,
+    Fault.RECONFIGURE,
+)
+"""One who applies another configuration instead."""
+
+Faults = tuple[tuple[int, Fault], ...]
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Script:
     seed: int
     form: int
     queries: int
-    faults: tuple[tuple[int, Fault], ...]
+    faults: Faults
 
     @classmethod
     def random(cls, seed: int, forms: int) -> Script:
@@ -72,8 +83,8 @@ class Script:
         # Some histories are quiet and some are all faults; some have one kind only.
         if chance.random() < 0.3:
             kinds = chance.sample(kinds, chance.randint(1, 3))
-        elif chance.random() < 0.2:
-            kinds = [*HANDS_ON]
+        elif chance.random() < 0.4:
+            kinds = [*chance.choice((HANDS_ON, RECONFIGURING))]
         mean = chance.choice((4, 8, 16, 40, 100))
         for _ in range(chance.randint(0, 14)):
             at += 1 + int(chance.expovariate(1 / mean))

@@ -8,14 +8,14 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tests.simulation.applications import APPLICATIONS
-from tests.simulation.chains import CarryingOver, Chain, ProvingJournal
-from tests.simulation.script import Script
+from tests.simulation.chains import CarryingOver, Chains, ProvingJournal
+from tests.simulation.script import Faults, Script
 from tests.simulation.world import Variant, play
 from tests.soak import report
 from tests.soak.stage import Outcome
@@ -67,8 +67,7 @@ def played(
     with contextlib.ExitStack() as stack:
         results: Iterable[Found] = map(work, shares)
         if processes > 1:
-            quiet = partial(logging.disable, logging.CRITICAL)
-            pool = multiprocessing.get_context("spawn").Pool(processes, initializer=quiet)
+            pool = multiprocessing.get_context("spawn").Pool(processes)
             results = stack.enter_context(pool).imap(work, shares)
         for part in results:
             found.add(part)
@@ -80,17 +79,30 @@ def played(
 
 def _some(seeds: Sequence[int], play_one: Play, most: int) -> Found:
     found = Found()
-    for seed in seeds:
-        name, violations, counted = play_one(seed)
-        found.add(Found(1, Counter(counted), [(name, violations)] if violations else []))
-        if len(found.failures) >= most:
-            break
+    with _quick():
+        for seed in seeds:
+            name, violations, counted = play_one(seed)
+            found.add(Found(1, Counter(counted), [(name, violations)] if violations else []))
+            if len(found.failures) >= most:
+                break
     return found
 
 
-def history(seed: int, variant: Variant | None = None) -> tuple[Script, list[str], Mapping[str, int]]:
-    """Play the history of a seed."""
-    script = Script.random(seed, len(APPLICATIONS))
+@contextlib.contextmanager
+def _quick() -> Iterator[None]:
+    """Log nothing."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def history(
+    seed: int, variant: Variant | None = None, faults: Faults | None = None
+) -> tuple[Script, list[str], Mapping[str, int]]:
+    """Play the history of a seed, or one with these faults."""
+    script = Script.random(seed, len(APPLICATIONS)) if faults is None else Script(seed, 0, 30, faults)
     world = play(script, variant)
     return script, world.rules.violations, {"alerts": world.rules.tops, "effects": world.effects}
 
@@ -98,10 +110,10 @@ def history(seed: int, variant: Variant | None = None) -> tuple[Script, list[str
 def chain(
     seed: int, broken: tuple[Variant, CarryingOver] | None = None
 ) -> tuple[int, list[str], Mapping[str, int]]:
-    """Play the chain of a seed."""
-    whole = Chain(seed, *(broken or (Variant(journal=ProvingJournal), CarryingOver())))
+    """Play the chains of a seed."""
+    whole = Chains(seed, *(broken or (Variant(journal=ProvingJournal), CarryingOver())))
     violations = whole.run()
-    counted = {"applications": len(whole.endings), "carried over": whole.carried}
+    counted = {"chains": whole.count, "applications": len(whole.endings), "carried over": whole.carried}
     return seed, violations, Counter(whole.endings) + Counter(counted)
 
 

@@ -21,13 +21,13 @@ from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried
-from tests.simulation.chains import CarryingOver, Chain, Ending, ProvingJournal
+from tests.simulation.chains import CarryingOver, Chains, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
 from tests.support.broken_protocol import Disobedient
 
-PARTS, COUNT = 6, 750
-"""Chains: more than twice as many applications that are closed, given up, mirrored or restored."""
+PARTS, COUNT = 4, 175
+"""Seeds, each of 14 chains and more."""
 
 
 @pytest.mark.slow
@@ -37,13 +37,13 @@ def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
     found = played(chain, range(part * COUNT, (part + 1) * COUNT), processes=1)
     assert found.count == COUNT
     assert found.failures == []
-    assert found.tally["applications"] > 10_000 / PARTS
-    assert all(found.tally[ending] > 300 for ending in Ending)
-    assert found.tally["carried over"] > 8_000 / PARTS
+    assert found.tally["chains"] > 10_000 / PARTS
+    assert all(found.tally[ending] > 3_000 / PARTS for ending in Ending)
+    assert found.tally["carried over"] > 12_000 / PARTS
 
 
 def test_a_seed_is_one_chain() -> None:
-    first, second = Chain(7), Chain(7)
+    first, second = Chains(7), Chains(7)
     assert (first.run(), first.endings, first.carried) == (second.run(), second.endings, second.carried)
 
 
@@ -157,7 +157,7 @@ class GoesOnWhileClosing(Disobedient):
     judge = _NeverClosing
 
     def _may_go_on(self) -> bool:
-        return self._replayed and self._controls.under_way is not None
+        return self._replayed and self._commands.controls.under_way is not None
 
 
 class OpensClosed(ProvingJournal):
@@ -247,16 +247,18 @@ RUNNING: dict[str, dict[str, Any]] = {
     "a sound state given up": {"journal": GivesUpAnything},
     "a state given up beside its owner": {"journal": FencesNobody},
 }
-FIRST = {"events behind the end": 750}
-"""The chain to begin with, where few catch it."""
+
+
+FIRST = {"some balances taken for all": 74, "events behind the end": 26, "uncommitted events not read": 34}
+"""The seed to begin with, where few catch it."""
 
 
 @pytest.mark.parametrize("name", [*CARRYING, *RUNNING])
 def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
     carrying, said = CARRYING.get(name, (CarryingOver(), ""))
     variant = Variant(**{"journal": ProvingJournal} | RUNNING.get(name, {}))
-    seeds = range(FIRST.get(name, 0), FIRST.get(name, 0) + 1_000)
+    seeds = range(FIRST.get(name, 0), FIRST.get(name, 0) + 60)
     found = played(partial(chain, broken=(variant, carrying)), seeds, most=1, processes=1)
-    assert found.failures, f"{name} got through {found.count} chains"
+    assert found.failures, f"{name} got through {found.tally['chains']} chains"
     ((_, violations),) = found.failures
     assert any(said in text for text in violations), violations

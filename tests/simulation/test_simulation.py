@@ -48,7 +48,7 @@ _ENGINES = {
 _SESSIONS = {
     broken.PausesBeforeReplay: _UNPAID,
     broken.ComparesNoNumbers: "nobody had sent it for this number",
-    broken.GoesOnWithAnyVersion: "older than the one before",
+    broken.GoesOnWithAnyVersion: "retired",
     broken.RetiresTooEarly: "was retired",
     broken.UsesNumbersLate: "its number was not used up",
 }
@@ -61,6 +61,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "two owners": (_UNFENCED, ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
+FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
+"""Faults of histories in which a bug shows, where few do."""
 
 COUNT = 1_000
 
@@ -153,18 +155,21 @@ def test_a_seed_is_one_history() -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
+def test_a_broken_protocol_is_caught(name: str) -> None:
     variant, said = BROKEN[name]
-    first = (
-        1_300 if name == broken.ForgetsLostOutcomes.__name__ else 0
-    )  # one history in 600 shows it: 1,318 does
-    found = played(partial(history, variant=variant), range(first, first + 400), most=1, processes=1)
+    play_one = partial(history, variant=variant, faults=FAULTS.get(name))
+    found = played(play_one, range(400), most=1, processes=1)
     assert found.failures, f"{name} got through {found.count} histories"
-    script, violations = found.failures[0]
-    small = shrink(script, variant)
-    assert len(small.faults) <= len(script.faults)
-    assert play(small, variant).rules.violations
+    _, violations = found.failures[0]
     assert any(said in text for text in violations), violations
+
+
+def test_a_history_that_breaks_a_rule_shrinks() -> None:
+    variant, _ = BROKEN["DoublesLimits"]
+    script = Script.random(3, len(APPLICATIONS))
+    small = shrink(script, variant)
+    assert small.queries < script.queries
+    assert play(small, variant).rules.violations
 
 
 def test_who_nobody_fences_breaks_no_rule_alone() -> None:

@@ -12,6 +12,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from stream_svt.errors import (
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
@@ -66,6 +68,8 @@ _BOUNDS = (
     Bounds(records=2, rejects=1, cost=30),
     Bounds(size=2_000, cost=5, published_size=1_500),
 )
+_IDLE = 3
+"""Fetches that found nothing, after which an owner counts as idle; one that is parked does at once."""
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""
 
@@ -94,6 +98,17 @@ class Silent:
         return lambda *told: None
 
 
+def _nothing(*numbers: object) -> tuple[()]:
+    return ()
+
+
+def _no_totals() -> Totals:
+    return _TOTALS
+
+
+_TOTALS = Totals()
+
+
 @dataclass(frozen=True)
 class ModelWorkload(Workload):
     """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
@@ -104,12 +119,16 @@ class ModelWorkload(Workload):
     bounds: Bounds = BOUNDS
     kind: type[Engine] = Engine
     watch: Callable[[Engine], None] = lambda engine: None
+    without_totals: bool = False
 
     def engine(self, shard: int, key: bytes) -> Engine:
         datasets = self._held[shard].datasets
         engine = self.kind(
             self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )
+        if self.without_totals:  # what operators are shown of all datasets together is tested elsewhere
+            engine.projection.sum_up = engine.projection.update = _nothing  # type: ignore[assignment,method-assign]
+            engine.projection.take = _no_totals  # type: ignore[method-assign]
         self.watch(engine)
         return engine
 
@@ -299,6 +318,7 @@ class World:
                     version=(version, f"{version}"),
                     now_ms=int(self.now * 1000),
                     watch=self.rules.computed.watch,
+                    without_totals=isinstance(process.observer, Silent) and self.script.seed % 8 > 0,
                 ),
                 shard=0,
                 control=CONTROL,
@@ -315,17 +335,17 @@ class World:
                 self.rules.refused_for_ever()
                 if self._calm:
                     return
-                await self._parked()
+                await self._parked(process)
             except StateRolledBack:
                 self.rules.refused()
                 process.status.signal(Signal.PARKED, Cause.STATE_ROLLED_BACK)
-                await self._parked()
+                await self._parked(process)
             except UnreadableState as error:
                 if not self._was_damaged:
                     self.rules.say(f"a sound state was refused: {error}")
-                await self._parked()
+                await self._parked(process)
             except TimestampAhead as error:  # until the clock has caught up
-                await self._parked(max(error.passes_at - self.now, 1.0))
+                await self._parked(process, max(error.passes_at - self.now, 1.0))
             except Fenced:
                 # Only a member of the group opens again; whether this one still is, chance decides.
                 if not self._calm and self.chance.random() < 0.5:
@@ -333,14 +353,16 @@ class World:
             except ConfigurationBehind:
                 if version == len(self._applied):
                     self.rules.say("an owner waits for a version that nobody applied")
-                await self._parked(0.2)
+                await self._parked(process, 0.2)
             except (BrokerUnavailable, RecordsLost):
                 pass
             finally:
                 finish(journal.close())
 
-    async def _parked(self, seconds: float = 1.0) -> None:
+    async def _parked(self, process: Process, seconds: float = 1.0) -> None:
         """Look again after a while: something may have changed."""
+        if not self._calm:
+            process.idle = _IDLE + 1
         with contextlib.suppress(BrokerUnavailable):
             await self._sleep(seconds)
 
@@ -387,8 +409,9 @@ class World:
             self.effects += 1
             return True
         process = awake[0] if len(awake) == 1 else self.chance.choice(awake)
-        if all(p.idle > 3 for p in awake) and not self._unwritten and not self._delayed:
-            # Nothing more will happen by itself: bring the next fault forward.
+        if all(p.idle > _IDLE for p in awake) and not self._delayed:
+            # Nothing more will happen by itself: bring the next queries and the next fault forward.
+            self._write(self._unwritten)
             self._faults = [(self.effects, self._faults[0][1]), *self._faults[1:]] if self._faults else []
             if not self._faults:
                 return False
@@ -412,17 +435,20 @@ class World:
         self.effects += 1
         self.now += self.chance.random() * 0.02
         self._background()
-        fault = self._due()
-        if fault is not None:
-            self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
-        self._disturb(process, effect, fault)
-
-    def _due(self) -> Fault | None:
         if self._faults and self._faults[0][0] <= self.effects:
-            return self._faults.pop(0)[1]
-        return None
+            fault = self._faults.pop(0)[1]
+            self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
+            self._disturb(process, effect, fault)
+        else:
+            self._let_happen(process, effect)
 
-    def _disturb(self, process: Process, effect: Effect, fault: Fault | None) -> None:
+    def _let_happen(self, process: Process, effect: Effect) -> None:
+        try:
+            process.outcome = effect.act()
+        except (Fenced, RecordsLost) as error:
+            process.error = error
+
+    def _disturb(self, process: Process, effect: Effect, fault: Fault) -> None:
         match fault:
             case Fault.KILL_BEFORE | Fault.KILL_AFTER | Fault.PAUSE:
                 self._die(process, effect, fault)
@@ -460,10 +486,7 @@ class World:
                 return
             case _:
                 pass
-        try:
-            process.outcome = effect.act()
-        except (Fenced, RecordsLost) as error:
-            process.error = error
+        self._let_happen(process, effect)
 
     def _duplicate(self, effect: Effect) -> None:
         """Let a request to commit arrive twice; or have the last query and the last command written once more."""
@@ -741,19 +764,21 @@ class World:
         self._unwritten = queries
         self.settle()
 
-    def restored(self, seed: int) -> World:
-        """Return what begins where this world is now, with other chances: its broker as a backup has it."""
-        script = replace(self.script, seed=seed, faults=())
-        other = World(script, self._variant, self._application)
-        other.broker.partitions = {name: list(entries) for name, entries in self.broker.partitions.items()}
-        other.broker.first = dict(self.broker.first)
-        other._backups.append(self._backups[-1])
+    def fork(self, seed: int) -> World:
+        """Return what goes on where this world was abandoned, with other chances and no faults."""
+        other = copy(self)
+        other.script = replace(self.script, seed=seed, faults=())
+        other.chance, other._writer = random.Random(seed), random.Random(seed + 1)
+        other.broker = self.broker.fork(lambda: int(other.now * 1000))
+        other.rules = self.rules.fork(other.broker)
+        other._judge, other.broker.decided = other.broker.decided, other._decided
+        other._applied, other._backups, other._beside = [*self._applied], [*self._backups], [*self._beside]
+        other.trace, other._faults, other._processes, other._delayed = [], [], [], []
         return other
 
     def lose_state(self) -> dict[bytes, bytes]:
         """Put back an older state, or an empty or damaged one; return the newest."""
-        self._belong_together()
-        self._mend()
+        self.mend()
         newest = dict(self._backups[-1].records)
         self._go_back(self.chance.choice((self._backups[0], *self._backups[-4:])))
         if self.chance.random() < 0.4:
@@ -766,14 +791,18 @@ class World:
         self._delayed.clear()
         self.broker.settle(abandoned=True)
 
+    def mend(self) -> None:
+        """Take back what was damaged, put back or made anew."""
+        self._mend()
+        self._belong_together()
+
     def settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
         self._calm = True
         self._faults = []
         self._kill_all()
         self.broker.settle(abandoned=True)  # of owners that are gone: whoever comes fences its own name only
-        self._mend()
-        self._belong_together()
+        self.mend()
         self._write(self._unwritten)
         process = self._spawn()
         resumed = -1
@@ -784,7 +813,7 @@ class World:
                 process.idle, number = 0, self._standing()[1]
                 if self.closes and not self.closed:
                     self.close_application()
-                elif number == resumed + 1:
+                elif number == resumed + 1 or not self._commands:
                     process.stop = True
                 else:
                     self._send(Action.RESUME, name=f"end-{number}")

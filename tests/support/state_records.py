@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -12,10 +12,11 @@ FRAME = 1 + 1 + 8 + 16
 """Bytes before the content of a plain state record: version, kind, sequence, check."""
 
 
+@lru_cache(256)
 def outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
     """Return the events of an outbox record, and how they are published."""
     events, _ = msgspec.msgpack.decode(zlib.decompress(value[FRAME:]))
-    return [(json.loads(encoded), encoded) for _, _, encoded in events]
+    return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 
 def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
