@@ -25,7 +25,7 @@ from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
 from stream_svt.service.turns import first, rest
 
-FETCH_WAIT_MS = 250
+FETCH_WAIT_MS = 500
 """Milliseconds a fetch waits at the brokers; a partition that is resumed waits as long behind it."""
 
 MISSING_PATIENCE = 1.0
