@@ -42,7 +42,7 @@ def test_the_sampler_benchmark_prints_its_figure(capsys):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_service_benchmark_prints_its_figures(shared_broker, capsys):
     size = {
         "messages": 40_000,
@@ -58,7 +58,7 @@ def test_the_service_benchmark_prints_its_figures(shared_broker, capsys):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_latency_benchmark_prints_its_figure(shared_broker, capsys):
     show(latency.figures, ["--queries", "5", "--turns", "2"])
     printed = figures_in(capsys.readouterr().out)
