@@ -25,12 +25,14 @@ from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service.config import Config
+from stream_svt.service.control import standings
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
     Cluster,
     deadline,
     group_offsets,
+    partition_counts,
     read_partition,
     spans,
     started,
@@ -140,7 +142,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     """
     topology, findings = await _topology(config, cluster, create_topics=create_topics)
     snapshot = _Snapshot(config, cluster, topology)
-    for check in (_topics, _advice, _retention, _permissions, _state):
+    for check in (_topics, _advice, _retention, _permissions, _state, _predecessor):
         findings += await check(snapshot)
     # What one check could not read, the next one could not either.
     return Report(list(dict.fromkeys(findings)))
@@ -368,6 +370,34 @@ async def _state(snapshot: _Snapshot) -> list[Finding]:
     key = "without a key" if config.master_key is None else "with the configured keys"
     found = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
     return [_ok("state", found if stored else "nothing is stored yet")]
+
+
+async def _predecessor(snapshot: _Snapshot) -> list[Finding]:
+    """Check, where its alert topic can be read, that the application carried over was closed for this one."""
+    carried = snapshot.config.spec.carried
+    if carried is None or carried.cluster != snapshot.topology.cluster_id:
+        return []
+    doing = f"reading the end of alert topic {carried.alerts!r}"
+    try:
+        count = (await partition_counts(snapshot.cluster, doing)).get(carried.alerts, 0)
+        places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
+        async with started(snapshot.cluster.reader(), doing) as reader:
+            ends = await standings(reader, places) if places else {}
+    except BrokerError as error:
+        return [_note("carried_over", str(error))]
+    application = f"application {carried.application!r}"
+    others = sorted({end.successor for end in ends.values()} - {snapshot.config.spec.application, ""})
+    still_open = ", ".join(str(shard) for shard, end in sorted(ends.items()) if not end.successor)
+    if others:
+        message = f"{application} was closed for {others[0]!r}: two successors would spend the same budget"
+        return [_problem("carried_over", message)]
+    if still_open:
+        message = f"{application} is not closed: shard {still_open} may still spend what was carried over"
+        return [_problem("carried_over", message)]
+    if not ends:
+        message = f"alert topic {carried.alerts!r} holds no events of {application}: nothing shows that it was closed"
+        return [_note("carried_over", message)]
+    return [_ok("carried_over", f"{application} was closed for this one")]
 
 
 async def newest_record(

@@ -81,7 +81,7 @@ async def test_what_is_applied_is_what_every_worker_runs(
         assert refused.code == 2
         assert f"topic '{scene.application}.others' does not exist" in refused.err
         said = await asyncio.to_thread(applied, file, "--create-topics")
-        assert "~ monitor hot\n    threshold: 5000 -> 700, at once" in said
+        assert "~ monitor hot\n    threshold: 5000 -> 700" in said
         assert f"+ monitor other on topic {scene.application}.others" in said
         assert "+ dataset d: epsilon 4 each, for one basket" in said
         assert "Adopted by 2 of 2 shards." in said
@@ -96,7 +96,7 @@ async def test_what_is_applied_is_what_every_worker_runs(
         assert (again.code, "No change: that version says the same" in again.err) == (0, True)
         shown = await stream_svt("config", "show", "-c", file)
         assert shown.err.startswith("Version 2, digest ")
-        assert shown.out.startswith(f"\napplication: {scene.application}\ndatasets:\n")
+        assert shown.out.startswith(f"application: {scene.application}\ndatasets:\n")
         assert "kafka:" not in shown.out
 
         without = scene.text(datasets="a, b, c", threshold=700)

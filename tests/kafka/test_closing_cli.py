@@ -120,6 +120,8 @@ async def _go_on(stream_svt: Command, old: Operator, new: Operator, carried: str
     assert (await stream_svt("check", "-c", new.config, "--create-topics")).code == 0
     ready = await stream_svt("check", "-c", new.config)
     assert (ready.code, ready.out.endswith("Ready to run.\n")) == (0, True)
+    assert f"application '{old.application}' was closed for this one" in ready.out
+    await _refused_for_another(stream_svt, old, new)
     service = await new.serve({"today": 3, "tomorrow": 13})
     assert await service.end() == 0
     audit = ("audit", "-c", new.config, "--before", old.config)
@@ -137,3 +139,15 @@ async def _go_on(stream_svt: Command, old: Operator, new: Operator, carried: str
     turned = await stream_svt("audit", "-c", old.config, "--before", new.config)
     assert turned.code == 1
     assert f"FAIL it does not go on with the budgets of application '{new.application}'" in turned.err
+
+
+async def _refused_for_another(stream_svt: Command, old: Operator, new: Operator) -> None:
+    """A copy of the file in which somebody put another successor's name."""
+    directory = new.config.parent
+    another = Operator(new.servers, directory, f"{new.application}-b", 3, "carried_over: copied.jsonl\n")
+    carried = (directory / "carried.jsonl").read_text()
+    (directory / "copied.jsonl").write_text(carried.replace(new.application, another.application))
+    refused = await stream_svt("check", "-c", another.config, "--create-topics")
+    assert refused.code == 2
+    said = f"application '{old.application}' was closed for '{new.application}': two successors would spend"
+    assert said in refused.out

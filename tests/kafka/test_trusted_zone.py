@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
 from stream_svt.service.control import id_of
@@ -261,12 +262,9 @@ class Run:
                 meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
                 found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
             elif record.key.startswith(b"d/"):
-                *_, run_states, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
-                found += [
-                    ("a run's noise and salt", run_state[5])
-                    for run_state in run_states.values()
-                    if any(run_state[5])
-                ]
+                content = sealing.open(record.key, record.value).content
+                runs = msgspec.msgpack.decode(content, type=DatasetRecord).run_states.values()
+                found += [("a run's noise and salt", run.secrets) for run in runs if any(run.secrets)]
         secrets = {(name, secret) for name, secret in found if len(secret) >= 16}
         assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
         secrets |= {("the sealing key", MASTER), ("the shared key", SHARED)}
