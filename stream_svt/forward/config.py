@@ -92,8 +92,10 @@ class AlertmanagerConfig(_Part):
 class WebhookConfig(_Part):
     """A receiver of CloudEvents in structured mode, signed as Standard Webhooks says."""
 
-    url: Url
-    """Address that is posted to."""
+    url: Url | None = None
+    """Address that is posted to. Either this or url_file."""
+    url_file: Text | None = None
+    """File whose first line is the address, where that is a secret."""
     key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = Field(
         default=(),
         description="Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request "
@@ -284,7 +286,8 @@ def _destination(
     if config.alertmanager is not None:
         urls = tuple(base.rstrip("/") + "/api/v2/alerts" for base in config.alertmanager.urls)
     if config.webhook is not None:
-        urls, where = (config.webhook.url,), (*place, "webhook", "key_files")
+        urls = _webhook_urls(config.webhook, (*place, "webhook"), document, files)
+        where = (*place, "webhook", "key_files")
         keys = tuple(files.shared_keys(config.webhook.key_files, where))
         if not config.webhook.key_files:
             message = "requests are not signed: whoever can reach the receiver can forge an alert"
@@ -300,6 +303,23 @@ def _destination(
         keys=keys,
         authorization=authorization,
     )
+
+
+def _webhook_urls(
+    webhook: WebhookConfig, place: KeyPath, document: Document, files: SecretFiles
+) -> tuple[str, ...]:
+    """Return the address of a webhook; none where a problem is reported."""
+    if (webhook.url is None) == (webhook.url_file is None):
+        document.report((*place, "url"), "or url_file is required, and only one of them")
+    if webhook.url_file is None:
+        return () if webhook.url is None else (webhook.url,)
+    url = files.first_line(webhook.url_file, (*place, "url_file"), "address")
+    try:
+        return () if url is None else (_address(url),)
+    except ValueError:
+        message = f"file {quote(webhook.url_file)} holds no address such as https://host/path"
+        document.report((*place, "url_file"), message)
+        return ()
 
 
 def _is_open(url: str) -> bool:

@@ -36,7 +36,7 @@ destinations:
     concurrency: 2
     retry: {first: 1s, most: 1m, give_up_after: 1d}
     authorization_file: token
-    webhook: {url: "https://hooks.example/alerts", key_files: [hook.key, old.key]}
+    webhook: {url_file: address, key_files: [hook.key, old.key]}
 """
 SMALL = """
 topic: retail.alerts
@@ -51,6 +51,7 @@ def directory(tmp_path):
         "hook.key": KEY.hex(),
         "old.key": OLD_KEY.hex(),
         "token": "Bearer abc\n",
+        "address": "https://hooks.example/alerts\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -116,7 +117,8 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         (('url: "https://example.org/hook"', "url: example.org"), "expected an address such as https://"),
         (('"https://example.org/hook"', '"https://me:pw@example.org/"'), "without a user or password"),
         (('"https://example.org/hook"', '"ftp://example.org/"'), "expected an address such as https://"),
-        (('url: "https://example.org/hook",', ""), "webhook.url: is required"),
+        (('url: "https://example.org/hook",', ""), "or url_file is required, and only one of them"),
+        (('url: "https://example.org/hook"', "url_file: token"), "'token' holds no address such as https://"),
         (("[hook.key]", "[hook.key, old.key, token]"), "at most 2 in the list"),
         (("[hook.key]", "[hook.key, hook.key]"), "holds the same key as another"),
         (("[hook.key]", "[token]"), "must hold 32 bytes as 64 hex digits or as base64"),
