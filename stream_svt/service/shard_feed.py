@@ -204,6 +204,7 @@ class ShardFeed:
         """Return the client, started and assigned to what was sought."""
         doing = f"shard {self._shard}: starting the consumer of its topics"
         if self._client is None:
+            await _turn()  # making a client takes milliseconds, and 64 shards may do so at once
             client = self._cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
             try:
                 async with deadline(START_DEADLINE, doing):
