@@ -73,14 +73,6 @@ def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget
     assert alone.out == ended.out
 
 
-def test_the_only_monitor_of_a_configuration_need_not_be_named(stream_svt, config):
-    ended = stream_svt("plan", "-c", config, *MARGINS)
-    assert (ended.code, ended.out) == (0, stream_svt("plan", "-c", config, "--monitor", "hot", *MARGINS).out)
-    told = " ".join(stream_svt("plan", "--help").out.split())
-    assert "Needs --monitor" not in told
-    assert "Monitor of the configuration; needed where it has several." in told
-
-
 def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
     text = config.read_text().replace("expected_queries: 1000000", "correction: annealed\n    append: sweep")
     config.write_text(text)
@@ -96,51 +88,43 @@ def test_a_plot_is_written_in_the_format_of_its_name(stream_svt, tmp_path):
         assert path.read_bytes().startswith(start)
 
 
-def test_a_plot_that_cannot_be_written_says_so(stream_svt, tmp_path):
-    ended = stream_svt(*BASE, *MARGINS, "--plot", tmp_path / "none" / "plan.svg")
-    assert ended.code == 2
-    assert "No such file" in ended.err
+FIGURES = " ".join(map(str, [*BASE, *MARGINS]))
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--positives", "2"], "share"),
-        (["--positives", "x%"], "share"),
-        (["--above", "-3"], "median above 0"),
-        (["--above", "50:3,20:1"], "rise"),
-        (["--above", "50:x"], "percentiles such as"),
-        (["--rate", "5"], "no rate such as"),
-        (["--rate", "0/s"], "no rate such as"),
-        (["--limit", "much"], "--limit"),
-        (["--epsilon", "0"], "--epsilon"),
-        (["--granularity", "0"], "granularity"),
-        (["--epsilon", "1e-8", "--cutoff", "5000"], "epsilon"),
-        (["--set", "--drift", "5"], "do not drift"),
-        (["--plot", "plan.gif"], ".svg"),
-        (["--monitor", "hot"], "-c FILE"),
-        (["--uncertainty", "0.5"], "uncertainty"),
+        *(
+            (f"{FIGURES} {more}", reason)
+            for more, reason in [
+                ("--positives 2", "share"),
+                ("--positives x%", "share"),
+                ("--above -3", "median above 0"),
+                ("--above 50:3,20:1", "rise"),
+                ("--above 50:x", "percentiles such as"),
+                ("--rate 5", "no rate such as"),
+                ("--rate 0/s", "no rate such as"),
+                ("--limit much", "--limit"),
+                ("--epsilon 0", "--epsilon"),
+                ("--granularity 0", "granularity"),
+                ("--epsilon 1e-8 --cutoff 5000", "epsilon"),
+                ("--set --drift 5", "do not drift"),
+                ("--plot plan.gif", ".svg"),
+                ("--plot none/plan.svg", "No such file"),
+                ("--monitor hot", "-c FILE"),
+                ("--uncertainty 0.5", "uncertainty"),
+            ]
+        ),
+        *(
+            (FIGURES.replace(left_out, ""), left_out.split()[0])
+            for left_out in ("--epsilon 1", "--cutoff 20", "--queries 20000")
+        ),
+        ("plan -c CONFIG --epsilon 2 --positives 0.1% --above 1000 --below 800", "--epsilon"),
+        ("plan -c CONFIG --monitor cold --positives 0.1% --above 1000 --below 800", "hot"),
     ],
 )
-def test_wrong_figures_are_named(stream_svt, arguments, reason):
-    ended = stream_svt(*BASE, *MARGINS, *arguments)
-    assert ended.code == 2
-    assert reason in ended.err
-
-
-@pytest.mark.parametrize("left_out", ["--epsilon", "--cutoff", "--queries"])
-def test_a_missing_figure_is_named(stream_svt, left_out):
-    arguments = [part for part in BASE if part != "--monotonic"]
-    place = arguments.index(left_out)
-    ended = stream_svt(*arguments[:place], *arguments[place + 2 :], *MARGINS)
-    assert ended.code == 2
-    assert left_out in ended.err
-
-
-def test_a_configuration_is_not_contradicted_by_options(stream_svt, config):
-    ended = stream_svt("plan", "-c", config, "--epsilon", 2, *MARGINS)
-    assert ended.code == 2
-    assert "--epsilon" in ended.err
-    ended = stream_svt("plan", "-c", config, "--monitor", "cold", *MARGINS)
-    assert ended.code == 2
-    assert "hot" in ended.err
+def test_a_figure_that_is_wrong_missing_or_contradicts_a_configuration_is_named(
+    stream_svt, config, arguments, reason
+):
+    ended = stream_svt(*(config if word == "CONFIG" else word for word in arguments.split()))
+    assert (ended.code, reason in ended.err) == (2, True), ended.err

@@ -110,45 +110,6 @@ def test_a_pause_now_takes_the_number_of_a_command_that_waits() -> None:
     assert controls.standing.next == 2
 
 
-def test_a_command_is_read_again_until_its_number_is_used_up() -> None:
-    """A transaction between finding a command and carrying it out must not lose it."""
-    controls = Controls(Standing(), STATE)
-    assert isinstance(controls.read(record(3, 1), Gate.OPEN), Command)
-    assert controls.standing == Standing(next=3)
-    again = Controls(controls.standing, STATE)
-    assert carry_out(again, record(3, 1)) == ["done at-3"]
-    assert again.standing.next == 4
-
-
-def test_while_records_are_lost_only_the_acceptance_passes_and_the_rest_stays_in_line() -> None:
-    controls = Controls(Standing(), STATE)
-    pause = record(0, 1, "pause", now=True)
-    accept = record(1, 1, "accept-loss", dataset="", topic="t", offset=5)
-    assert carry_out(controls, pause, accept, gate=Gate.LOSS) == ["done at-1", "stale at-0"]
-    assert carry_out(controls, record(2, 2, "pause", now=True), gate=Gate.LOSS) == []
-    ready = controls.ready(Gate.REPLAY)
-    assert ready is not None
-    assert ready.id == "at-2"
-
-
-def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_way() -> None:
-    controls = Controls(Standing(), STATE)
-    sweep = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
-    assert isinstance(sweep, Command)
-    assert sweep.for_all
-    controls.use_up(sweep, accepted=False, under_way=UnderWay(sweep))
-    # Read again it is no command of its own, and a takeover goes on with it.
-    assert carry_out(controls, record(1, 1, "pause", id="at-0", dataset=""), record(2, 2)) == []
-    later = Controls(controls.standing, STATE)
-    assert later.under_way == UnderWay(sweep)
-    assert later.standing.next == 2
-    assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Untimely.STALE]
-    later.go_on(UnderWay(sweep, "d", done=1))
-    later.end(accepted=True)
-    assert (later.standing.accepted, later.under_way) == (True, None)
-    assert carry_out(later, record(4, 3)) == ["done at-2", "done at-4"]
-
-
 def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
     sweep = Command("all", Action.PAUSE, state=STATE, number=1)
     controls = Controls(Standing(number=1, id="all", under_way=UnderWay(sweep, "m", done=3)), STATE)

@@ -242,13 +242,6 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     assert homes([], 3).tolist() == []
 
 
-def test_a_directory_numbers_its_datasets_and_tells_why_a_record_does_not_belong():
-    assert [HERE.index[name.encode()] for name in AT_HOME_NAMES] == list(range(len(AT_HOME_NAMES)))
-    assert HERE.reason(UNDECLARED) == Reason.UNDECLARED
-    assert HERE.reason(ELSEWHERE) == Reason.MISROUTED
-    assert HERE.reason(None) == Reason.NO_KEY
-
-
 def test_options_reach_their_rows():
     batch = decode(
         b'{"id":"a","value":1}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -159,3 +160,23 @@ async def test_a_worker_that_was_never_a_member_ends_where_the_error_cannot_pass
     play.groups[0].fatal(DENIED)
     assert play.ended()
     assert play.worker.failed.exception() is DENIED
+
+
+async def test_a_broker_whose_clock_is_off_has_the_worker_tested_now_and_then(
+    play: Play, monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "TEST_EVERY", 0.2)
+    play.worker.epoch = lambda: 1_000_000.0
+    await play.start()
+    tests: list[float] = []
+
+    async def self_test(*_: object, **__: object) -> None:
+        tests.append(time.monotonic())
+
+    monkeypatch.setattr(module, "self_test", self_test)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.5:
+        play.worker._compare_clocks(2_000_000.0)  # with every commit
+        await asyncio.sleep(0.005)
+    assert tests[0] - began < 0.1  # the first one at once
+    assert 2 <= len(tests) <= 3

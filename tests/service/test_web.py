@@ -30,18 +30,14 @@ def worker() -> Stub:
     return Stub(parse_config(SPEC))
 
 
-async def test_the_status_is_json_with_released_state_only(worker: Stub) -> None:
-    worker.shards = (owned(view("a", tops=2)),)
-    status = json.loads((await pages.status(worker)).body)
-    assert status["application"] == "shop"
-    assert status["datasets"][0]["monitors"][0]["tops"] == 2
-    assert status["monitors"][0]["threshold"] == 5
-    assert status["shards"][0]["state"] == "running"
-
-
-async def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
+async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_leaves_out_the_datasets(
+    worker: Stub,
+) -> None:
     worker.shards = (owned(view("a", tops=2)),)
     about, status = json.loads(pages.about(worker).body), json.loads((await pages.status(worker)).body)
+    assert (status["application"], status["shards"][0]["state"]) == ("shop", "running")
+    assert status["datasets"][0]["monitors"][0]["tops"] == 2
+    assert status["monitors"][0]["threshold"] == 5
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
 
 
@@ -54,32 +50,25 @@ async def test_refused_records_are_told_by_reason_with_the_topic_of_their_places
         assert refused == {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
 
 
-def test_a_standby_without_shards_is_ready(worker: Stub) -> None:
-    assert pages.ready(worker).status == 200
+READY = {State.REPLAYING, State.RUNNING, State.PARKED}
+"""States that a restart would not mend, or that need none."""
+
+
+@pytest.mark.parametrize("state", [None, *(state for state in State)])
+def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_anyway(
+    worker: Stub, state: State | None
+) -> None:
+    """Without shards it is a standby."""
+    status = owned()
+    if state is not None:
+        status.state = state
+        worker.shards = (status,)
+    is_ready = state is None or state in READY
+    assert pages.ready(worker).status == (200 if is_ready else 503)
+    assert is_ready or state.value in pages.ready(worker).body.decode()
+    assert pages.live(worker).status == 200
     worker.joined = False
     assert pages.ready(worker).status == 503
-
-
-@pytest.mark.parametrize("state", [State.OPENING, State.NOT_MEMBER, State.RETRYING, State.STOPPED])
-def test_a_shard_that_is_not_open_makes_the_worker_unready_but_keeps_it_alive(
-    worker: Stub, state: State
-) -> None:
-    status = owned()
-    status.state = state
-    worker.shards = (status,)
-    assert pages.ready(worker).status == 503
-    assert state.value in pages.ready(worker).body.decode()
-    assert pages.live(worker).status == 200
-
-
-@pytest.mark.parametrize("state", [State.REPLAYING, State.RUNNING, State.PARKED])
-def test_a_shard_that_is_open_or_that_no_restart_would_mend_leaves_the_worker_ready(
-    worker: Stub, state: State
-) -> None:
-    status = owned()
-    status.state = state
-    worker.shards = (status,)
-    assert pages.ready(worker).status == 200
 
 
 async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:

@@ -261,45 +261,32 @@ def datasets(declaration: str, **options):
     return load_spec(SHORT + declaration, **options).datasets
 
 
-def test_a_generator_declares_one_dataset_a_week_on_the_public_clock():
+def test_a_generator_declares_one_dataset_a_week_or_day_on_the_public_clock():
+    """Its horizon is the length of a period."""
     weeks = datasets(
-        """
-  - generate: "retail-{iso_week}"
-    from: 2025-12-29
-    until: 2026-01-19
-    lateness: 1h
-    limit: 1
-    unit: one event
-"""
+        "  - {generate: 'retail-{iso_week}', from: 2025-12-29, until: 2026-01-19, lateness: 1h, limit: 1, unit: x}"
     )
     assert [week.name for week in weeks] == ["retail-2026-w01", "retail-2026-w02", "retail-2026-w03"]
+    first, *_ = weeks
     start = int(datetime(2025, 12, 29, tzinfo=UTC).timestamp()) * 1000
-    assert (weeks[0].from_ms, weeks[0].lateness_ms) == (start, 3_600_000)
+    assert (first.from_ms, first.lateness_ms, first.horizon_ms) == (start, 3_600_000, 7 * 86_400_000)
+    assert first.ends_ms == first.until_ms + 3_600_000
     assert all(a.until_ms == b.from_ms for a, b in itertools.pairwise(weeks))
-    assert weeks[0].is_period
-
-
-def test_a_generator_declares_one_dataset_a_day():
+    assert first.is_period
     days = datasets(
         "  - {generate: 'd-{date}', from: 2026-02-27, until: 2026-03-02, limit: {rho: 1}, unit: one event}"
     )
     assert [day.name for day in days] == ["d-2026-02-27", "d-2026-02-28", "d-2026-03-01"]
-    assert {(day.kind, day.limit, day.lateness_ms) for day in days} == {(Kind.ZCDP, 10**12, 0)}
+    assert {(day.kind, day.limit, day.lateness_ms, day.horizon_ms) for day in days} == {
+        (Kind.ZCDP, 10**12, 0, 86_400_000)
+    }
 
 
-def test_a_horizon_is_declared_or_the_length_of_a_period():
+def test_a_horizon_of_a_plain_dataset_is_declared():
     (plain,) = datasets("  - {name: a, limit: 1, unit: x}")
     (declared,) = datasets("  - {name: a, horizon: 90d, limit: 1, unit: x}")
     assert (plain.horizon_ms, declared.horizon_ms) == (None, 90 * 86_400_000)
     assert plain.ends_ms is None
-    week, day = (
-        datasets(
-            f"  - {{generate: 'd-{slot}', from: 2026-01-05, until: 2026-01-12, lateness: 1h, limit: 1, unit: x}}"
-        )[0]
-        for slot in ("{iso_week}", "{date}")
-    )
-    assert (week.horizon_ms, day.horizon_ms) == (7 * 86_400_000, 86_400_000)
-    assert week.ends_ms == week.until_ms + 3_600_000
 
 
 def test_a_horizon_makes_no_other_specification():
