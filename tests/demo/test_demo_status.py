@@ -26,14 +26,6 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted():
     assert shown.tallies[ADAPTIVE].halts == 0
 
 
-def test_books_are_those_of_the_latest_event_of_the_dataset():
-    shown = board()
-    shown.tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, spent=0.3))
-    shown.tell(*alert("line-00300/48", dataset=WEEK, monitor=ADAPTIVE, spent=0.4))
-    assert shown.budgets[WEEK].spent == 0.4
-    assert shown.budgets["retail-week-1"].spent == 0.0
-
-
 def test_a_dataset_is_exhausted_when_each_of_its_monitors_is():
     shown = board()
     shown.tell(*lifecycle(EventType.EXHAUSTED, dataset=WEEK, monitor=APPEND, run=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -157,58 +156,6 @@ def test_nothing_is_wrong_with(uid, problems):
     assert problems(DASHBOARDS[uid]) == []
 
 
-def broken(change) -> dict[str, Any]:
-    dashboard = copy.deepcopy(DASHBOARDS[pages.SERVICE])
-    change(dashboard)
-    return dashboard
-
-
-def first(dashboard):
-    return next(iter(panels(dashboard)))
-
-
-def _ask(expr):
-    return lambda dashboard: first(dashboard)["targets"][0].update(expr=expr)
-
-
-@pytest.mark.parametrize(
-    ("problems", "change", "said"),
-    [
-        (layout_problems, lambda d: first(d)["gridPos"].update(w=5), "lies over"),
-        (layout_problems, lambda d: first(d)["gridPos"].update(w=3), "holes"),
-        (layout_problems, lambda d: d["panels"][1].update(id=1), "one number"),
-        (panel_problems, lambda d: first(d).update(description=""), "no description"),
-        (panel_problems, lambda d: first(d).update(title=""), "no title"),
-        (panel_problems, lambda d: first(d)["fieldConfig"]["defaults"].update(unit="epsilons"), "epsilons"),
-        (panel_problems, lambda d: first(d)["targets"][0]["datasource"].update(uid="mine"), "data source"),
-        (
-            expression_problems,
-            _ask("sum(stream_svt_shards_owned_by_me)"),
-            "there is no stream_svt_shards_owned_by_me",
-        ),
-        (expression_problems, _ask("sum(stream_svt_tops_total)"), "only ever grows"),
-        (expression_problems, _ask("sum(rate(stream_svt_tops_total[1m]))"), "a rate over 1m"),
-        (expression_problems, _ask("changes(stream_svt_shards[$__interval])"), "a rate over $__interval"),
-        (expression_problems, _ask("stream_svt_shards{x='$monitor'}"), "no variable monitor"),
-        (expression_problems, _ask("sum(stream_svt_shards"), "parentheses"),
-        (
-            link_problems,
-            lambda d: first(d)["fieldConfig"]["defaults"].update(links=[{"url": "/d/nowhere?"}]),
-            "no such dashboard",
-        ),
-        (
-            link_problems,
-            lambda d: first(d)["fieldConfig"]["defaults"].update(
-                links=[{"url": f"/d/{pages.DATASET}?var-moniter=x"}]
-            ),
-            "no variable moniter",
-        ),
-    ],
-)
-def test_what_is_wrong_is_found(problems, change, said):
-    assert any(said in line for line in problems(broken(change)))
-
-
 def test_the_files_are_what_the_code_writes():
     written = {path.name: path.read_text() for path in GENERATED.glob("*.json")}
     assert written == texts(), "run: python -m deploy.grafana.dashboards"
@@ -270,6 +217,3 @@ def test_grafana_is_told_where_prometheus_and_the_dashboards_are():
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "stream-svt.yml").read_text())["providers"]
     assert provider["options"]["path"] == "/etc/grafana/dashboards/stream-svt"
     assert provider["allowUiUpdates"] is False
-
-
-# The tests' own reading of a dashboard

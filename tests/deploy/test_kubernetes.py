@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import re
@@ -25,7 +24,6 @@ from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES
 from tests.support import kustomize
-from tests.support.pod_security import violations
 from tests.support.tls import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -206,40 +204,28 @@ def test_an_overlay_as_the_page_shows_replaces_configuration_image_and_namespace
 
 @pytest.mark.parametrize("name", sorted(PODS))
 def test_pods_keep_to_the_restricted_profile(name):
-    assert violations(PODS[name]["spec"]) == []
-
-
-@pytest.mark.parametrize(
-    ("place", "key", "value"),
-    [
-        ("pod", "hostNetwork", True),
-        ("pod", "automountServiceAccountToken", None),
-        ("pod context", "runAsNonRoot", False),
-        ("pod context", "runAsUser", 0),
-        ("pod context", "seccompProfile", {"type": "Unconfined"}),
-        ("context", "allowPrivilegeEscalation", True),
-        ("context", "readOnlyRootFilesystem", False),
-        ("context", "privileged", True),
-        ("context", "capabilities", {"drop": ["ALL"], "add": ["NET_ADMIN"]}),
-        ("container", "resources", {}),
-        ("container", "ports", [{"hostPort": 6066, "containerPort": 6066}]),
-        ("volume", "hostPath", {"path": "/"}),
-    ],
-)
-def test_a_pod_that_may_do_more_is_caught(place, key, value):
-    pod: Any = copy.deepcopy(WORKER["spec"])
-    if place == "volume":
-        pod["volumes"].append({"name": "host", key: value})
-    else:
-        container = pod["containers"][0]
-        places = {
-            "pod": pod,
-            "pod context": pod["securityContext"],
-            "container": container,
-            "context": container["securityContext"],
-        }
-        places[place][key] = value
-    assert len(violations(pod)) == 1
+    """The pod security standards of Kubernetes, with a closed root and a limit of memory besides."""
+    spec = PODS[name]["spec"]
+    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+    assert {kind for volume in spec["volumes"] for kind in volume} <= {
+        "name",
+        "configMap",
+        "emptyDir",
+        "secret",
+    }
+    assert spec["automountServiceAccountToken"] is False
+    for container in spec["containers"]:
+        own = container["securityContext"]
+        both = spec["securityContext"] | own
+        assert both["runAsNonRoot"] is True
+        assert both["runAsUser"] > 0
+        assert both["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert own["readOnlyRootFilesystem"] is True
+        assert not own.get("privileged")
+        assert not any("hostPort" in port for port in container.get("ports", []))
+        assert "memory" in container["resources"]["limits"]
 
 
 def test_the_namespace_takes_restricted_pods_only():
@@ -448,12 +434,6 @@ def test_the_prometheus_rule_holds_every_group_as_it_stands():
     groups = [group for path in sorted(rules.RULES.glob("*.yml")) for group in load(path)["groups"]]
     assert groups
     assert MANIFESTS["monitoring/prometheusrule.yaml"]["spec"] == {"groups": groups}
-
-
-def test_a_changed_rule_shows(tmp_path):
-    for path in rules.RULES.glob("*.yml"):
-        (tmp_path / path.name).write_text(path.read_text().replace("expr: ", "expr: 1 + ", 1))
-    assert rules.manifest(tmp_path) != rules.MANIFEST.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

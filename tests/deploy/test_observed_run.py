@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -221,21 +221,6 @@ def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
         for choice in observed.without_data(asked, choices)
     ]
     assert not missing, "\n".join(missing)
-
-
-def test_what_would_show_nothing_is_reported(observed):
-    (choice,) = observed.choices(pages.FLEET)
-    good = Asked(
-        pages.FLEET, "panel 'Lag'", 'sum(stream_svt_lag_records{application="$application"})', instant=True
-    )
-    nowhere = replace(good, expr="0 * " + good.expr, marks=True)
-    misspelt = replace(good, expr=good.expr.replace("records", "recrods"))
-    assert observed.without_data(good, [choice]) == []
-    assert observed.without_data(misspelt, [choice]) == [choice]
-    assert observed.without_data(nowhere, [choice]) == [choice]
-    assert observed.without_data(replace(misspelt, instant=False), [choice]) == [choice]
-    with pytest.raises(ValueError, match="parse error"):
-        observed.without_data(replace(good, expr="sum("), [choice])
 
 
 def test_the_variables_offer_every_dataset(observed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -121,40 +120,12 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
         assert problems(rule["expr"]) == [], f"{path.name}: {rule.get('record') or rule.get('alert')}"
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("stream_svt_shards_configured", "stream_svt_shards_configred"),
-        ("stream_svt:shards_unowned:count", "stream_svt:shards_orphaned:count"),
-        ('state="halted"', 'state="halting"'),
-        ("stream_svt_shard_parked", "stream_svt_shard_stopped"),
-        ("by (application, shard, cause)", "by (application, shard, causes)"),
-        ('reason="exhausted"', 'reason="exausted"'),
-        ('outcome="parked"', 'outcome="left"'),
-        ('cause!="closed"', 'cause!="ended"'),
-        ("by (application, spec_hash)", "by (application, spechash)"),
-        ('window="fast"', 'window="quick"'),
-        ('stream_svt_monitor_state{state="paused"}', 'stream_svt_monitor_state{status="paused"}'),
-    ],
-)
-def test_a_misspelt_name_would_be_noticed(right: str, wrong: str) -> None:
-    with_it = [rule["expr"] for _, rule in rules() if right in rule["expr"]]
-    assert with_it
-    for expr in with_it:
-        assert problems(expr.replace(right, wrong))
-
-
 @pytest.mark.debian
-def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program, tmp_path) -> None:
+def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program) -> None:
     program = debian_program("promtool")
     for command in (["rules", *RULE_FILES], ["config", HERE / "prometheus.yml"]):
         done = promtool(program, "check", *command)
         assert done.returncode == 0, done.stdout + done.stderr
-    broken = tmp_path / "broken.yml"
-    broken.write_text(
-        RULE_FILES[0].read_text().replace("max by (application, dataset)", "max by (application, dataset")
-    )
-    assert promtool(program, "check", "rules", broken).returncode != 0
 
 
 @pytest.mark.debian
@@ -162,41 +133,6 @@ def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program, tmp_
 def test_the_rules_own_tests_pass(path, debian_program) -> None:
     done = promtool(debian_program("promtool"), "test", "rules", path)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.debian
-@pytest.mark.parametrize(
-    ("file", "right", "wrong", "test"),
-    [
-        ("alerts.yml", "for: 1d", "for: 3d", "monitors"),
-        ("alerts.yml", '{state="paused"}', '{state="running"}', "monitors"),
-        ("alerts.yml", "unless on (topic)", "and on (topic)", "forward"),
-        ("alerts.yml", '{cause!="closed"}', "", "service"),
-        (
-            "alerts.yml",
-            ">= stream_svt:lag:records offset 30m",
-            ">= 0 * stream_svt:lag:records offset 30m",
-            "service",
-        ),
-        ("service.yml", "max by (application, shard)", "sum by (application, shard)", "service"),
-        (
-            "service.yml",
-            "max by (application, topic, shard)",
-            "sum by (application, topic, shard)",
-            "service",
-        ),
-    ],
-)
-def test_a_changed_rule_fails_its_tests(file, right, wrong, test, debian_program, tmp_path) -> None:
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules_tests").mkdir()
-    for path in (*RULE_FILES, *TEST_FILES):
-        (tmp_path / path.parent.name / path.name).write_text(path.read_text())
-    changed = tmp_path / "rules" / file
-    assert right in changed.read_text()
-    changed.write_text(changed.read_text().replace(right, wrong))
-    told = promtool(debian_program("promtool"), "test", "rules", tmp_path / "rules_tests" / f"{test}.yml")
-    assert told.returncode != 0
 
 
 def expectations() -> dict[str, list[bool]]:
@@ -262,14 +198,8 @@ def test_the_budget_rules_are_those_of_the_program_that_makes_them() -> None:
     assert RULES.read_text() == document()
 
 
-def test_a_change_of_the_program_shows(monkeypatch) -> None:
-    module = importlib.import_module("deploy.prometheus.budget_rules")
-    monkeypatch.setattr(module, "NINETY_PERCENT", 1.96)
-    assert RULES.read_text() != document()
-
-
 @pytest.mark.debian
-def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program, tmp_path) -> None:
+def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program) -> None:
     amtool, config = debian_program("amtool"), HERE / "alertmanager.yml"
     done = promtool(amtool, "check-config", config)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,9 +208,6 @@ def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program, tmp_pat
             amtool, "config", "routes", "test", f"--config.file={config}", f"severity={severity}"
         )
         assert routed.stdout.strip() == receiver
-    broken = tmp_path / "broken.yml"
-    broken.write_text(config.read_text().replace("receiver: pages", "receiver: nobody"))
-    assert promtool(amtool, "check-config", broken).returncode != 0
 
 
 @pytest.mark.debian

@@ -20,13 +20,6 @@ from stream_svt.monitor.pending import KINDS, OpenSets, RetryQueue, Waits
 from stream_svt.monitor.queue_journal import Queue, QueueJournal, key_of
 from stream_svt.monitor.snapshot import Gone, OpenSet, QueueRecord, Swept, Waiting
 from tests.support.monitor_forms import (
-    FORMS,
-    assert_same,
-    interrupted,
-    spec_of,
-    standing,
-    stream,
-    uninterrupted,
     waiting,
 )
 
@@ -315,30 +308,6 @@ def test_a_journal_that_is_broken_is_caught(mutant: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(owner, name, broken(getattr(owner, name)))
     with pytest.raises((AssertionError, UnreadableState, KeyError)):
         [history(seed) for seed in range(25)]
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(
-    "form",
-    [
-        "retry",
-        "retry by clock",
-        "retry resampled",
-        "sweep",
-        "sweep caps",
-        "few mutes",
-        "few short mutes",
-        "muted for the run",
-    ],
-)
-def test_a_stream_replays_the_same_from_a_journal_that_is_always_compacted(form: str) -> None:
-    spec, queries = spec_of(FORMS[form]), stream(3, 700)
-    expected = uninterrupted(spec, queries)
-    chance = random.Random(11)
-    play = interrupted(spec, queries, lambda below: chance.randrange(max(1, min(below, 40))))
-    assert_same(play, expected)
-    play.crash()
-    assert standing(play) == standing(expected)
 
 
 # -- size

@@ -16,7 +16,6 @@ from stream_svt.monitor.released import (
     Alert,
     EventType,
     Lifecycle,
-    ReleasedEvent,
     decode,
     encode,
 )
@@ -164,24 +163,3 @@ def test_reasons_are_a_fixed_set_of_words(play):
         "budget", "top", "accepted", "refused", "added", "changed",
         "configuration", "application-closed",
     }  # fmt: skip
-
-
-def test_views_after_a_restart_are_those_of_the_last_commit():
-    spec = spec_of(FORMS["adaptive"], FORMS["retry"])
-    played = interrupted(spec, stream(3, 300), random.Random(2).randrange)
-    latest = {}
-    for commit in played.commits:
-        latest |= {view.dataset: view for view in commit.views}
-    before = played.engine.projection.views()
-    played.crash()
-    assert played.engine.projection.views() == before
-    for view in before:
-        known = latest[view.dataset]
-        assert (known.spent, known.reserved, known.limit) == (view.spent, view.reserved, view.limit)
-
-
-def test_an_event_cannot_be_changed(play):
-    event = play.events[0]
-    assert isinstance(event, ReleasedEvent)
-    with pytest.raises(AttributeError):
-        event.id = "another"

@@ -30,50 +30,6 @@ def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(status: Re
     }
 
 
-@pytest.mark.parametrize(
-    ("kinds", "shown"),
-    [
-        ([EventType.RUN_STARTED], "running"),
-        ([EventType.RUN_STARTED, EventType.RUN_HALTED], "halted"),
-        ([EventType.RUN_STARTED, EventType.RUN_CLOSED], "halted"),
-        ([EventType.RUN_STARTED, EventType.RUN_HALTED, EventType.EXHAUSTED], "exhausted"),
-        ([EventType.EXHAUSTED, EventType.BUDGET_RAISED], "idle"),
-        ([EventType.RUN_STARTED, EventType.BUDGET_RAISED], "running"),
-        ([EventType.RUN_STARTED, EventType.PAUSED], "paused"),
-        ([EventType.RUN_STARTED, EventType.PAUSED, EventType.RESUMED], "running"),
-        ([EventType.RUN_STARTED, EventType.MUTED, EventType.COMMAND_REPLY], "running"),
-    ],
-)
-def test_the_state_follows_the_events(status: ReleasedStatus, kinds: list[EventType], shown: str) -> None:
-    for kind in kinds:
-        of_dataset = kind is EventType.BUDGET_RAISED
-        take(status, lifecycle(kind, WEEK, monitor="" if of_dataset else "hot", run=0 if of_dataset else 1))
-    assert status.of_dataset(WEEK)["hot"].shown == shown
-
-
-def test_tops_halts_and_runs_are_counted_per_dataset(status: ReleasedStatus) -> None:
-    take(
-        status,
-        alert(WEEK),
-        alert(WEEK, run=2),
-        lifecycle(EventType.RUN_HALTED, WEEK, run=2),
-        alert(OTHER, account=account_of(0.1, limit=2.0)),
-    )
-    hot = status.of_dataset(WEEK)["hot"]
-    assert (hot.tops, hot.halts, hot.run) == (2, 1, 2)
-    assert status.of_dataset(OTHER)["hot"].tops == 1
-
-
-def test_books_are_those_of_the_latest_event_whichever_monitor_it_is_about(status: ReleasedStatus) -> None:
-    take(
-        status,
-        alert(WEEK, account=account_of(0.3)),
-        alert(WEEK, monitor="rare", account=account_of(0.4, reserved=0.6)),
-    )
-    assert (status.budgets[WEEK].spent, status.budgets[WEEK].reserved) == (0.4, 0.6)
-    assert status.budgets[WEEK].left == 3.6
-
-
 def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(status: ReleasedStatus) -> None:
     take(
         status, *[alert(WEEK, at=float(second), account=account_of(0.01 * second)) for second in range(1, 81)]

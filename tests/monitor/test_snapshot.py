@@ -20,7 +20,7 @@ from stream_svt.monitor.snapshot import (
 )
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.settings.application_document import load_spec
-from tests.golden.regenerate import HERE, played, rest_of, restored
+from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
 
@@ -32,13 +32,6 @@ def _played(*forms: str, limit: str = "100") -> Play:
     play.feed(TOPIC, stream(5, 300), 300)
     play.commit()
     return play
-
-
-@pytest.mark.parametrize("version", _VERSIONS)
-def test_an_old_snapshot_plays_on_to_its_pinned_transcript(version):
-    content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
-    pinned = (HERE / version / "rest.txt").read_text(encoding="utf-8").splitlines()
-    assert rest_of(restored(content)) == pinned
 
 
 def test_the_newest_snapshot_is_what_this_release_writes():
