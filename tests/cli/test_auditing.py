@@ -97,25 +97,23 @@ def test_applications_that_follow_one_another_are_audited_together(stream_svt, t
     assert "before" not in json.loads(stream_svt("audit", "-c", newest, "--json").out)
 
 
-def test_an_application_that_does_not_go_on_with_the_one_before_does_not_balance(
-    stream_svt, topics_audited, chain
+@pytest.mark.parametrize(
+    ("carried", "finding", "wrong", "right"),
+    [
+        ({}, "it does not go on with the budgets of application 'second'", "third", "second"),
+        ({0: "second"}, "partition 0 offset 7: is missing", "second", "third"),
+    ],
+)
+def test_what_is_wrong_with_either_application_or_between_them_does_not_balance(
+    stream_svt, topics_audited, chain, carried, finding, wrong, right
 ):
     newest, second, _ = chain
-    for name in ("third", "second"):
-        topics_audited[f"{name}.alerts"] = Audit(events=1)
-    ended = stream_svt("audit", "-c", newest, "--before", second)
-    assert ended.code == 1
-    assert "FAIL it does not go on with the budgets of application 'second'" in ended.err
-    assert "The ledgers do NOT balance: 1 finding in 1 event on third.alerts" in ended.err
-    assert "The ledgers balance: 1 event on second.alerts" in ended.out
-
-
-def test_what_is_wrong_with_the_application_before_counts_too(stream_svt, topics_audited, chain):
-    newest, second, _ = chain
-    topics_audited["third.alerts"] = Audit(events=1, carried_from={0: "second"})
+    topics_audited["third.alerts"] = Audit(events=1, carried_from=carried)
     topics_audited["second.alerts"] = Audit(events=1)
-    topics_audited["second.alerts"].find(0, 7, "is missing")
+    if wrong == "second":
+        topics_audited["second.alerts"].find(0, 7, "is missing")
     ended = stream_svt("audit", "-c", newest, "--before", second)
     assert ended.code == 1
-    assert "FAIL partition 0 offset 7: is missing" in ended.err
-    assert "The ledgers balance: 1 event on third.alerts" in ended.out
+    assert f"FAIL {finding}" in ended.err
+    assert f"The ledgers do NOT balance: 1 finding in 1 event on {wrong}.alerts" in ended.err
+    assert f"The ledgers balance: 1 event on {right}.alerts" in ended.out

@@ -53,22 +53,31 @@ def advice(
 
 
 def test_good_settings_need_no_advice():
-    assert advice({}) == []
+    assert advice({}) == advice(LARGE | {"compression.type": "uncompressed"}) == []
+
+
+LARGE = {"max.message.bytes": "10485760"}
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "level", "words"),
     [
-        ({"segment.bytes": "1073741824", "segment.ms": "604800000"}, "set segment.bytes=67108864"),
-        ({"min.cleanable.dirty.ratio": "0.5"}, "0.1 keeps takeovers short"),
-        ({"unclean.leader.election.enable": "true"}, "can lose the newest charges"),
-        ({"min.insync.replicas": "1"}, "set it to 2"),
-        ({"message.timestamp.type": "CreateTime"}, "set message.timestamp.type=LogAppendTime"),
+        (
+            {"segment.bytes": "1073741824", "segment.ms": "604800000"},
+            Level.NOTE,
+            "set segment.bytes=67108864",
+        ),
+        ({"min.cleanable.dirty.ratio": "0.5"}, Level.NOTE, "0.1 keeps takeovers short"),
+        ({"unclean.leader.election.enable": "true"}, Level.NOTE, "can lose the newest charges"),
+        ({"min.insync.replicas": "1"}, Level.NOTE, "set it to 2"),
+        ({"message.timestamp.type": "CreateTime"}, Level.NOTE, "set message.timestamp.type=LogAppendTime"),
+        (LARGE | {"compression.type": "producer"}, Level.NOTE, "compressed batches of 10485760 bytes"),
+        ({"max.message.bytes": "1000"}, Level.PROBLEM, "1000 bytes at most"),
     ],
 )
-def test_weak_settings_of_the_state_topic_are_noted(state, words):
-    [(level, message)] = advice(state)
-    assert level is Level.NOTE
+def test_weak_settings_of_the_state_topic_are_noted_and_too_small_records_a_problem(state, level, words):
+    [(found, message)] = advice(state)
+    assert found is level
     assert words in message
 
 
@@ -83,23 +92,10 @@ def test_alerts_that_are_forgotten_are_a_problem_unless_that_is_accepted(limit):
     assert "have nothing left; topics.allow_alert_retention accepts that" in message
 
 
-def test_topics_for_small_records_are_a_problem():
-    [(level, message)] = advice({"max.message.bytes": "1000"})
-    assert level is Level.PROBLEM
-    assert "1000 bytes at most" in message
-
-
-def test_room_for_large_compressed_batches_is_noted():
-    large = {"max.message.bytes": "10485760"}
-    [(level, message)] = advice(large | {"compression.type": "producer"})
-    assert level is Level.NOTE
-    assert "compressed batches of 10485760 bytes" in message
-    assert advice(large | {"compression.type": "uncompressed"}) == []
-
-
 def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
     assert report.problems == []
+    assert report.findings[0].message.endswith(": 1 monitor on 1 dataset")
     assert {finding.subject for finding in report.findings} >= {
         "configuration",
         "memory",
@@ -191,8 +187,3 @@ def test_each_note_is_made_once():
     notes = [finding.message for finding in report.findings if finding.level is Level.NOTE]
     assert any("threshold" in note for note in notes)
     assert len(notes) == len(set(notes))
-
-
-def test_one_is_not_counted_in_the_plural():
-    report = check_offline(config())
-    assert report.findings[0].message.endswith(": 1 monitor on 1 dataset")

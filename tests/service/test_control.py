@@ -60,15 +60,7 @@ def test_what_is_not_declared_is_refused_before_anything_is_sent():
 
 def test_of_many_declared_names_some_are_listed():
     names = ", ".join(f"d{number:02}" for number in range(14))
-    many = parse_config(
-        f"""
-application: shop
-datasets: [{{names: [{names}], limit: 4, unit: one basket}}]
-monitors:
-  - {{name: hot, topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}}
-""",
-        source="shop.yaml",
-    )
+    many = parse_config(CONFIG_TEXT.replace("today, tomorrow, later", names), source="shop.yaml")
     with pytest.raises(ConfigError) as refused:
         for_datasets(many, Action.PAUSE, ["x"])
     assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")

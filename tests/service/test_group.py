@@ -274,25 +274,20 @@ class Watched(Play):
         ("_heartbeat_task", ValueError("x"), BrokerUnavailable),
         ("_heartbeat_task", GroupAuthorizationFailedError("shop"), Denied),
         ("_coordination_task", KafkaError("Unexpected error during coordination"), BrokerUnavailable),
+        ("_coordination_task", asyncio.CancelledError(), BrokerUnavailable),
     ],
     ids=repr,
 )
 async def test_a_membership_that_the_client_gave_up_is_told(
-    monkeypatch, task: str, error: Exception, kind: type[Exception]
+    monkeypatch, task: str, error: BaseException, kind: type[Exception]
 ) -> None:
     """Else a standby would pass for ready, and shards be held, for ever: the client does not join again by itself."""
     play = Watched(monkeypatch)
-    getattr(play.coordinator, task).set_exception(error)
+    ended = getattr(play.coordinator, task)
+    ended.cancel() if isinstance(error, asyncio.CancelledError) else ended.set_exception(error)
     await asyncio.sleep(0.1)
     assert [type(told) for told in play.fatal] == [kind]
     assert "consumer group 'shop'" in str(play.fatal[0])
-
-
-async def test_a_coordination_that_was_cancelled_is_told_too(monkeypatch) -> None:
-    play = Watched(monkeypatch)
-    play.coordinator._coordination_task.cancel()
-    await asyncio.sleep(0.1)
-    assert [type(told) for told in play.fatal] == [BrokerUnavailable]
 
 
 async def test_brokers_that_are_away_and_a_heartbeat_between_two_joins_end_no_membership(monkeypatch) -> None:

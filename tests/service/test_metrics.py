@@ -154,38 +154,35 @@ def test_names_follow_the_conventions() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
-def test_labels_exist_before_anything_happens(spec: ApplicationSpec) -> None:
-    found = scrape(Metrics(spec, "hash"))
-    assert found["stream_svt_tops_total", "hot"] == 0
-    assert found["stream_svt_queries_skipped_total", "hot", "muted"] == 0
-    assert found["stream_svt_monitor_datasets", "hot", "exhausted"] == 0
-    assert found["stream_svt_shards_owned",] == 0
-
-
-def test_only_what_this_worker_committed_is_counted(spec: ApplicationSpec) -> None:
-    """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one."""
+def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(
+    spec: ApplicationSpec,
+) -> None:
+    """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one; gaps in scales."""
+    counted = {
+        ("tops_total", "hot"): 2,
+        ("runs_total", "hot"): 1,
+        ("halts_total", "hot"): 1,
+        ("queries_total", "hot"): 40,
+        ("queries_skipped_total", "hot", "muted"): 0,
+        ("monitor_datasets", "hot", "exhausted"): 0,
+        ("top_gap_scales_bucket", "0.5", "hot"): 1,
+        ("top_gap_scales_bucket", "4.0", "hot"): 1,
+        ("top_gap_scales_bucket", "6.0", "hot"): 2,
+        ("top_gap_scales_bucket", "+Inf", "hot"): 2,
+        ("top_gap_scales_sum", "hot"): 5.0,
+    }
+    wanted = {(f"stream_svt_{name}", *labels): value for (name, *labels), value in counted.items()}
     metrics = Metrics(spec, "hash", lambda: [owned(view("a", tops=7, runs=3))])
-    assert scrape(metrics)["stream_svt_tops_total", "hot"] == 0
-    events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(2.0), lifecycle(EventType.RUN_HALTED)]
+    fresh = scrape(Metrics(spec, "hash"))
+    assert fresh["stream_svt_shards_owned",] == 0
+    for found in (fresh, scrape(metrics)):
+        assert {key: found[key] for key in wanted} == dict.fromkeys(wanted, 0)
+    events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(9.0), lifecycle(EventType.RUN_HALTED)]
     rejects = [("counts", 1, "empty"), ("counts", 2, "empty")]
     metrics.committed(0, Commit(events=events, tested={"hot": 40}, rejects=rejects), 0.1, [])
+    wanted["stream_svt_records_rejected_total", "empty", "counts"] = 2
     found = scrape(metrics)
-    assert found["stream_svt_tops_total", "hot"] == 2
-    assert found["stream_svt_runs_total", "hot"] == 1
-    assert found["stream_svt_halts_total", "hot"] == 1
-    assert found["stream_svt_queries_total", "hot"] == 40
-    assert found["stream_svt_records_rejected_total", "empty", "counts"] == 2
-
-
-def test_gaps_of_tops_are_counted_in_noise_scales(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash")
-    assert scrape(metrics)["stream_svt_top_gap_scales_bucket", "+Inf", "hot"] == 0
-    metrics.committed(0, Commit(events=[top(1.0), top(9.0)]), 0.1, [])
-    found = scrape(metrics)
-    assert found["stream_svt_top_gap_scales_bucket", "0.5", "hot"] == 1
-    assert found["stream_svt_top_gap_scales_bucket", "4.0", "hot"] == 1
-    assert found["stream_svt_top_gap_scales_bucket", "6.0", "hot"] == 2
-    assert found["stream_svt_top_gap_scales_sum", "hot"] == 5.0
+    assert {key: found[key] for key in wanted} == wanted
 
 
 def test_the_newest_committed_top_is_shown_with_what_is_certified(spec: ApplicationSpec) -> None:

@@ -128,6 +128,12 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         await expect(bar).to_have_attribute("aria-label", re.compile("^1 spent, 0.5 reserved"))
         await expect(bar.locator(".spent")).to_have_attribute("style", re.compile("width: 25%"))
         await expect(page.locator("#glance")).to_contain_text("Alerts released1")
+        # What the rounding of figures leaves over is nothing.
+        assert 4.0 - 3.3 - 0.7 > 0
+        stage.topic.put(alert("a", at=time.time(), account=account_of(3.3, reserved=0.7)))
+        await expect(bar).to_have_attribute(
+            "aria-label", "3.3 spent, 0.7 reserved by open runs, 0 free, of 4 epsilon"
+        )
         assert await page.evaluate("window.sameDocument")
         assert seen.said == []
 
@@ -152,20 +158,26 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
         assert seen.said == []
 
 
-async def test_what_the_rounding_of_figures_leaves_over_is_nothing(chromium: Browser, stage: Stage) -> None:
-    assert 4.0 - 3.3 - 0.7 > 0
-    stage.topic.put(alert("a", at=time.time(), account=account_of(3.3, reserved=0.7)))
-    async with visit(chromium, stage.url) as seen:
-        bar = seen.page.locator(".budget", has_text="protects").first.locator(".bar")
-        await expect(bar).to_have_attribute(
-            "aria-label", "3.3 spent, 0.7 reserved by open runs, 0 free, of 4 epsilon"
-        )
-
-
-async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Browser, stage: Stage) -> None:
+async def test_a_busy_page_has_landmarks_and_says_in_words_what_is_left_refused_and_happened(
+    chromium: Browser, stage: Stage
+) -> None:
     busy(stage)
+    rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared")]
+    stage.worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
     async with visit(chromium, stage.url) as seen:
         page = seen.page
+        await expect(page.locator("#shards tr")).to_have_count(2)
+        for role in ("banner", "main", "contentinfo"):
+            await expect(page.get_by_role(role)).to_have_count(1)
+        for name in ("What is left", "What was released", "Monitors", "This worker"):
+            await expect(page.get_by_role("region", name=name)).to_have_count(1)
+        await expect(page.get_by_role("heading", level=1)).to_have_count(1)
+        for header in ("Monitor", "Alerts on", "Shard", "State"):
+            assert await page.get_by_role("columnheader", name=header, exact=True).count() >= 1
+        assert await page.locator("html").get_attribute("lang") == "en"
+        for state in await page.locator(".state").all():
+            assert (await state.inner_text()).strip()  # no state is told by colour alone
+
         budgets = page.locator(".budget")
         await expect(budgets.nth(0)).to_contain_text("3.3 of 4 epsilon left")
         await expect(budgets.nth(0).locator(".outlook")).to_have_text(
@@ -185,24 +197,11 @@ async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Bro
         await expect(page.locator("#shards")).to_contain_text("parked: records-lost")
         # What is parked is settled: a restart would not open it.
         await expect(page.locator("#worker-lead")).to_contain_text(", ready. It owns 2 shards")
-
-
-async def test_refused_records_are_told_with_their_reasons(chromium: Browser, stage: Stage) -> None:
-    rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared")]
-    stage.worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
-    async with visit(chromium, stage.url) as seen:
-        await expect(seen.page.locator("#glance")).to_contain_text(
-            "this worker is ready; it refused 2 records"
-        )
-        await expect(seen.page.locator("#refused")).to_have_text(
+        await expect(page.locator("#glance")).to_contain_text("it refused 2 records")
+        await expect(page.locator("#refused")).to_have_text(
             "It has refused 2 records since it started (not-json 1, undeclared 1): see topic shop.rejects."
         )
 
-
-async def test_runs_and_mutes_are_shown_when_they_are_asked_for(chromium: Browser, stage: Stage) -> None:
-    busy(stage)
-    async with visit(chromium, stage.url) as seen:
-        page = seen.page
         halted = page.locator("#list > li", has_text="halted: it has raised all the alerts it paid for")
         await expect(page.locator("#list > li", has_text="Paused by an operator")).to_be_visible()
         await expect(halted).to_be_hidden()
@@ -257,7 +256,7 @@ async def test_the_browser_refuses_whatever_is_not_of_this_page(chromium: Browse
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_every_text_has_enough_contrast_in_both_schemes(
+async def test_every_text_has_enough_contrast_in_both_schemes_and_nothing_moves(
     chromium: Browser, stage: Stage, dark: bool
 ) -> None:
     busy(stage)
@@ -267,6 +266,8 @@ async def test_every_text_has_enough_contrast_in_both_schemes(
         await expect(page.locator("#shards tr")).to_have_count(2)
         await page.get_by_label("Show runs and other events").check()
         await page.locator("summary").first.click()
+        spent = page.locator(".bar .spent").first
+        assert await spent.evaluate("node => getComputedStyle(node).transitionProperty") == "none"
         looked, poor = await page.evaluate(CONTRAST)
         assert looked > 80
         assert poor == []
@@ -322,36 +323,6 @@ async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
         assert reached[0] == "A"  # past everything, to the alerts
         await expect(page.locator("#lifecycle")).to_be_checked()
         assert await page.locator("details[open]").count() == 3
-
-
-async def test_landmarks_headings_and_tables_are_there_for_who_listens(
-    chromium: Browser, stage: Stage
-) -> None:
-    busy(stage)
-    async with visit(chromium, stage.url) as seen:
-        page = seen.page
-        await expect(page.locator("#shards tr")).to_have_count(2)
-        for role in ("banner", "main", "contentinfo"):
-            await expect(page.get_by_role(role)).to_have_count(1)
-        for name in ("What is left", "What was released", "Monitors", "This worker"):
-            await expect(page.get_by_role("region", name=name)).to_have_count(1)
-        await expect(page.get_by_role("heading", level=1)).to_have_count(1)
-        for header in ("Monitor", "Alerts on", "Shard", "State"):
-            assert await page.get_by_role("columnheader", name=header, exact=True).count() >= 1
-        assert await page.locator("html").get_attribute("lang") == "en"
-        for state in await page.locator(".state").all():
-            assert (await state.inner_text()).strip()  # no state is told by colour alone
-
-
-async def test_nothing_moves_for_who_wants_no_motion(chromium: Browser, stage: Stage) -> None:
-    async with visit(chromium, stage.url, reduced_motion="reduce") as seen:
-        page = seen.page
-        await expect(page.locator("#link")).to_have_text("Live")
-        stage.topic.put(alert("a", "one", at=time.time()))
-        row = page.locator("#list > li").first
-        await expect(row).to_contain_text("one")
-        spent = page.locator(".bar .spent").first
-        assert await spent.evaluate("node => getComputedStyle(node).transitionProperty") == "none"
 
 
 async def test_trouble_is_said_and_its_end_too(
