@@ -16,15 +16,10 @@ from stream_svt.service import control
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Addressed, Standing, _Talk, for_all, for_datasets, for_shards
+from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
 
-CONFIG_TEXT = """
-application: shop
-topics: {partitions: 5}
-datasets: [{names: [today, tomorrow, later], limit: 4, unit: one basket}]
-monitors:
-  - {name: hot, topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}
-"""
+CONFIG_TEXT = SPEC.replace("a, b, c", "today, tomorrow, later") + "topics: {partitions: 5}\n"
 CONFIG = parse_config(CONFIG_TEXT)
 
 

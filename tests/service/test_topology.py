@@ -6,15 +6,10 @@ import pytest
 
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import Topology, problems, wanted_topics
+from tests.service.test_metrics import SPEC as SHOP
 
-SPEC = """
-application: shop
-topics: {partitions: 2}
-datasets: [{names: [a], limit: {epsilon: 4}, unit: one basket}]
-monitors:
-  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
-  correction: none%s}
-"""
+SPEC = SHOP.replace("datasets:", "topics: {partitions: 2}\ndatasets:")
+
 GOOD = {
     "shop.state": {"cleanup.policy": "compact"},
     "counts": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
@@ -22,7 +17,7 @@ GOOD = {
 
 
 def config(extra: str = "") -> Config:
-    return parse_config(SPEC % extra)
+    return parse_config(SPEC.replace("correction: none", f"correction: none{extra}"))
 
 
 def found(wanted: Config, *, settings: dict | None = None, **partitions: int) -> list[str]:

@@ -197,7 +197,7 @@ async def test_a_busy_page_has_landmarks_and_says_in_words_what_is_left_refused_
         await expect(page.locator("#shards")).to_contain_text("parked: records-lost")
         # What is parked is settled: a restart would not open it.
         await expect(page.locator("#worker-lead")).to_contain_text(", ready. It owns 2 shards")
-        await expect(page.locator("#glance")).to_contain_text("it refused 2 records")
+        await expect(page.locator("#glance")).to_contain_text("this worker is ready; it refused 2 records")
         await expect(page.locator("#refused")).to_have_text(
             "It has refused 2 records since it started (not-json 1, undeclared 1): see topic shop.rejects."
         )

@@ -267,14 +267,6 @@ def test_a_generator_that_comes_back_goes_on_behind_what_was_retired_with_it() -
     assert play.stored == [f"d/{day(3)}", f"r/{day(2)}"]
 
 
-def test_a_takeover_forgets_nothing_that_is_over() -> None:
-    play = _over()
-    for _ in range(3):
-        play.open(now_ms=at(2.5))
-        assert watermarks(play) == {"d-{date}": 2}
-        assert day(1) not in play.engine.number
-
-
 def test_a_successor_opens_no_period_that_was_shown_or_had_begun() -> None:
     carried = Carried("before", "cluster", "alerts", "app", True, {}, {}, {"d-{date}": at(2)})
     play = GeneratedPlay(replace(DAYS, carried=carried), now_ms=at(2))
