@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS
 from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.monitor.released import EventType
@@ -34,17 +36,15 @@ def test_a_dataset_is_exhausted_when_each_of_its_monitors_is():
     assert shown.exhausted() == [WEEK]
 
 
-def test_an_alert_is_told_with_gap_estimate_and_bound():
-    entry = board().tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, attempt=3))
-    assert entry is not None
-    assert "gap 31, estimate 458.0, bound >= 432 (95%)" in entry.text
+@pytest.mark.parametrize(
+    ("certified", "bound"), [(True, "bound >= 432 (95%)"), (False, "bound not certified")]
+)
+def test_an_alert_is_told_with_gap_estimate_and_bound(certified, bound):
+    told = alert("line-00300/39", dataset=WEEK, monitor=APPEND, attempt=3, certified=certified)
+    entry = board().tell(*told)
+    estimate = "458.0" if certified else "not certified"
+    assert f"gap 31, estimate {estimate}, {bound}" in entry.text
     assert "attempt 3" in entry.text
-
-
-def test_an_alert_without_a_bound_says_so():
-    entry = board().tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, certified=False))
-    assert entry is not None
-    assert "bound not certified" in entry.text
 
 
 def test_events_without_a_line_still_keep_the_books():

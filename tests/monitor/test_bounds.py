@@ -7,13 +7,12 @@ import pytest
 from stream_svt.monitor import operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
 from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
 from tests.simulation.log import Broker
-from tests.support.engine_play import KEY, Play, Query, batch_of
+from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
@@ -28,27 +27,8 @@ _AMPLE = "{names: [a, b, c], limit: 1000, unit: one basket}"
 """Which monitor gets the last run of a budget depends on the slices; here nobody has to go without."""
 
 
-class Bounded(Play):
-    """A play whose engine has other bounds."""
-
-    bounds = BOUNDS
-
-    def _new(self) -> Engine:
-        return Engine(
-            self.spec,
-            shard=0,
-            datasets=[dataset.name for dataset in self.spec.datasets],
-            key=KEY,
-            entropy=self.entropy,
-            bounds=self.bounds,
-        )
-
-
-def bounded(bounds: Bounds, *forms: str, **options: str) -> Bounded:
-    play = Bounded.__new__(Bounded)
-    play.bounds = bounds
-    Bounded.__init__(play, spec_of(*forms, **options))
-    return play
+def bounded(bounds: Bounds, *forms: str, **options: str) -> Play:
+    return Play(spec_of(*forms, **options), bounds=bounds)
 
 
 TIGHT = (
@@ -115,7 +95,7 @@ def test_no_commit_is_larger_than_it_may_be() -> None:
 
 
 def test_a_batch_of_nothing_but_rejects_is_named_little_by_little() -> None:
-    play = bounded(Bounds(rejects=10), FORMS["plain"])
+    play = bounded(Bounds(rejects=10), FORMS["plain"], FORMS["adaptive"])
     batch = batch_of(TOPIC, [], 0, 0)
     batch.end, batch.rejects = 95, [(offset, "not-json") for offset in range(95)]
     sizes = []
@@ -126,6 +106,8 @@ def test_a_batch_of_nothing_but_rejects_is_named_little_by_little() -> None:
         play.crash()
         if step.done:
             break
+    play.engine.step(batch)
+    play.commit()
     assert max(sizes) == 10
     assert sorted(reject for commit in play.commits for reject in commit.rejects) == [
         (TOPIC, offset, "not-json") for offset in range(95)

@@ -272,31 +272,17 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
 def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
-    play.engine.runners["m0"].runs.pause(0)
-    _change(play, elsewhere)
-    if restart:
-        play.crash()
-    assert _paused(play, "m0") == []
-    _change(play, _PLAIN)
-    if restart:
-        play.crash()
-    assert _paused(play, "m0") == [0]
-    assert play.engine.projection.views()[0].monitors[0].state == "paused"
-    operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset="a"))
-    assert play.commit().events[-1].data.reason == "accepted"
-    assert _paused(play, "m0") == []
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
-    play = _play(_PLAIN)
     for number in (0, 1):
         play.engine.runners["m0"].runs.pause(number)
-    _change(play, _PLAIN + ", datasets: [b, c]")
-    if restart:
-        play.crash()
-    assert _paused(play, "m0") == [1]
-    operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset="b"))
+    for spec, paused in ((elsewhere, [1]), (_PLAIN, [0, 1])):
+        _change(play, spec)
+        if restart:
+            play.crash()
+        assert _paused(play, "m0") == paused
+    assert play.engine.projection.views()[0].monitors[0].state == "paused"
+    for dataset in "ab":
+        operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset=dataset))
+        assert play.commit().events[-1].data.reason == "accepted"
     assert _paused(play, "m0") == []
 
 

@@ -21,7 +21,6 @@ from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
-from tests.monitor.test_bounds import Bounded, bounded
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, mutes_of, spec_of, stream, waiting
 
@@ -99,7 +98,7 @@ def command(chance: random.Random) -> Command:
     return Command("x", action, chance.choice("abc"), chance.choice(["", "m0", "m1"]), now=now)
 
 
-def change(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
+def change(play: Play, chance: random.Random, spec: ApplicationSpec) -> None:
     """Take another specification on, with commits and a crash in the middle."""
     try:
         check_spec(play.engine, spec)
@@ -125,7 +124,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(seed: int
     forms = [FORMS[chance.choice(list(FORMS))] for _ in range(2)]
     limit = chance.choice([2, 9, 40])
     datasets = f"{{names: [a, b, c], limit: {limit}, unit: one basket}}"
-    play = bounded(chance.choice(BOUNDS), *forms, datasets=datasets)
+    play = Play(spec_of(*forms, datasets=datasets), bounds=chance.choice(BOUNDS))
     queries = stream(seed, 400, monitors=["m0", "m1"])
     for _ in range(TURNS):
         at = play.engine.next_offset(TOPIC) or 0

@@ -119,17 +119,3 @@ def test_a_record_is_reported_by_the_first_monitor_that_it_is_meant_for():
     play.play(TOPIC, [Query(0, 0, time_ms=1), Query(0, 0, time_ms=1, monitor="m2"), Query(4, 0, time_ms=1)])
     assert _rejected(play) == [(TOPIC, 0, "outside-period"), (TOPIC, 1, "outside-period")]
     assert (_outside(play, "m0"), _outside(play, "m1"), _outside(play, "m2")) == (0, 1, 2)
-
-
-def test_structural_rejects_are_handed_on_once():
-    from tests.support.engine_play import batch_of
-
-    play = Play(spec_of(FORMS["plain"], FORMS["adaptive"]))
-    batch = batch_of(TOPIC, [Query(0, 0), Query(1, 0)], 0, 2)
-    batch.end, batch.rejects = 8, [(7, "not-json")]
-    while not play.engine.step(batch).done:
-        play.commit()
-    play.commit()
-    play.engine.step(batch)
-    play.commit()
-    assert _rejected(play) == [(TOPIC, 7, "not-json")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -112,63 +114,66 @@ def test_every_cut_of_a_record_is_refused():
         play.records[key] = whole
 
 
-def test_a_state_that_no_monitor_knows_is_unreadable():
-    play = _played(FORMS["plain"])
-    key = b"d/a"
-    record = from_bytes(DatasetRecord, play.records[key], key="d/a")
-    record.run_states["m0"].state = "asleep"
-    play.records[key] = to_bytes(record)
-    with pytest.raises(UnreadableState, match="d/a"):
-        play.crash()
+def _in_dataset(**fields: object) -> Callable[[dict[bytes, bytes]], None]:
+    """Return what changes fields of the run on dataset a."""
+
+    def change(records: dict[bytes, bytes]) -> None:
+        record = from_bytes(DatasetRecord, records[b"d/a"], key="d/a")
+        for name, value in fields.items():
+            setattr(record.run_states["m0"], name, value)
+        records[b"d/a"] = to_bytes(record)
+
+    return change
 
 
-def test_secrets_of_another_length_are_unreadable():
-    play = _played(FORMS["plain"])
-    record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    record.run_states["m0"].secrets = b"short"
-    play.records[b"d/a"] = to_bytes(record)
-    with pytest.raises(UnreadableState, match="d/a"):
-        play.crash()
+def _in_waiting(change: Callable[[list[Any]], None]) -> Callable[[dict[bytes, bytes]], None]:
+    """Return what changes the first group of places in a retry queue."""
+
+    def changed(records: dict[bytes, bytes]) -> None:
+        key = next(key for key in records if key.startswith(b"w/"))
+        record = msgspec.msgpack.decode(records[key])
+        change(next(group for group in record[1] if group[0] == 1))
+        records[key] = msgspec.msgpack.encode(record)
+
+    return changed
 
 
-def test_a_specification_of_a_newer_release_is_unreadable():
-    play = _played(FORMS["plain"])
-    content = msgspec.msgpack.decode(play.records[b"m/m0"])
-    spec = json.loads(content[2])
-    content[2] = json.dumps({**spec, "mood": "cautious"})
-    play.records[b"m/m0"] = msgspec.msgpack.encode(content)
-    with pytest.raises(UnreadableState, match="m/m0"):
-        play.crash()
+def _cut_value(group: list[Any]) -> None:
+    place = next(line for line in group[5] if line[0] == 0)
+    place[4] = place[4][:-1]
 
 
-def test_an_open_run_without_its_specification_is_refused():
-    play = _played(FORMS["plain"])
-    record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    assert record.run_states["m0"].state == "running"
-    del play.records[b"m/m0"]
-    with pytest.raises(
-        UnreadableState, match=r"run \d+ is open under a specification that this release cannot"
-    ):
-        play.crash()
+def _of_a_newer_release(records: dict[bytes, bytes]) -> None:
+    content = msgspec.msgpack.decode(records[b"m/m0"])
+    content[2] = json.dumps({**json.loads(content[2]), "mood": "cautious"})
+    records[b"m/m0"] = msgspec.msgpack.encode(content)
 
 
-def test_pending_queries_of_a_monitor_without_append_are_refused():
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_in_dataset(state="asleep"), "d/a"),
+        (_in_dataset(secrets=b"short"), "d/a"),
+        (_of_a_newer_release, "m/m0"),
+        (
+            lambda records: records.pop(b"m/m0"),
+            r"run \d+ is open under a specification that this release cannot",
+        ),
+        (
+            _in_waiting(lambda group: group.__setitem__(1, "m0")),
+            r"w/\* are damaged: queries of . wait for monitor m0 in a queue of another kind",
+        ),
+        (_in_waiting(_cut_value), r"w/\d+ cannot be decoded"),
+        (
+            lambda records: records.update({b"w/a/m0/0": records[b"w/0"]}),
+            r"w/a/m0/0.* has a key that no release writes",
+        ),
+    ],
+)
+def test_what_no_release_writes_is_refused_by_name(change, said):
     play = _played(FORMS["plain"], FORMS["retry"])
-    key = next(key for key in play.records if key.startswith(b"w/"))
-    record = msgspec.msgpack.decode(play.records[key])
-    next(group for group in record[1] if group[0] == 1)[1] = "m0"
-    play.records[key] = msgspec.msgpack.encode(record)
-    with pytest.raises(
-        UnreadableState,
-        match=r"w/\* are damaged: queries of . wait for monitor m0 in a queue of another kind",
-    ):
-        play.crash()
-
-
-def test_a_record_of_waiting_queries_under_a_key_that_nobody_writes_is_refused():
-    play = _played(FORMS["retry"])
-    play.records[b"w/a/m0/0"] = play.records[next(key for key in play.records if key.startswith(b"w/"))]
-    with pytest.raises(UnreadableState, match=r"w/a/m0/0.* has a key that no release writes"):
+    change(play.records)
+    with pytest.raises(UnreadableState, match=said):
         play.crash()
 
 
@@ -269,14 +274,3 @@ def test_a_spec_that_is_stored_is_the_spec_that_is_read():
         again = type(monitor).from_json(monitor.to_json())
         assert again == monitor
         assert again.hash() == monitor.hash()
-
-
-def test_a_waiting_value_of_another_length_is_refused() -> None:
-    play = _played(FORMS["retry"])
-    key = next(key for key in play.records if key.startswith(b"w/"))
-    record = msgspec.msgpack.decode(play.records[key])
-    place = next(line for group in record[1] for line in group[5] if line[0] == 0)
-    place[4] = place[4][:-1]
-    play.records[key] = msgspec.msgpack.encode(record)
-    with pytest.raises(UnreadableState, match=r"w/\d+ cannot be decoded"):
-        play.crash()

@@ -13,6 +13,7 @@ import pytest
 
 from stream_svt.monitor import operations
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.life_cycle import Signal
 from stream_svt.monitor.loading import load, loading
@@ -103,6 +104,7 @@ class Play:
 
     spec: ApplicationSpec
     entropy: Callable[[int], bytes] = constant_entropy
+    bounds: Bounds = BOUNDS
     records: dict[bytes, bytes] = field(default_factory=dict)
     progress: bytes | None = None
     events: list[ReleasedEvent] = field(default_factory=list)
@@ -116,7 +118,7 @@ class Play:
 
     def _new(self) -> Engine:
         names = [dataset.name for dataset in self.spec.datasets]
-        return Engine(self.spec, shard=0, datasets=names, key=KEY, entropy=self.entropy)
+        return Engine(self.spec, shard=0, datasets=names, key=KEY, entropy=self.entropy, bounds=self.bounds)
 
     def crash(self) -> None:
         """Lose everything since the last commit."""
