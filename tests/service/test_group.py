@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError,
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service import group as module
-from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
+from stream_svt.service.group import STOP_PATIENCE, Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
 from stream_svt.service.metrics import Metrics
 from stream_svt.settings.application_document import load_spec
@@ -99,27 +98,6 @@ async def test_every_partition_is_paused_and_gets_a_shard() -> None:
     assert play.fatal == []
 
 
-async def test_only_shards_that_move_are_closed_and_opened(caplog) -> None:
-    caplog.set_level(logging.INFO)
-    play = Play()
-    await play.assign(0, 1, 2)
-    await play.revoke()
-    assert [shard.told for shard in play.made] == 3 * [["start", "hold"]]
-    await play.assign(1, 3)
-    await asyncio.sleep(0)
-    zero, one, two, three = play.made
-    assert one.told == ["start", "hold", "release"]
-    assert zero.told == two.told == ["start", "hold", "halt", f"stop {LEAVE_PATIENCE:g}"]
-    assert three.told == ["start"]
-    assert play.group.shards == {1: one, 3: three}
-    said = [record.getMessage() for record in caplog.records]
-    assert "event=kept shards=1" in said
-    assert [text for text in said if text.startswith("event=assigned")] == [
-        "event=assigned shards=0,1,2",
-        "event=assigned shards=1,3",
-    ]
-
-
 async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_anew() -> None:
     play = Play()
     await play.assign(0, 1)
@@ -189,17 +167,6 @@ async def test_an_error_in_the_listener_is_not_swallowed(monkeypatch) -> None:
     monkeypatch.setattr(play.group, "_adopt", lambda numbers: 1 / 0)
     await play.assign(0)
     assert [type(error) for error in play.fatal] == [ZeroDivisionError]
-
-
-async def test_a_worker_whose_control_topic_is_gone_is_no_standby(caplog) -> None:
-    play = Play()
-    await play.assign(0)
-    await play.revoke()
-    play.consumer.topics.clear()
-    await play.assign()
-    assert not play.group.joined
-    assert "event=control_topic_missing topic=control" in caplog.text
-    assert (play.group.shards, play.fatal) == ({}, [])
 
 
 async def test_lag_is_looked_up_whoever_reads(monkeypatch) -> None:

@@ -155,13 +155,6 @@ async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again
     assert not play.ended()
 
 
-async def test_a_worker_that_was_never_a_member_ends_where_the_error_cannot_pass(play: Play) -> None:
-    await play.worker.start()
-    play.groups[0].fatal(DENIED)
-    assert play.ended()
-    assert play.worker.failed.exception() is DENIED
-
-
 async def test_a_broker_whose_clock_is_off_has_the_worker_tested_now_and_then(
     play: Play, monkeypatch
 ) -> None:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import resource
 import time
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from stream_svt.protocol.controls import Controls, Gate, Standing
-from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.columnar import MAX_TEXT_IN_ALL
-from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
-from tests.service.test_codec import Record, arrow, columnar_batch
+from tests.service.test_codec import arrow, columnar_batch
 from tests.support.values import numbers
-
-PLACE = RecordContext("cluster", "shop", "shop.control", 0)
-
-
-@pytest.mark.parametrize(
-    ("headers", "reason"),
-    [
-        (((HEADER, None),), Refusal.BAD_SIGNATURE),
-        (((HEADER, b""),), Refusal.BAD_SIGNATURE),
-        (((HEADER, None), (HEADER, None)), Refusal.BAD_SIGNATURE),
-        ((("", None),), Refusal.UNSIGNED),
-        ((("\ufffd", None), (HEADER.upper(), b"x")), Refusal.UNSIGNED),
-    ],
-)
-def test_a_command_with_an_odd_header_is_refused_by_name(
-    headers: tuple[tuple[str, bytes | None], ...], reason: str
-) -> None:
-    controls = Controls(Standing(), "5e", Verifier(PLACE, [shared_key(bytes(range(32)))[1]]))
-    assert controls.read(Record(0, b"a", b"{}", headers=headers), Gate.OPEN) == reason
-
-
-# --- Arrow
 
 
 def values() -> dict[str, Any]:
@@ -72,12 +46,6 @@ def values() -> dict[str, Any]:
 def test_no_type_and_no_content_of_the_value_column_is_a_reason_to_reject(name: str) -> None:
     batch = columnar_batch(arrow(id=["x"], value=values()[name]))
     assert (batch.rejects, numbers(batch)) == ([], [None])
-
-
-def test_a_dictionary_of_numbers_is_read_as_the_numbers() -> None:
-    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1]), pa.array([1.5, 7.0]))
-    batch = columnar_batch(arrow(id=list("abcd"), value=column))
-    assert numbers(batch) == [7, Fraction(3, 2), None, 7]
 
 
 @pytest.mark.parametrize("name", ["id", "series", "set", "monitor", "threshold", "closed"])

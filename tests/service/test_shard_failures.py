@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
@@ -64,20 +63,6 @@ async def test_what_may_pass_is_tried_again_for_ever(played, ending: Exception) 
     assert play.shard.status.reason == ""
 
 
-async def test_the_text_of_an_unexpected_error_is_never_shown(played, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    reasons: list[str] = []
-
-    async def shown() -> None:
-        reasons.append(play.shard.status.reason)
-
-    play = played(ValueError("value 4711"), shown)
-    await play.until(State.RUNNING)
-    assert "ValueError" in caplog.text
-    assert "ValueError" in reasons[0]
-    assert "4711" not in caplog.text + reasons[0]
-
-
 PARKED = [
     (UnreadableState("damaged"), Cause.STATE_UNREADABLE),
     (StateRolledBack("older"), Cause.STATE_ROLLED_BACK),
@@ -118,15 +103,6 @@ async def test_a_state_that_does_not_prove_is_opened_once_something_changed_and_
     assert play.opened == 3
 
 
-async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
-    play = played(MisuseError("x"))
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    await play.stays(State.PARKED, opened=1)
-    play.around = Surroundings(AROUND.spans, control_end=8)
-    play.control.append(b"wake up")
-    await play.until(State.RUNNING)
-
-
 async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_is_tried(
     played, monkeypatch
 ) -> None:
@@ -155,15 +131,6 @@ async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played
     await play.until(State.PARKED)
     await until(lambda: not play.interruptions)
     await play.stays(State.PARKED, opened=1)
-
-
-async def test_another_configuration_opens_a_parked_shard_at_once(played, monkeypatch) -> None:
-    play = played(ConfigError([Problem(0, "datasets", "removed")]))
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    await play.stays(State.PARKED, opened=1)
-    play.workload = SimpleNamespace(topics=("counts",), partitions=4)
-    play.shard.configure()
-    await play.until(State.RUNNING)
 
 
 @pytest.mark.parametrize("seconds", [0, LONG], ids=["at once", "late"])

@@ -115,34 +115,47 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
     assert await play.fetch(1.0, ["control"]) == {"control": [0]}
 
 
-async def test_whoever_stands_by_can_be_stopped() -> None:
+@pytest.mark.parametrize("held", [False, True])
+async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
     play = Play()
-    play.hold.ask()
-    settled = asyncio.create_task(play.feed.settled())
-    await play.hold.quiet.wait()
+    if held:
+        play.hold.ask()
+    waiting = asyncio.create_task(play.feed.settled() if held else play.fetch(60.0))
+    await (play.hold.quiet.wait() if held else asyncio.sleep(0.01))
     play.stop.set()
     with pytest.raises(Stopped):
-        await settled
-    assert not play.hold.quiet.is_set()
+        await waiting
+    assert not (held and play.hold.quiet.is_set())
     with pytest.raises(Stopped):
         await play.fetch(60.0)
 
 
-async def test_a_stop_ends_a_fetch() -> None:
-    play = Play()
-    fetch = asyncio.create_task(play.fetch(60.0))
-    await asyncio.sleep(0.01)
-    play.stop.set()
-    with pytest.raises(Stopped):
-        await fetch
+OUT_OF_RANGE = "shard 0: offsets are out of range on"
 
 
-@pytest.mark.parametrize("place", [COMMANDS, QUERIES], ids=lambda place: place.topic)
-async def test_records_that_are_gone_are_named(place: TopicPartition) -> None:
+@pytest.mark.parametrize(
+    ("harm", "error", "said"),
+    [
+        *(
+            (
+                lambda play, place=place: play.brokers.errors.update(
+                    {place: OffsetOutOfRangeError({place: 0})}
+                ),
+                RecordsLost,
+                f"{OUT_OF_RANGE} {place.topic}",
+            )
+            for place in (COMMANDS, QUERIES)
+        ),
+        (lambda play: play.client.error_future.set_result(None), BrokerUnavailable, "fetch loop ended"),
+    ],
+    ids=["commands gone", "queries gone", "loop ended"],
+)
+async def test_records_that_are_gone_and_a_client_whose_own_loop_ended_are_told(harm, error, said) -> None:
     play = Play()
-    play.brokers.errors[place] = OffsetOutOfRangeError({place: 0})
-    with pytest.raises(RecordsLost, match=f"shard 0: offsets are out of range on {place.topic}"):
-        await play.fetch()
+    assert await play.fetch(0.0) == {}
+    harm(play)
+    with pytest.raises(error, match=said):
+        await play.fetch(0.0)
 
 
 async def test_a_client_that_does_not_start_is_told_and_tried_again() -> None:
@@ -153,14 +166,6 @@ async def test_a_client_that_does_not_start_is_told_and_tried_again() -> None:
     play.brokers.refuse = None
     play.brokers.write(QUERIES)
     assert await play.fetch() == {"counts": [0]}
-
-
-async def test_a_client_whose_own_loop_ended_is_told() -> None:
-    play = Play()
-    assert await play.fetch(0.0) == {}
-    play.client.error_future.set_result(None)
-    with pytest.raises(BrokerUnavailable, match="fetch loop ended"):
-        await play.fetch(0.0)
 
 
 async def test_a_feed_that_is_closed_stops_its_client() -> None:

@@ -33,7 +33,7 @@ SECRET = bytes(range(32))
 class Record:
     offset: int
     value: bytes | None = VALUE
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 def pairs() -> dict[str, tuple[SigningKey, VerifyingKey]]:
@@ -83,7 +83,8 @@ def test_an_unsigned_command_and_an_unknown_key_are_named(pair) -> None:
     verifier = Verifier(PLACE, [verifying])
     stranger = signing_key(ed25519_pair()[0])
     assert verifier(Record(0)) == Refusal.UNSIGNED
-    assert verifier(Record(0, headers=(("other", b"x"),))) == Refusal.UNSIGNED
+    for headers in ((("other", b"x"),), (("", None),), (("\ufffd", None), (HEADER.upper(), b"x"))):
+        assert verifier(Record(0, headers=headers)) == Refusal.UNSIGNED
     assert verifier(Record(0, headers=(stranger.header(PLACE, VALUE),))) == Refusal.UNKNOWN_KEY
 
 
@@ -104,8 +105,11 @@ def test_a_key_does_not_answer_for_another_algorithm() -> None:
             for length in (0, 32, 64)
         ),
         lambda header, name: [header, header],
+        lambda header, name: [b""],
+        lambda header, name: [None],
+        lambda header, name: [None, None],
     ],
-    ids=["form before", "no length", "half a length", "zeros", "two"],
+    ids=["form before", "no length", "half a length", "zeros", "two", "empty", "null", "two nulls"],
 )
 def test_a_signature_of_another_form_or_length_and_two_of_them_are_bad(pair, spoilt) -> None:
     signing, verifying = pair

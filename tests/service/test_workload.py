@@ -22,7 +22,7 @@ from stream_svt.service.workload import Workload
 from stream_svt.settings import application as spec
 from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.datasets import Gone
-from tests.service.test_garbage import Name
+from tests.service.test_garbage import Name, turns_until
 
 TEXT = """
 application: shop
@@ -121,11 +121,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         await asyncio.sleep(0.01)
         assert freed == []
         del used
-        turns = [len(freed)]
-        async with asyncio.timeout(5):
-            while len(freed) < many:
-                await asyncio.sleep(0)
-                turns.append(len(freed))
+        turns = await turns_until(freed, many)
         assert max(after - before for before, after in pairwise(turns)) <= 20
         assert [index() for index in indexes] == PARTITIONS * [None]
     finally:
