@@ -110,14 +110,14 @@ class Carried:
         if is_over(dataset.name, self.watermarks):
             began = f"had begun when {before} was closed: nobody opens it again"
             return "" if dataset.pattern else f"{name} has the name of a period that {began}"
-        if dataset.pattern:
-            return ""
+        missing = (
+            f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows what was spent "
+            "of it. Write new: true where it was never declared there"
+        )
+        if dataset.pattern:  # of a generator that was declared no longer, no period is known to be over
+            return "" if self.complete or new or dataset.pattern in self.watermarks else missing
         if (known := self.datasets.get(dataset.name)) is None:
-            missing = (
-                f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows"
-            )
-            remedy = "what was spent of it. Write new: true where it was never declared there"
-            return "" if self.complete or new else f"{missing} {remedy}"
+            return "" if self.complete or new else missing
         if new:
             return f"{name} is not new: {before} had it"
         if dataset.unit != known.unit:

@@ -145,6 +145,16 @@ def test_behind_missing_alerts_an_unknown_dataset_must_be_declared_new() -> None
     assert load(new, carried=gappy).dataset("c").spent_before == 0
 
 
+def test_behind_missing_alerts_a_generator_that_was_declared_no_longer_must_be_declared_new() -> None:
+    gappy = replace(CARRIED, complete=False)
+    days = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
+    assert load(days).generators
+    with pytest.raises(ConfigError, match=r"'d-2026-01-05' is not in the file .* Write new: true"):
+        load(days, carried=gappy)
+    assert load(days.replace("x}", "x, new: true}"), carried=gappy).generators
+    assert load(days, carried=replace(gappy, watermarks={"d-{date}": 1_767_830_400_000})).generators
+
+
 def test_a_file_that_cannot_be_read_is_named() -> None:
     with pytest.raises(ConfigError, match=r"carried_over: cannot read 'lost\.jsonl': No such file"):
         load(file="lost.jsonl")
