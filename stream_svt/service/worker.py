@@ -368,10 +368,10 @@ class Worker:
 
     def _suspect(self) -> None:
         """Have this worker test itself, once in a while: a test of one worker interrupts that of another."""
-        now = time.monotonic()
-        if now - self._tested_at > TEST_EVERY:
-            self._tested_at = now
-            self._look.set()
+        loop = asyncio.get_running_loop()
+        if self._tested_at <= loop.time():  # else one is due
+            self._tested_at = max(loop.time(), self._tested_at + TEST_EVERY)
+            loop.call_at(self._tested_at, self._look.set)
 
     def _make_journal(self, number: int) -> Journal:
         return journal_of(
