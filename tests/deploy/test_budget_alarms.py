@@ -130,9 +130,22 @@ def promtool(program: str, path, scene: dict) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def series(name: str, numbers: np.ndarray) -> dict[str, str]:
-    full = f'stream_svt_budget_{name}{{application="shop", dataset="a", instance="w"}}'
-    return {"series": full, "values": " ".join(f"{number:.12g}" for number in numbers)}
+def scene_of(interval: str, share: np.ndarray, looks: list[dict]) -> dict:
+    """Return a budget of epsilon 4 for a week of which these shares were spent, and what is asked of the rules."""
+    size = len(share)
+    histories = {
+        "spent_epsilon": 4 * share,
+        "limit_epsilon": np.full(size, 4.0),
+        "horizon_seconds": np.full(size, 7 * 86_400.0),
+    }
+    inputs = [
+        {
+            "series": f'stream_svt_budget_{name}{{application="shop", dataset="a", instance="w"}}',
+            "values": " ".join(f"{number:.12g}" for number in numbers),
+        }
+        for name, numbers in histories.items()
+    ]
+    return {"interval": interval, "input_series": inputs, "promql_expr_test": looks}
 
 
 @pytest.mark.debian
@@ -146,24 +159,17 @@ def test_the_model_raises_the_alarms_that_the_rules_raise(debian_program, tmp_pa
     looks = np.arange(0, size, 7)
     alarm = Model(share, horizon).alarm(looks)
     assert 5 <= (alarm > 0).sum() <= len(looks) - 5
-    scene = {
-        "interval": f"{WEEK.occasion}s",
-        "input_series": [
-            series("spent_epsilon", 4 * share),
-            series("limit_epsilon", np.full(size, 4.0)),
-            series("horizon_seconds", np.full(size, 7 * 86_400.0)),
-        ],
-        "promql_expr_test": [
-            {
-                "expr": f"abs(stream_svt:budget_alarm:ratio / {value:.12g} - 1) < bool 1e-6"
-                if value
-                else "stream_svt:budget_alarm:ratio",
-                "eval_time": f"{step * WEEK.occasion}s",
-                "exp_samples": [{"labels": '{application="shop", dataset="a"}', "value": 1}] if value else [],
-            }
-            for step, value in zip(looks.tolist(), alarm.tolist(), strict=True)
-        ],
-    }
+    asked = [
+        {
+            "expr": f"abs(stream_svt:budget_alarm:ratio / {value:.12g} - 1) < bool 1e-6"
+            if value
+            else "stream_svt:budget_alarm:ratio",
+            "eval_time": f"{step * WEEK.occasion}s",
+            "exp_samples": [{"labels": '{application="shop", dataset="a"}', "value": 1}] if value else [],
+        }
+        for step, value in zip(looks.tolist(), alarm.tolist(), strict=True)
+    ]
+    scene = scene_of(f"{WEEK.occasion}s", share, asked)
     assert promtool(debian_program("promtool"), tmp_path / "alarms.yml", scene) == ""
 
 
@@ -180,44 +186,28 @@ def test_the_end_of_a_budget_is_that_of_the_status_page(payments, debian_program
     ours = exhaustion(charges, left=2.0 * payments, now=600.0 * payments)
     assert ours is not None
     ends = {bound: getattr(ours, bound) - 600 * payments for bound in ("early", "expected", "late")}
-    scene = {
-        "interval": "5m",
-        "input_series": [
-            series("spent_epsilon", 4 * share),
-            series("limit_epsilon", np.full(looks + 1, 4.0)),
-            series("horizon_seconds", np.full(looks + 1, 7 * 86_400.0)),
-        ],
-        "promql_expr_test": [
-            {
-                "expr": f'abs(stream_svt:budget_exhaustion:seconds{{bound="{bound}"}} / {end} - 1) < bool 1e-2',
-                "eval_time": f"{10 * payments}m",
-                "exp_samples": [
-                    {
-                        "labels": f'{{application="shop", dataset="a", horizon="week", bound="{bound}"}}',
-                        "value": 1,
-                    }
-                ],
-            }
-            for bound, end in ends.items()
-        ],
-    }
+    asked = [
+        {
+            "expr": f'abs(stream_svt:budget_exhaustion:seconds{{bound="{bound}"}} / {end} - 1) < bool 1e-2',
+            "eval_time": f"{10 * payments}m",
+            "exp_samples": [
+                {
+                    "labels": f'{{application="shop", dataset="a", horizon="week", bound="{bound}"}}',
+                    "value": 1,
+                }
+            ],
+        }
+        for bound, end in ends.items()
+    ]
+    scene = scene_of("5m", share, asked)
     assert promtool(debian_program("promtool"), tmp_path / "end.yml", scene) == ""
 
 
 @pytest.mark.debian
 def test_of_fewer_payments_no_end_is_said(debian_program, tmp_path) -> None:
     share = np.repeat(np.arange(LEAST_PAYMENTS), 10) / 100
-    scene = {
-        "interval": "1m",
-        "input_series": [series("spent_epsilon", share), series("limit_epsilon", np.full(len(share), 1.0))],
-        "promql_expr_test": [
-            {
-                "expr": "stream_svt:budget_exhaustion:seconds",
-                "eval_time": f"{len(share) - 1}m",
-                "exp_samples": [],
-            }
-        ],
-    }
+    asked = {"expr": "stream_svt:budget_exhaustion:seconds", "eval_time": f"{len(share) - 1}m"}
+    scene = scene_of("1m", share, [asked | {"exp_samples": []}])
     assert promtool(debian_program("promtool"), tmp_path / "few.yml", scene) == ""
 
 

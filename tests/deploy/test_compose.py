@@ -248,7 +248,12 @@ def test_grafana_finds_its_data_and_its_dashboards():
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
     [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
+    assert (source["type"], source["isDefault"], source["editable"]) == ("prometheus", True, False)
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["global"]
+    # The shortest rate that a dashboard shows follows from it.
+    assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"]
     [provider] = yaml.safe_load((provisioning / "dashboards" / "stream-svt.yml").read_text())["providers"]
+    assert provider["allowUiUpdates"] is False
     targets = {target: source for source, target, _ in mounts(SERVICES["grafana"])}
     assert list((ROOT / targets[provider["options"]["path"]]).glob("*.json"))
     assert targets["/etc/grafana/provisioning"] == "./deploy/grafana/provisioning"

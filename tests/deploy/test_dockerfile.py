@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import yaml
 
 from stream_svt.cli import app
 from stream_svt.cli.connection import config_option
+from tests.support.http_server import serving
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -118,16 +117,8 @@ def test_what_is_copied_makes_the_same_wheel_as_the_whole_repository(tmp_path):
 
 
 def _wheel(source: Path, target: Path) -> dict[str, int]:
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(target),
-        str(source),
-    ]
+    options = ["--wheel", "--no-isolation", "--outdir", str(target), str(source)]
+    command = [sys.executable, "-m", "build", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [built] = target.glob("*.whl")
@@ -166,33 +157,23 @@ def test_the_python_of_the_image_is_one_that_the_project_supports():
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
 
 
-@pytest.fixture
-def page() -> Iterator[http.server.ThreadingHTTPServer]:
-    """Serve the page that the health check asks for, with the status code it is given."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
+def _health_page(code: int) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(server.code if self.path == "/health/live" else 404)
+            self.send_response(code if self.path == "/health/live" else 404)
             self.end_headers()
 
         def log_message(self, *arguments):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.code = 200
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return Handler
 
 
 @pytest.mark.loopback
 @pytest.mark.parametrize(("code", "healthy"), [(200, True), (503, False)])
-def test_the_health_check_says_what_the_worker_says(page, code, healthy):
-    page.code = code
-    assert (_check_health(page.server_address[1]) == 0) is healthy
+def test_the_health_check_says_what_the_worker_says(code, healthy):
+    with serving(_health_page(code)) as port:
+        assert (_check_health(port) == 0) is healthy
 
 
 @pytest.mark.loopback

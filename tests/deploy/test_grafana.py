@@ -204,16 +204,3 @@ def test_marks_ask_the_same_of_every_release_of_grafana(uid):
     for mark in DASHBOARDS[uid]["annotations"]["list"]:
         assert (mark["target"]["expr"], mark["target"]["interval"]) == (mark["expr"], mark["step"])
         assert mark["datasource"]["uid"] == "${datasource}"
-
-
-def test_grafana_is_told_where_prometheus_and_the_dashboards_are():
-    provisioning = DEPLOY / "grafana" / "provisioning"
-    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
-    assert (source["type"], source["isDefault"], source["editable"]) == ("prometheus", True, False)
-    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["global"]
-    assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"], (
-        "the shortest rate follows from it"
-    )
-    (provider,) = yaml.safe_load((provisioning / "dashboards" / "stream-svt.yml").read_text())["providers"]
-    assert provider["options"]["path"] == "/etc/grafana/dashboards/stream-svt"
-    assert provider["allowUiUpdates"] is False

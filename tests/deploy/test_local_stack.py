@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ import yaml
 
 from stream_svt.demo.config import Setting
 from stream_svt.demo.topics import delete_topics
+from tests.support.http_server import receiving
 from tests.support.process import COMMAND, free_port
 from tests.support.prometheus import Prometheus, numbers
 
@@ -132,27 +131,8 @@ def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str])
 @pytest.fixture
 def posted() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Stand in for Alertmanager: the address, and the alerts that were posted there."""
-    alerts: list[dict[str, Any]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/api/v2/alerts":
-                alerts.extend(json.loads(body))
-            self.send_response(200 if self.path == "/api/v2/alerts" else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", alerts
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with receiving("/api/v2/alerts") as found:
+        yield found
 
 
 @pytest.fixture

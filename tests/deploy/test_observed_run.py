@@ -23,6 +23,7 @@ from tests.support.grafana import (
     substituted,
     variables,
 )
+from tests.support.http_server import receiving
 from tests.support.observed import (
     ENDLESS,
     PARTITIONS,
@@ -32,7 +33,6 @@ from tests.support.observed import (
     Fleet,
     alertmanager_config,
     prometheus_config,
-    receiving,
     until,
 )
 from tests.support.process import Service
@@ -153,8 +153,8 @@ def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
     directory: Path = tmp_path_factory.mktemp("observed")
     fleet = Fleet(broker.bootstrap_servers, Topics(broker.bootstrap_servers).name("observed"), directory)
     with (
-        receiving() as (webhook, received),
-        Alertmanager(programs[1], alertmanager_config(directory, webhook), directory) as alertmanager,
+        receiving("/") as (webhook, received),
+        Alertmanager(programs[1], alertmanager_config(directory, f"{webhook}/"), directory) as alertmanager,
         Prometheus(
             programs[0], prometheus_config(directory, fleet.ports, alertmanager.address), directory
         ) as prometheus,

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from datetime import UTC, datetime
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from stream_svt.forward.event import signatures
 from tests.support.alerts import alert, encoded
 from tests.support.forwarding import KEY
+from tests.support.http_server import serving
 
 pytestmark = pytest.mark.loopback
 EXAMPLE = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
@@ -26,14 +26,8 @@ def desk():
     desk = type("Desk", (runpy.run_path(str(EXAMPLE))["Desk"],), {"keys": [KEY], "seen": OrderedDict()})
     assert desk.timeout == 10
     desk.timeout = 0.5
-    server = ThreadingHTTPServer(("127.0.0.1", 0), desk)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    desk.port = server.server_port
-    yield desk
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(desk) as desk.port:
+        yield desk
 
 
 def exchange(desk, request: bytes) -> bytes:

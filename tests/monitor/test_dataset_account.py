@@ -99,12 +99,8 @@ def test_two_monitors_on_one_dataset_never_pass_its_limit():
         spec = spec_of(FORMS["plain"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 3.3, unit: u}")
         play = interrupted(spec, stream(seed, 500), random.Random(seed).randrange)
         assert_books_balance(play)
-        for number in range(3):
-            run_states = play.engine.accounts.account(number).run_states
-            assert (
-                sum(run_state.spent for run_state in run_states.values())
-                == play.engine.accounts.account(number).ledger.spent
-            )
+        for account in play.engine.accounts.held.values():
+            assert sum(one.spent for one in account.run_states.values()) == account.ledger.spent
 
 
 def test_a_reserve_is_left_for_others():

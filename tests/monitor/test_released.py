@@ -77,20 +77,6 @@ def test_an_id_stands_for_one_content_however_the_stream_was_cut():
     assert all(len(content) == 1 for content in contents.values())
 
 
-def test_tops_and_runs_are_numbered_from_one_without_gaps(play):
-    tops: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    runs: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for event in play.events:
-        if isinstance(event.data, Alert):
-            tops[event.data.dataset, event.data.monitor, event.data.run].append(event.data.top)
-        if event.type is EventType.RUN_STARTED:
-            runs[event.data.dataset, event.data.monitor].append(event.data.run)
-    assert tops
-    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in tops.values())
-    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in runs.values())
-    assert {key[:2] for key in tops} <= runs.keys()
-
-
 def test_an_event_is_a_cloud_event_and_decodes_to_what_was_encoded(play):
     for event in play.events:
         record = encode(event, application="app", shard=0, time=_TIME, origin="1-00000000000000aa")

@@ -134,28 +134,6 @@ def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     assert_books_balance(play)
 
 
-def test_a_queue_shrinks_in_the_store_too(monkeypatch):
-    from stream_svt.monitor import queue_journal
-
-    monkeypatch.setattr(queue_journal, "RECORD_BYTES", 3_000)
-    monkeypatch.setattr(queue_journal, "_FLOOR", 0)
-    play = _play("attempts: 2, every: 300, capacity: 300, lifetime: 10000")
-    play.play(TOPIC, [Query(0, 0, f"s{k}") for k in range(299)])
-    records = [data for key, data in play.records.items() if key.startswith(b"w/")]
-    assert len(records) > 3
-    assert max(map(len, records)) <= 3_000
-    play.crash()
-    assert play.engine.runners["m0"].runs.queued(0) == 299
-    play.play(TOPIC, [Query(0, 0)] * 299 + [Query(0, 0, "last")])
-    play.crash()
-    assert play.engine.runners["m0"].runs.queued(0) == 0
-    assert play.engine.runners["m0"].runs.queues[0].count == 300
-    for _ in range(3):
-        play.crash()
-        play.commit()
-    assert len([key for key in play.records if key.startswith(b"w/")]) <= 1
-
-
 def test_markers_and_queries_for_others_are_not_counted():
     play = _play("attempts: 5, every: 2")
     others = [Query(0, None, None, "set", closes=True), Query(0, 0, "x", monitor="other")]

@@ -18,7 +18,6 @@ from stream_svt.monitor.snapshot import (
     DatasetRecord,
     from_bytes,
     to_bytes,
-    unpack_secrets,
 )
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.settings.application_document import load_spec
@@ -83,35 +82,22 @@ def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
     play.records[key] = msgspec.msgpack.encode([newer, "nothing like the present layout"])
     with pytest.raises(UnreadableState, match=said):
         play.crash()
-
-
-def test_a_progress_record_of_an_unknown_format_is_refused():
-    play = _played(FORMS["plain"])
-    play.progress = msgspec.msgpack.encode([VERSION + 1, *msgspec.msgpack.decode(play.progress)[1:]])
+    play.records[key] = msgspec.msgpack.encode(content)
+    play.progress = msgspec.msgpack.encode([newer, *msgspec.msgpack.decode(play.progress)[1:]])
     with pytest.raises(UnreadableState, match="meta has format"):
         play.crash()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa"])
 @pytest.mark.parametrize("kind", ["d/", "w/", "m/"])
-def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
+def test_a_damaged_record_is_refused(kind):
     play = _played(FORMS["retry"])
     key = next(key for key in play.records if key.startswith(kind.encode()))
-    play.records[key] = damage
-    with pytest.raises(UnreadableState):
-        play.crash()
-
-
-def test_every_cut_of_a_record_is_refused():
-    play = _played(FORMS["sweep"])
-    kinds = (b"d/", b"w/", b"m/")
-    for key in [next(k for k in play.records if k.startswith(kind)) for kind in kinds]:
-        whole = play.records[key]
-        for size in range(0, len(whole), max(1, len(whole) // 40)):
-            play.records[key] = whole[:size]
-            with pytest.raises(UnreadableState):
-                play.crash()
-        play.records[key] = whole
+    whole = play.records[key]
+    cuts = [whole[:size] for size in range(0, len(whole), max(1, len(whole) // 40))]
+    for damaged in (b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa", *cuts):
+        play.records[key] = damaged
+        with pytest.raises(UnreadableState):
+            play.crash()
 
 
 def _in_dataset(**fields: object) -> Callable[[dict[bytes, bytes]], None]:
@@ -237,33 +223,6 @@ def test_an_open_run_of_another_sampler_is_refused_and_what_is_closed_goes_on():
     assert not closed.engine.take_commit().records
     assert any(view.reserved for view in closed.engine.projection.views())
     assert_books_balance(closed)
-
-
-def test_waiting_queries_stay_readable_across_the_limits_of_a_record(monkeypatch):
-    from stream_svt.monitor import pending, queue_journal
-
-    monkeypatch.setattr(queue_journal, "RECORD_BYTES", 2_000)
-    monkeypatch.setattr(pending, "_BLOCK_BYTES", 1_000)
-    play = Play(spec_of(FORMS["sweep"]))
-    play.feed(TOPIC, stream(5, 300), 300)
-    play.commit()
-    parts = [key for key in play.records if key.startswith(b"w/")]
-    assert len(parts) > 3
-    assert all(len(play.records[key]) <= 2_000 for key in parts)
-    waiting = [play.engine.runners["m0"].runs.queued(number) for number in range(3)]
-    play.crash()
-    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == waiting
-
-
-def test_records_of_a_dataset_do_not_show_their_secrets():
-    play = _played(FORMS["retry"])
-    stored = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    run_state = stored.run_states["m0"]
-    secrets = unpack_secrets(run_state.secrets)
-    assert all(secrets)
-    for secret in secrets:
-        assert str(secret) not in repr(stored)
-        assert str(secret) not in repr(run_state)
 
 
 def test_a_spec_that_is_stored_is_the_spec_that_is_read():

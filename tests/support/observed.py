@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import http.server
 import json
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -72,30 +70,6 @@ destinations:
     types: [alert]
     alertmanager: {{urls: ["{alertmanager}"]}}
 """
-
-
-@contextlib.contextmanager
-def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Listen as Alertmanager's webhook; yields the address, and a list of all alerts posted so far."""
-    posted: list[dict[str, Any]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.extend(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/", posted
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def alertmanager_config(directory: Path, webhook: str) -> Path:

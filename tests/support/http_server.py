@@ -1,0 +1,44 @@
+"""A small HTTP server on loopback, in a thread of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@contextlib.contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve until the block ends; yields the port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def receiving(path: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Take alerts posted to a path, a list of them or a webhook's; yields the server and all alerts so far."""
+    posted: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == path:
+                posted.extend(body if isinstance(body, list) else body["alerts"])
+            self.send_response(200 if self.path == path else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}", posted
