@@ -10,16 +10,18 @@ from stream_svt.planning import Belief, Drift, Workload, from_percentiles
 from stream_svt.planning.workload import thinned, weibull
 
 
-def test_percentiles_are_met_and_joined_by_straight_lines():
-    margins = from_percentiles([(20, 10), (50, 40), (100, 90)])
-    for level, margin in ((10, 5), (20, 10), (35, 25), (50, 40), (75, 65)):
-        assert np.mean(margins <= margin) == pytest.approx(level / 100, abs=0.005)
-
-
-def test_beyond_the_last_percentile_margins_go_on_like_an_exponential_law():
-    margins = from_percentiles([(50, 10)])
-    assert np.mean(margins > 20) == pytest.approx(1 / 4, abs=0.005)
-    assert np.mean(margins > 40) == pytest.approx(1 / 16, abs=0.005)
+@pytest.mark.parametrize(
+    ("points", "met"),
+    [
+        # They are joined by straight lines; beyond the last one margins go on like an exponential law.
+        ([(20, 10), (50, 40), (100, 90)], [(5, 0.1), (10, 0.2), (25, 0.35), (40, 0.5), (65, 0.75)]),
+        ([(50, 10)], [(20, 3 / 4), (40, 15 / 16)]),
+    ],
+)
+def test_percentiles_are_met_joined_and_continued(points, met):
+    margins = from_percentiles(points)
+    for margin, share in met:
+        assert np.mean(margins <= margin) == pytest.approx(share, abs=0.005)
 
 
 @pytest.mark.parametrize(

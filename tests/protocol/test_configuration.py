@@ -115,11 +115,6 @@ def test_what_is_no_version_changes_nothing(value: bytes | None, why: str) -> No
     assert (found.newest(), found.refused) == (version(2), why)
 
 
-def test_who_may_not_apply_is_not_followed_whatever_it_says() -> None:
-    found = read([*shown(version(1)), *shown(version(2))], verify=lambda record: "unsigned")
-    assert (found.newest(), found.refused, found.current) == (None, "unsigned", None)
-
-
 def test_the_digest_tells_texts_and_files_apart() -> None:
     one = version(1, "a", x="b")
     assert one.digest == version(5, "a", x="b").digest

@@ -152,34 +152,39 @@ def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, by
     }
 
 
-def test_a_state_that_the_configured_keys_open_is_no_problem():
-    plain, sealed = config(), replace(config(), master_key=NEW, previous_keys=(OLD,))
-    assert unopened(plain, "c", stored(shards=2)) == []
-    assert unopened(sealed, "c", stored(NEW, shards=2)) == []
-    assert unopened(sealed, "c", stored(OLD)) == []
-    assert unopened(sealed, "c", {}) == []
+SEALED: dict[str, object] = {"master_key": NEW}
+ROTATED = SEALED | {"previous_keys": (OLD,)}
+ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain": True})}
 
 
-def test_a_state_under_another_key_is_a_problem_said_once_for_all_shards():
-    (said,) = unopened(replace(config(), master_key=NEW), "c", stored(OLD, shards=3))
-    assert said == (
-        "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
-        f"{key_id(OLD).hex()}, configured: {key_id(NEW).hex()}; add the key's file to sealing.previous_key_files."
-    )
-
-
-def test_a_sealed_state_without_a_key_and_an_open_one_with_a_key_are_problems():
-    (without,) = unopened(config(), "c", stored(OLD))
-    assert "configured: none; name the key's file in sealing.key_file." in without
-    (plain,) = unopened(replace(config(), master_key=NEW), "c", stored())
-    assert "it is not sealed although a key is configured" in plain
-    adopting = config().sealing.model_copy(update={"adopt_plain": True})
-    assert unopened(replace(config(), master_key=NEW, sealing=adopting), "c", stored()) == []
-
-
-def test_a_state_of_another_cluster_is_a_problem():
-    (said,) = unopened(replace(config(), master_key=OLD), "c", stored(OLD, cluster="other"))
-    assert "belongs to another place" in said
+@pytest.mark.parametrize(
+    ("keys", "metas", "said"),
+    [
+        ({}, stored(shards=2), ""),
+        (ROTATED, stored(NEW, shards=2), ""),
+        (ROTATED, stored(OLD), ""),
+        (ROTATED, {}, ""),
+        (ADOPTING, stored(), ""),
+        (
+            SEALED,
+            stored(OLD, shards=3),
+            (
+                "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
+                f"{key_id(OLD).hex()}, configured: {key_id(NEW).hex()}; "
+                "add the key's file to sealing.previous_key_files."
+            ),
+        ),
+        ({}, stored(OLD), "configured: none; name the key's file in sealing.key_file."),
+        (SEALED, stored(), "it is not sealed although a key is configured"),
+        ({"master_key": OLD}, stored(OLD, cluster="other"), "belongs to another place"),
+    ],
+    ids=str,
+)
+def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(
+    keys, metas, said
+):
+    found = unopened(replace(config(), **keys), "c", metas)
+    assert (len(found), said in "".join(found)) == (bool(said), True), found
 
 
 def test_each_note_is_made_once():

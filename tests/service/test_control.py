@@ -61,30 +61,6 @@ def test_of_many_declared_names_some_are_listed():
     assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")
 
 
-class Counted(str):  # noqa: SLOT000  it has none of its own
-    """A name that counts how often it is compared or hashed."""
-
-    looks = 0
-
-    def __eq__(self, other: object) -> bool:
-        Counted.looks += 1
-        return str.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        Counted.looks += 1
-        return str.__hash__(self)
-
-
-def test_all_datasets_take_as_many_looks_as_there_are_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 3_000
-    text = CONFIG_TEXT.replace("today, tomorrow, later", ", ".join(f"d{number}" for number in range(count)))
-    config = parse_config(text)
-    monkeypatch.setattr(Counted, "looks", 0)
-    commands = for_datasets(config, Action.PAUSE, [Counted(dataset.name) for dataset in config.spec.datasets])
-    assert len(commands) == count
-    assert Counted.looks <= 10 * count
-
-
 def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
     found = for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
     assert [one.shard for one in found] == sorted(

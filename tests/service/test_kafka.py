@@ -75,43 +75,33 @@ def test_only_what_can_succeed_later_is_retriable() -> None:
     assert not BrokerError.retriable
 
 
+def unconnected(cause: str) -> None:
+    """Have the client log why it did not connect."""
+    tune()
+    logging.getLogger("aiokafka.client").error('Unable connect to "%s:%s": %s', "broker", 9092, cause)
+
+
 @pytest.mark.parametrize(
     ("logged", "kind", "said"),
     [
         ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", LoginRefused, "kafka.ca_file"),
         ("[Error 58] SaslAuthenticationFailed: Invalid credentials", LoginRefused, "password file"),
-        (
-            "[Error 34] IllegalSaslStateError: ",
-            LoginRefused,
-            "listener takes no login: set kafka.security_protocol",
-        ),
+        ("[Error 34] IllegalSaslStateError: ", LoginRefused, "takes no login: set kafka.security_protocol"),
         ("[Errno 111] Connect call failed", BrokerUnavailable, "Errno 111"),
     ],
 )
-def test_the_cause_of_a_failed_connection_comes_from_the_clients_log(
+def test_the_cause_of_a_failed_connection_comes_from_the_clients_log_and_is_told_once(
     logged: str, kind: type, said: str
 ) -> None:
-    tune()
-    logging.getLogger("aiokafka.client").error('Unable connect to "%s:%s": %s', "broker", 9092, logged)
+    unconnected(logged)
     meaning = explain(KafkaConnectionError("Unable to bootstrap"), "starting")
     assert type(meaning) is kind
     assert said in str(meaning)
-
-
-def test_a_cause_is_told_once() -> None:
-    tune()
-    logging.getLogger("aiokafka.client").error(
-        'Unable connect to "%s:%s": %s', "broker", 9092, "CERTIFICATE_VERIFY_FAILED"
-    )
-    explain(KafkaConnectionError("x"), "starting")
     assert isinstance(explain(KafkaConnectionError("x"), "starting"), BrokerUnavailable)
 
 
 async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() -> None:
-    tune()
-    logging.getLogger("aiokafka.client").error(
-        'Unable connect to "%s:%s": %s', "broker", 9092, "SaslAuthenticationFailed"
-    )
+    unconnected("SaslAuthenticationFailed")
     with pytest.raises(BrokerUnavailable, match="closed"):
         async with deadline(1.0, "transaction"):
             raise KafkaConnectionError("Connection at broker:9092 closed")

@@ -170,34 +170,26 @@ OTHER_KIND = ec.generate_private_key(ec.SECP256R1())
 OTHER_SIZE = rsa.generate_private_key(65537, 2048)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (ed25519_pair()[0], "holds a private key: workers need the public half only"),
-        (_pem(OTHER_KIND, public=True), "another kind"),
-        (_pem(OTHER_SIZE, public=True), "another kind"),
-        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "must hold an Ed25519 public key"),
-        (SECRET.hex(), "must hold an Ed25519 public key"),
-        ("", "must hold an Ed25519 public key"),
-    ],
-)
-def test_what_is_no_public_key_is_refused_without_its_content(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as refusal:
-        public_key(text)
-    assert not text or text.splitlines()[-1] not in str(refusal.value)
+NO_PUBLIC_KEY = "must hold an Ed25519 public key"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("read", "text", "words"),
     [
-        (ed25519_pair()[1], "must hold an Ed25519 private key"),
-        (ed25519_pair(b"password")[0], "holds an encrypted key"),
-        (_pem(OTHER_KIND, public=False), "another kind"),
-        (SECRET.hex()[2:], "or 32 bytes"),
-        ("", "or 32 bytes"),
+        (public_key, ed25519_pair()[0], "holds a private key: workers need the public half only"),
+        (public_key, _pem(OTHER_KIND, public=True), "another kind"),
+        (public_key, _pem(OTHER_SIZE, public=True), "another kind"),
+        (public_key, "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", NO_PUBLIC_KEY),
+        (public_key, SECRET.hex(), NO_PUBLIC_KEY),
+        (public_key, "", NO_PUBLIC_KEY),
+        (signing_key, ed25519_pair()[1], "must hold an Ed25519 private key"),
+        (signing_key, ed25519_pair(b"password")[0], "holds an encrypted key"),
+        (signing_key, _pem(OTHER_KIND, public=False), "another kind"),
+        (signing_key, SECRET.hex()[2:], "or 32 bytes"),
+        (signing_key, "", "or 32 bytes"),
     ],
 )
-def test_what_is_no_signing_key_is_refused_without_its_content(text: str, words: str) -> None:
+def test_what_is_no_key_of_that_use_is_refused_without_its_content(read, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
-        signing_key(text)
+        read(text)
     assert not text or text.splitlines()[-1] not in str(refusal.value)

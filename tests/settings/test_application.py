@@ -332,13 +332,6 @@ def test_without_a_way_to_read_files_names_must_be_written_out():
         datasets("  - {file: regions.txt, limit: 1, unit: x}")
 
 
-def test_a_hundred_thousand_datasets_load_in_time():
-    lines = [f"user-{number}" for number in range(100_000)]
-    spec = load_spec(SHORT + "  - {file: f, limit: 1, unit: x}", read_names=lambda path: lines)
-    assert len(spec.datasets) == 100_000
-    assert len(spec.monitors_of("user-99999")) == 1
-
-
 def test_a_declaration_can_be_written_in_python():
     declaration = DatasetDeclaration.model_validate(
         {

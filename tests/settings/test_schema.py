@@ -12,17 +12,9 @@ import yaml
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import parse_config
 from stream_svt.settings.sections import json_schema
+from tests.settings.test_application import FULL
 
-EXAMPLES = {
-    "small": """
-application: shop
-datasets: [{name: week-1, limit: 4, unit: one basket}]
-monitors:
-  - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
-     expected_queries: 10}
-""",
-    "everything": """
-application: retail-watch
+SECTIONS = """
 kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_mechanism: null,
         username: null, password_file: null, ca_file: null, session_timeout: 6s, heartbeat_interval: 500ms,
         transaction_timeout: 15s, group_instance_id: null}
@@ -34,37 +26,14 @@ control: {signatures: off, public_key_files: [], hmac_key_files: []}
 web: {host: 127.0.0.1, port: 6066}
 commit: {interval: 2s, max_records: 20000}
 datasets:
-  - {name: retail-2026-w01, limit: {epsilon: 4}, unit: one basket}
-  - {names: [a, b], horizon: 90d, limit: "1/3", unit: one basket}
+  - {name: a, horizon: 90d, limit: "1/3", unit: one basket}
   - {generate: "week-{iso_week}", from: "2026-01-05", until: "2026-01-19", lateness: 1h,
      limit: {rho: 0.1}, unit: one event}
-monitors:
-  - name: hot-items
-    topic: retail.counts
-    datasets: ["retail-*"]
-    mechanism: adaptive
-    epsilon: 1
-    cutoff: 10
-    sensitivity: 1
-    monotonic: true
-    granularity: 1
-    bounds: [0, 100000]
-    threshold: 500
-    query_noise: exponential
-    threshold_noise: laplace
-    split: null
-    correction: {exposure: {false_alerts: 2}}
-    expected_queries: 1000000
-    append: {retry: {attempts: 5, lifetime: 4000, capacity: 1000, every: 1000}}
-    mute: 10m
-    max_mutes: 10000
-    on_halt: resample
-    resample_every: 1d
-    reserve: 0
-    beta: 0.05
+"""
+MONITORS = """
   - name: baskets
     topic: retail.counts
-    datasets: [a, "week-*"]
+    datasets: [other-a, "week-*"]
     epsilon: "1/10"
     cutoff: 10
     sensitivity: 1
@@ -75,7 +44,7 @@ monitors:
     mute: period
   - name: by-hand
     topic: retail.counts
-    datasets: [b]
+    datasets: [other-b]
     epsilon: 0.25
     cutoff: 3
     sensitivity: 1
@@ -83,7 +52,17 @@ monitors:
     threshold: 5
     correction: {table: [9, 7.5, "1/2"]}
     append: off
+"""
+WHOLE = FULL.replace("1e6", "1000000").replace("lifetime: 10m", "lifetime: 4000")
+EXAMPLES = {
+    "small": """
+application: shop
+datasets: [{name: week-1, limit: 4, unit: one basket}]
+monitors:
+  - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
+     expected_queries: 10}
 """,
+    "everything": re.sub("\nkafka: .*\ndatasets:\n", SECTIONS, WHOLE) + MONITORS,
 }
 
 
