@@ -103,6 +103,15 @@ async def test_a_state_that_does_not_prove_is_opened_once_something_changed_and_
     assert play.opened == 3
 
 
+async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
+    play = played(MisuseError("x"))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    await play.stays(State.PARKED, opened=1)
+    play.around = Surroundings(AROUND.spans, control_end=8)
+    play.control.append(b"wake up")
+    await play.until(State.RUNNING)
+
+
 async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_is_tried(
     played, monkeypatch
 ) -> None:

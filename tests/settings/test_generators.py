@@ -211,6 +211,48 @@ def test_time_passes_without_records_for_a_monitor_that_has_read_all_of_them() -
 # -- no period opens twice -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def over() -> GeneratedPlay:
+    """Days 0 and 1 are over, day 2 is open."""
+    play = GeneratedPlay(DAYS)
+    play.adopt()
+    for number in range(3):
+        play.roll(at(number))
+        assert play.ask(day(number), at(number + 0.5))
+    play.roll(at(2.5))
+    play.roll(at(2.5))
+    assert play.stored == [f"d/{day(2)}"]
+    assert watermarks(play) == {"d-{date}": 2}
+    return play
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        GENERATED.replace("6h", "30d"),
+        GENERATED.replace("2026-01-05", "2025-12-01"),
+        GENERATED.replace("lateness", "until: 2026-03-02, lateness"),
+    ],
+    ids=["longer lateness", "earlier first day", "an end"],
+)
+def test_a_period_that_is_over_stays_so_whatever_is_declared(over: GeneratedPlay, changed: str) -> None:
+    late = f"{{name: m, topic: t, {MONITOR}}}\n  - {{name: late, topic: u, {MONITOR}}}"
+    over.open(spec_of(changed, monitors=late))
+    over.adopt()
+    for topic in ("t", "u"):
+        assert not over.ask(day(0), at(0.5), topic=topic)
+        assert not over.ask(day(1), at(1.5), topic=topic)
+    assert over.ask(day(2), at(2.6))
+    assert over.stored == [f"d/{day(2)}"]
+    assert watermarks(over) == {"d-{date}": 2}, "a monitor that has read nothing brings no time back"
+
+
+def test_a_plain_dataset_of_the_name_of_a_period_that_is_over_is_refused(over: GeneratedPlay) -> None:
+    with pytest.raises(ConfigError, match="name of a period that a generator made and that is over"):
+        over.open(spec_of(f"{{name: {day(1)}, limit: 2, unit: one event}}"))
+    over.open(spec_of(f"{{name: {day(3)}, limit: 2, unit: one event}}"))
+
+
 def test_a_successor_opens_no_period_that_was_shown_or_had_begun() -> None:
     carried = Carried("before", "cluster", "alerts", "app", True, {}, {}, {"d-{date}": at(2)})
     play = GeneratedPlay(replace(DAYS, carried=carried), now_ms=at(2))
