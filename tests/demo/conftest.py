@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from stream_svt.demo import config
 from stream_svt.demo.clock import Clock
+from stream_svt.demo.config import Setting
 from stream_svt.demo.data import Baskets, load
+from stream_svt.service.config import Config, parse_config
+from tests.support.keys import write_secrets
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +20,11 @@ def baskets() -> Baskets:
 def clock(baskets: Baskets) -> Clock:
     """The demo's own clock."""
     return Clock(len(baskets))
+
+
+@pytest.fixture(scope="session")
+def parsed(clock: Clock, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """The demo's own configuration."""
+    directory = tmp_path_factory.mktemp("demo")
+    write_secrets(directory, {"sealing.key": "5a" * 32})
+    return parse_config(config.yaml(Setting(), clock), directory=directory)

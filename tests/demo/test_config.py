@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stream_svt.demo import config, run_demo
 from stream_svt.demo.config import ADAPTIVE, APPEND, Setting
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.service.config import parse_config
-
-
-@pytest.fixture
-def parsed(clock, tmp_path):
-    (tmp_path / "sealing.key").write_text("5a" * 32)
-    (tmp_path / "sealing.key").chmod(0o600)
-    return parse_config(config.yaml(Setting(), clock), directory=tmp_path)
 
 
 def test_show_config_prints_it_and_starts_nothing(capsys, clock):

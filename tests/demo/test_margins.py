@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from stream_svt.demo import config
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS, THRESHOLD, Setting
 from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.demo.queries import SERIES, running_counts
 from stream_svt.demo.summary import Figures
 from stream_svt.demo.truth import Truth
 from stream_svt.monitor.released import decode, encode
-from stream_svt.service.config import parse_config
 from tests.support.engine_play import Play, Query
 
 NEAR = THRESHOLD - 270
@@ -43,25 +41,16 @@ def queries(baskets, clock) -> tuple[list[Query], list[str]]:
     return asked, ids
 
 
-@pytest.fixture(scope="module")
-def spec(clock, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("margins")
-    (directory / "sealing.key").write_text("5a" * 32)
-    (directory / "sealing.key").chmod(0o600)
-    return parse_config(config.yaml(Setting(), clock), directory=directory).spec
-
-
 @pytest.mark.parametrize("seed", range(8))
-def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, spec, seed):
+def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, parsed, seed):
     asked, ids = queries
-    play = Play(spec, entropy=random.Random(seed).randbytes)
+    play = Play(parsed.spec, entropy=random.Random(seed).randbytes)
     board = DemoStatus(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
     for event in play.play(Setting().counts, asked):
-        envelope, data = decode(
-            encode(
-                event, application="demo", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
-            )
+        record = encode(
+            event, application="demo", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
         )
+        envelope, data = decode(record)
         if event.type.endswith("alert.v1"):
             # A play calls the query at an offset "q" and the offset.
             data = structs.replace(data, query_id=ids[int(data.query_id[1:])])

@@ -286,21 +286,14 @@ def test_the_page_names_where_the_policies_resolve_names_and_what_other_clusters
 
 
 @pytest.mark.parametrize(
-    ("name", "port", "probes"),
+    ("name", "port"),
     [
-        (
-            "service/deployment.yaml",
-            parse_config(SMALLEST).web.port,
-            {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"},
-        ),
-        (
-            "forward/deployment.yaml",
-            ForwardWebConfig().port,
-            {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"},
-        ),
+        ("service/deployment.yaml", parse_config(SMALLEST).web.port),
+        ("forward/deployment.yaml", ForwardWebConfig().port),
     ],
 )
-def test_probes_ask_for_pages_on_the_port_that_is_served(name, port, probes):
+def test_probes_ask_for_pages_on_the_port_that_is_served(name, port):
+    probes = {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
     [container] = PODS[name]["spec"]["containers"]
     [served] = container["ports"]
     assert served["containerPort"] == port

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -214,3 +216,16 @@ def test_nothing_secret_shows_when_something_is_printed():
     things += [play.engine, play.engine.runners["m0"], play.engine.accounts.account(0), play.engine._noise]
     for thing in things:
         assert "123456789" not in repr(thing), type(thing)
+
+
+def test_a_discarded_engine_is_gone_without_a_collector() -> None:
+    play = Play(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 90, unit: one basket}"))
+    play.feed(TOPIC, stream(5, 300), 300)  # the last runs opened are not committed
+    known = weakref.ref(play.engine)
+    gc.disable()
+    try:
+        play.engine.discard()
+        del play
+        assert known() is None
+    finally:
+        gc.enable()

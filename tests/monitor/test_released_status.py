@@ -1,13 +1,110 @@
-"""Accounts and states as a reader of released events knows them, event by event."""
+"""Whoever reads the events knows the books and the states that the engine has, whatever happened to it."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stream_svt.monitor.released import EventType, decode
+from stream_svt.monitor import operations
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import EventType, decode, encode
 from stream_svt.monitor.released_status import CHARGES_KEPT, Budget, ReleasedStatus
+from stream_svt.privacy.loss import to_float
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 from tests.support.released import account_of, alert, lifecycle
+
+DATASETS = {
+    "epsilon": "{names: [a, b, c], limit: 3, unit: one basket}",
+    "rho": "{names: [a, b, c], limit: {rho: 1.2}, unit: one basket}",
+}
+HIGH, LOW = 900, 0
+
+queries = st.tuples(
+    st.just("queries"),
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([HIGH, HIGH, LOW])), max_size=12),
+)
+commands = st.tuples(
+    st.sampled_from(["pause", "resume", "close", "resample", "raise-budget"]),
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["", "m0", "m1"]), st.integers(4, 9)),
+)
+
+
+class Reader:
+    """Folds what a play commits, as it would stand on the alert topic."""
+
+    def __init__(self, play: Play) -> None:
+        spec = play.spec
+        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.datasets}
+        self.status = ReleasedStatus(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
+        self._play = play
+        self._read = 0
+
+    def follow(self) -> None:
+        """Read on to the latest event."""
+        for event in self._play.events[self._read :]:
+            record = encode(
+                event, application="shop", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
+            )
+            self.status.take(*decode(record))
+        self._read = len(self._play.events)
+
+    def agrees(self) -> None:
+        """Hold the board against the engine's views."""
+        for view in self._play.engine.projection.views():
+            budget = self.status.budgets[view.dataset]
+            assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
+                view.measure,
+                view.limit,
+                view.spent,
+                view.reserved,
+            )
+            statuses = self.status.of_dataset(view.dataset)
+            for one in view.monitors:
+                status = statuses[one.monitor]
+                assert (status.shown, status.run, status.tops, status.halts) == (
+                    one.state,
+                    one.run,
+                    one.tops,
+                    one.halts,
+                ), (view.dataset, one.monitor)
+
+
+def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
+    kind, what = step
+    if kind == "queries":
+        at = play.engine.next_offset(TOPIC)
+        play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
+    else:
+        dataset, monitor, limit = what
+        operations.apply(
+            play.engine,
+            Command(
+                id="c",
+                action=Action(kind),
+                dataset=dataset,
+                monitor="" if kind == "raise-budget" else monitor,
+                limit=str(limit) if kind == "raise-budget" else "",
+            ),
+        )
+        play.commit()
+    reader.follow()
+
+
+@pytest.mark.parametrize("measure", list(DATASETS))
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.one_of(queries, queries, commands), max_size=25))
+def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps: list) -> None:
+    play = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure]))
+    reader = Reader(play)
+    for step in steps:
+        do(play, reader, step)
+        reader.agrees()
+
+
+# What the engine does not show
 
 WEEK, OTHER = "week-1", "week-2"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor.released import EventType
-from tests.support.engine_play import Query
+from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
+    TOPIC,
     assert_books_balance,
     assert_same,
     counts,
@@ -88,3 +90,58 @@ def test_small_streams_replay_from_every_place(form, queries, data):
     expected = uninterrupted(spec, queries)
     play = interrupted(spec, queries, lambda below: data.draw(st.integers(0, max(0, below - 1))))
     assert_same(play, expected)
+
+
+# Records of several rows: a monitor may stand inside one, and goes on from there
+
+
+_ROWS = 7
+_GAP = 3
+"""Every third offset holds no query: a refused record, or a marker of the broker's."""
+
+
+class Columnar(Play):
+    """Plays records of seven rows at two of three offsets."""
+
+    def feed(self, topic, queries, last):
+        first = self.engine.next_offset(topic) or 0
+        offsets = [offset for offset in range(first, last) if offset % _GAP]
+        rows = [(offset, row) for offset in offsets for row in range(_ROWS)]
+        index = [(offset - offset // _GAP - 1) * _ROWS + row for offset, row in rows]
+        batch = batch_of(topic, [queries[k] for k in index], 0, len(index))
+        batch.first, batch.end = first, last
+        batch.query_id = [f"q{k}" for k in index]
+        batch.offset = np.array([offset for offset, _ in rows], dtype=np.int64)
+        batch.row = np.array([row for _, row in rows], dtype=np.int64)
+        while not self.engine.step(batch).done:
+            self.barriers += 1
+            self.commit()
+
+
+@pytest.mark.parametrize(
+    "form", ["plain", "few mutes", "sweep by clock", "sweep resampled", "retry", "resampled"]
+)
+def test_rows_of_records_replay_the_same(form):
+    queries = stream(19, 1400)
+    records = len(queries) // _ROWS // 2 * _GAP
+    spec = spec_of(FORMS[form])
+    expected = Columnar(spec)
+    expected.feed(TOPIC, queries, records)
+    expected.commit()
+    alerts = [event.data.position for event in expected.events if event.type is EventType.ALERT]
+    assert len(alerts) > 10
+    assert {position.row for position in alerts} > {0, 1, 2}
+    assert len({(position.offset, position.row) for position in alerts}) == len(alerts)
+    inside = False
+    for seed in range(10):
+        rng, play = random.Random(seed), Columnar(spec)
+        while (at := play.engine.next_offset(TOPIC)) < records:
+            play.feed(TOPIC, queries, min(records, at + rng.randrange(1, 40)))
+            if rng.random() < 0.4:
+                play.commit()
+            elif rng.random() < 0.4:
+                play.crash()
+                inside |= play.engine.runners["m0"].row > 0
+        play.commit()
+        assert_same(play, expected)
+    assert inside, "no crash left a monitor inside a record"

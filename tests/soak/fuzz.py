@@ -67,7 +67,7 @@ SHARES = {
     "alert": 0.04,
     "state": 0.05,
 }
-"""What is wanted of each kind; less than nine tenths of it is a violation."""
+"""What is wanted of each kind, a method of the fuzzer; less than nine tenths of it is a violation."""
 MASTER = bytes(range(32))
 STATE = "5e" * 16
 
@@ -170,25 +170,17 @@ class Fuzzer:
 
     def run(self, count: int, progress: Callable[[int], None] = lambda done: None) -> Found:
         """Handle so many messages."""
-        kinds = {
-            "query": self.queries,
-            "columnar": self.columns,
-            "configuration": self.configs,
-            "command": self.commands,
-            "alert": self.events,
-            "state": self.records,
-        }
         while self.found.count < count:
             # Whichever is furthest behind.
-            kind = min(kinds, key=lambda name: self.found.kinds[name] / SHARES[name])
+            kind = min(SHARES, key=lambda name: self.found.kinds[name] / SHARES[name])
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
-            kinds[kind]()
+            getattr(self, kind)()
             faulthandler.cancel_dump_traceback_later()
             self._weigh(kind)
             progress(self.found.count)
-        for kind in kinds:
+        for kind, share in SHARES.items():
             # A batch of commands, each signed badly too, may count twice.
-            if self.found.kinds[kind] < 0.9 * SHARES[kind] * self.found.count - 2 * BATCH:
+            if self.found.kinds[kind] < 0.9 * share * self.found.count - 2 * BATCH:
                 self._complain(f"only {self.found.kinds[kind]} of {self.found.count} are of kind {kind!r}")
         return self.found
 
@@ -279,7 +271,7 @@ class Fuzzer:
 
     # What is held to its word
 
-    def queries(self) -> None:
+    def query(self) -> None:
         """Malformed JSON between good neighbours."""
         first = self._next
         self._next += BATCH
@@ -330,7 +322,7 @@ class Fuzzer:
                 of = records[offset - batch.first].value
                 self._complain("a good query was lost beside malformed ones", of)
 
-    def commands(self) -> None:
+    def command(self) -> None:
         """Control commands: mutated ones are words of a fixed set, valid ones are answered or refused."""
         chance = self.chance
         for _ in range(BATCH):
@@ -408,7 +400,7 @@ class Fuzzer:
             self._controls.use_up(found, accepted=True)
             self._copies.append(record)
 
-    def columns(self) -> None:
+    def columnar(self) -> None:
         """Arrow records: good streams with bytes changed anywhere, and streams that no good producer writes."""
         for _ in range(10):
             chance, harmless = self.chance, False
@@ -433,7 +425,7 @@ class Fuzzer:
             if harmless and batch.rejects:
                 self._complain(f"refused for {batch.rejects} although only its values are odd", message)
 
-    def events(self) -> None:
+    def alert(self) -> None:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
         for _ in range(BATCH):
             message = alerts(self.chance, self.mutated)
@@ -453,7 +445,7 @@ class Fuzzer:
     def _found(self) -> int:
         return self._auditor.audit.found
 
-    def records(self) -> None:
+    def state(self) -> None:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
         if not self._state:
             self._keep()
@@ -534,7 +526,7 @@ class Fuzzer:
         if None in (restored, loaded):
             self._note("state")
 
-    def configs(self) -> None:
+    def configuration(self) -> None:
         """Configurations: every mistake is a listed problem, never another exception."""
         text = CONFIG + SPEC.replace("application: app\n", "")
         for _ in range(5):

@@ -61,12 +61,12 @@ UNCHECKED = SimpleNamespace(
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "play", "said"),
     [
-        (QueryDecoder, "decode", changed(loses_a_neighbour), Fuzzer.queries, "times"),
-        (QueryDecoder, "decode", changed(names_content), Fuzzer.queries, "no public reason"),
-        (sealing, "AESGCM", lambda key: UNCHECKED, Fuzzer.records, "a changed record was opened"),
-        (fuzz.released, "identity_of", raises, Fuzzer.events, "alert raised TypeError"),
-        (Verifier, "__call__", raises, Fuzzer.commands, "signed command raised TypeError"),
-        (columnar, "_values", refuses, Fuzzer.columns, "although only its values are odd"),
+        (QueryDecoder, "decode", changed(loses_a_neighbour), Fuzzer.query, "times"),
+        (QueryDecoder, "decode", changed(names_content), Fuzzer.query, "no public reason"),
+        (sealing, "AESGCM", lambda key: UNCHECKED, Fuzzer.state, "a changed record was opened"),
+        (fuzz.released, "identity_of", raises, Fuzzer.alert, "alert raised TypeError"),
+        (Verifier, "__call__", raises, Fuzzer.command, "signed command raised TypeError"),
+        (columnar, "_values", refuses, Fuzzer.columnar, "although only its values are odd"),
     ],
 )
 def test_code_that_misbehaves_is_caught(monkeypatch, owner, name, broken, play, said) -> None:
@@ -103,5 +103,5 @@ def test_the_size_of_the_process_is_what_is_weighed() -> None:
 
 def test_a_soak_of_one_kind_is_none(monkeypatch) -> None:
     fuzzer = Fuzzer(7)
-    monkeypatch.setattr(fuzzer, "columns", lambda: fuzzer._note("query", 5))
+    monkeypatch.setattr(fuzzer, "columnar", lambda: fuzzer._note("query", 5))
     assert any("are of kind 'columnar'" in text for text in fuzzer.run(3_000).violations)

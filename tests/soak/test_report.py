@@ -77,10 +77,10 @@ def test_a_soak_of_nothing_is_refused(name: str, capsys) -> None:
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(ON_BROKERS.keys() - {"hour"}))
+@pytest.mark.parametrize("name", ON_BROKERS)
 def test_the_closing_line_of_a_soak_on_brokers(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(report, "on_brokers", lambda *_: lambda *_: Outcome(7, violations=["lost"]))
-    assert main(name, "--count", "7") == 1
+    assert main(name, "--minutes" if name == "hour" else "--count", "7") == 1
     assert last_line(capsys) == f"soak.{name} count 7 violations 1"
 
 
@@ -94,13 +94,3 @@ def test_the_closing_lines_of_those_without_brokers(monkeypatch, capfd) -> None:
         monkeypatch.setattr(taint, "play", lambda *_, found=found: found)
         assert main("taint", "--count", "2") == code
         assert last_line(capfd) == f"soak.taint count {found.count} violations {code}"
-
-
-def test_the_closing_line_of_the_hour(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(
-        report, "on_brokers", lambda *_: lambda minutes, seed: Outcome(2 if minutes == 2 else 0)
-    )
-    assert main("hour", "--minutes", "2") == 0
-    assert last_line(capsys) == "soak.hour count 2 violations 0"
-    assert main("hour", "--minutes", "3") == 1
-    assert last_line(capsys) == "soak.hour count 0 violations 1"
