@@ -91,11 +91,15 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
             if t >= 0:
                 return (1 - b) * (1 - a) / (1 + a) * (_overlap(a, b, t) + b**t * both / (1 - b))
             return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
-        case _:
+        case Noise.LAPLACE, Noise.LAPLACE:
             if t < 0:
                 return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
             inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
             return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
+        case _:
+            raise MisuseError(
+                f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
+            )
 
 
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:

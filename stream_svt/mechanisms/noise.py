@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum, nonmember
 from fractions import Fraction
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,8 @@ class Noise(StrEnum):
 
 
 MONITORED = (Noise.EXPONENTIAL, Noise.LAPLACE)
-"""Families a monitor may use: those whose gaps have bounds in closed form, rational in e^-rate."""
+"""Families a monitor may use: their gaps have bounds in closed form, rational in e^-rate, and P(noise >= k) is at most
+e^(-rate k) for k >= 0, which corrections and accuracy rest on."""
 
 _NOT_MONITORED = Noise.refused | {
     "gumbel": "it is a baseline, in the library only: no bound is certified for its gaps, and it is no more "
@@ -108,7 +110,9 @@ def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
             return 1.0 - tail(noise, rate, k + 1)
         power = math.exp(-rate * k)  # b^k; P(k) = exp(-b^(k + 1)) - exp(-b^k)
         return math.exp(-power * math.exp(-rate)) * -math.expm1(power * math.expm1(-rate))
-    return -math.expm1(-rate) * math.exp(-rate * k) if k >= 0 else 0.0
+    if noise is Noise.EXPONENTIAL:
+        return -math.expm1(-rate) * math.exp(-rate * k) if k >= 0 else 0.0
+    assert_never(noise)
 
 
 def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
@@ -120,7 +124,9 @@ def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Flo
         return np.where(steps >= 0, outer, 1 - outer)
     if noise is Noise.GUMBEL:
         return -np.expm1(-np.exp(np.minimum(-rate * steps, _GREATEST_LOG)))
-    return np.exp(-rate * np.maximum(steps, 0.0))
+    if noise is Noise.EXPONENTIAL:
+        return np.exp(-rate * np.maximum(steps, 0.0))
+    assert_never(noise)
 
 
 def heads(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
@@ -130,7 +136,9 @@ def heads(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Flo
         return tails(noise, rate, -steps)
     if noise is Noise.GUMBEL:
         return np.exp(-np.exp(np.minimum(-rate * (steps + 1.0), _GREATEST_LOG)))
-    return -np.expm1(-rate * np.maximum(steps + 1.0, 0.0))
+    if noise is Noise.EXPONENTIAL:
+        return -np.expm1(-rate * np.maximum(steps + 1.0, 0.0))
+    assert_never(noise)
 
 
 def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
@@ -153,8 +161,10 @@ def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> Integers
             steps = np.where(chances * spread <= 1, -np.log(chances * spread) / rate, left)
         elif noise is Noise.GUMBEL:
             steps = -np.log(-np.log1p(-chances)) / rate
-        else:
+        elif noise is Noise.EXPONENTIAL:
             steps = -np.log(chances) / rate
+        else:
+            assert_never(noise)
     return np.floor(np.maximum(steps, -(2.0**60))).astype(np.int64)
 
 
@@ -162,7 +172,11 @@ def scales_at_odds(noise: Noise, odds: Fraction) -> float:
     """Scales that noise of a small rate reaches with probability 1/(odds + 1)."""
     if noise is Noise.GUMBEL:
         return -math.log(math.log1p(1 / odds))
-    return math.log((odds + 1) / 2) if noise is Noise.LAPLACE else math.log(odds + 1)
+    if noise is Noise.LAPLACE:
+        return math.log((odds + 1) / 2)
+    if noise is Noise.EXPONENTIAL:
+        return math.log(odds + 1)
+    assert_never(noise)
 
 
 def mean(noise: Noise, rate: Fraction | float) -> float:
@@ -173,7 +187,11 @@ def mean(noise: Noise, rate: Fraction | float) -> float:
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[0]
-    return 0.0 if noise is Noise.LAPLACE else _over_expm1(rate)
+    if noise is Noise.LAPLACE:
+        return 0.0
+    if noise is Noise.EXPONENTIAL:
+        return _over_expm1(rate)
+    assert_never(noise)
 
 
 def variance(noise: Noise, rate: Fraction | float) -> float:
@@ -182,7 +200,11 @@ def variance(noise: Noise, rate: Fraction | float) -> float:
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[1]
     once = _over_expm1(rate) / -math.expm1(-rate)
-    return 2 * once if noise is Noise.LAPLACE else once
+    if noise is Noise.LAPLACE:
+        return 2 * once
+    if noise is Noise.EXPONENTIAL:
+        return once
+    assert_never(noise)
 
 
 def _gumbel_moments(rate: float) -> tuple[float, float]:

@@ -37,7 +37,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -157,8 +157,11 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 
     if noise is Noise.GUMBEL:
         return exact_gumbel(word, rate, THRESHOLD_NOISE_LIMIT)
-    up = _geometric_of_words(word, rate)
-    return up - _geometric_of_words(word, rate) if noise is Noise.LAPLACE else up
+    if noise is Noise.LAPLACE:
+        return _geometric_of_words(word, rate) - _geometric_of_words(word, rate)
+    if noise is Noise.EXPONENTIAL:
+        return _geometric_of_words(word, rate)
+    assert_never(noise)
 
 
 def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:

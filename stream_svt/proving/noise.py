@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import Salt, draw_threshold
 
@@ -143,7 +144,13 @@ class QueryNoise:
             moved = self.moved.get(test)
             return self.first.drawn[test] + (0 if moved is None else moved - value)
         up = _geometric(self.chance, rate)
-        return up - _geometric(self.chance, rate) if noise is Noise.LAPLACE else up
+        match noise:
+            case Noise.EXPONENTIAL:
+                return up
+            case Noise.LAPLACE:
+                return up - _geometric(self.chance, rate)
+            case _:
+                raise MisuseError(f"the neighbour test draws no {noise} noise")
 
 
 def _geometric(chance: Chance, rate: Fraction) -> int:

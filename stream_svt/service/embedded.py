@@ -437,6 +437,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    sys.stdout.write(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.\n")
+    sys.stdout.flush()
     try:
         with EmbeddedKafka(ports=(port, *free_ports()[1:])) as kafka:
             sys.stdout.write(

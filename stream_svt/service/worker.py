@@ -38,7 +38,7 @@ from stream_svt.settings.datasets import DAY_MS
 log = logging.getLogger(__name__)
 
 NOTHING_APPLIED = (
-    "no configuration was applied yet, or it was not read yet: 'stream-svt apply -c FILE' applies one"
+    "waits for a configuration: 'stream-svt apply -c FILE' applies one where none was applied yet"
 )
 
 PERIODS_WITHIN_MS = 600_000
@@ -209,6 +209,8 @@ class Worker:
         """Say why the worker is not in the group; once, until the reason changes."""
         if fault != self.fault:
             level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
+            if fault.reason == NOTHING_APPLIED:  # every worker starts so
+                level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 

@@ -64,6 +64,10 @@ def _pair(value: object) -> object:
     raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
 
 
+ADDED_LATER: frozenset[str] = frozenset()
+"""Keys that a release adds after the first one. Their default means "as before" and never changes: with it, runs that
+an earlier release opened go on."""
+
 _STORED_BYTES = 899_900
 """Bytes of a monitor as JSON that still fit into one state record."""
 
@@ -247,9 +251,12 @@ class MonitorSpec(Strict):
         """Return a short digest of all that decides outcomes, the sampler's version included.
 
         Runs opened under different digests are not replayed into one another. Left out are the name, the
-        patterns of datasets and the level of the bound, which decide no outcome.
+        patterns of datasets and the level of the bound, which decide no outcome, and what `ADDED_LATER` names at its
+        default.
         """
-        content = self.model_dump(mode="json", by_alias=True, exclude={"name", "datasets", "beta"})
+        fields = type(self).model_fields
+        usual = {name for name in ADDED_LATER if getattr(self, name) == fields[name].get_default()}
+        content = self.model_dump(mode="json", by_alias=True, exclude={"name", "datasets", "beta"} | usual)
         return digest({"sampler": SAMPLER_VERSION, **content})
 
     # -- checks across fields

@@ -145,6 +145,7 @@ def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert process.stdout.readline().startswith("Starting Apache Kafka ")
             assert f"at 127.0.0.1:{port}." in process.stdout.readline()
             taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert taken.returncode == 3

@@ -80,6 +80,18 @@ async def test_only_the_newest_events_are_kept(show: Show) -> None:
     assert await show.series() == [f"s{number}" for number in range(50, KEPT + 50)]
 
 
+async def test_a_history_that_is_read_partition_by_partition_shows_the_newest_of_all() -> None:
+    show = Show(partitions=2)
+    for partition in (0, 1):  # the second one is older, and read last
+        old, new = (1000 + at - 500 * partition for at in (0, 100))
+        events = [alert("a", f"p{partition}-{n}", at=old + n / 10) for n in range(KEPT)]
+        show.topic.put(*events, alert("a", f"last-{partition}", at=new), partition=partition)
+    found = await show.series()
+    assert (len(found), found[-1]) == (KEPT, "last-0")
+    assert not any("1" in name.partition("-")[0] for name in found)
+    await show.overview.close()
+
+
 async def test_what_is_no_event_is_skipped_and_reaches_nobody(show: Show) -> None:
     foreign = alert("a", "two").replace(b'"data":', b'"forged":1,"data":')
     deep, huge = (
@@ -103,7 +115,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
     assert task is not None
     async with asyncio.timeout(5):
         await task
-    assert (len(show.overview._events), show.overview._task) == (0, None)
+    assert (len(show.overview._events.all()), show.overview._task) == (0, None)
     assert await show.series() == ["one"]
     assert show.topic.opened == 2
 

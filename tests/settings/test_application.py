@@ -12,6 +12,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.settings import monitors
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.changes import TakesEffect, changed_fields
@@ -204,6 +205,15 @@ def test_the_hash_is_stable_across_processes_and_versions():
 def test_how_a_number_is_written_and_what_decides_no_outcome_leave_the_hash_alone():
     same = monitor(epsilon="1.0", threshold="1000/2", beta="0.1", name="n", datasets=["m*"])
     assert same.hash() == monitor().hash()
+
+
+def test_a_key_that_a_release_adds_leaves_the_hash_alone_at_its_default(monkeypatch):
+    monkeypatch.setattr(monitors, "ADDED_LATER", frozenset({"on_halt"}))
+    added = monitor().hash()
+    assert added != "135c1e9264c0f8aa"
+    assert monitor(on_halt="stop").hash() != added
+    monkeypatch.setattr(monitors, "ADDED_LATER", frozenset())
+    assert monitor().hash() == "135c1e9264c0f8aa"
 
 
 def test_applications_that_differ_anywhere_have_different_hashes(full):

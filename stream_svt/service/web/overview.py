@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -45,6 +47,22 @@ LARGEST = 1 << 16
 """Bytes of a record that may be an event; the service writes none of a tenth of that."""
 
 
+class _Newest:
+    """The newest events of all partitions: a history is read partition by partition, not by time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
+
+    def add(self, partition: int, time: str, event: msgspec.Raw) -> None:
+        """Add the next event of a partition."""
+        self._kept.setdefault(partition, deque(maxlen=KEPT)).append((time, event))
+
+    def all(self) -> list[msgspec.Raw]:
+        """Return the newest events, oldest first."""
+        found = sorted(chain.from_iterable(self._kept.values()), key=itemgetter(0))
+        return [event for _, event in found[-KEPT:]]
+
+
 class Overview:
     """Reads the alert topic while somebody asks.
 
@@ -74,7 +92,7 @@ class Overview:
 
     def _forget(self) -> None:
         self._snapshot = StatusSnapshot(self._spec(), complete=False)
-        self._events: deque[msgspec.Raw] = deque(maxlen=KEPT)
+        self._events = _Newest()
         self._settled = asyncio.Event()  # the history was read, or cannot be
         self._trouble = ""
 
@@ -88,7 +106,7 @@ class Overview:
                 await self._settled.wait()
         except TimeoutError:
             self._trouble = self._trouble or "slow"
-        snapshot, events, views, now = self._snapshot, list(self._events), self._views(), self._clock()
+        snapshot, events, views, now = self._snapshot, self._events.all(), self._views(), self._clock()
         datasets: list[DatasetNow] = []
         for number, dataset in enumerate(snapshot.spec.shown, 1):
             datasets.append(snapshot.of(dataset, views.get(dataset.name), now))
@@ -135,7 +153,7 @@ class Overview:
 
     async def _follow(self, tail: AlertTail, spec: ApplicationSpec) -> None:
         """Fold the history, then show that instead of what was shown, and read on."""
-        snapshot, events = StatusSnapshot(spec, complete=tail.complete), deque[msgspec.Raw](maxlen=KEPT)
+        snapshot, events = StatusSnapshot(spec, complete=tail.complete), _Newest()
         probed = 0.0
         while self._goes_on(spec):
             for record in await tail.read():
@@ -148,7 +166,7 @@ class Overview:
                 self._settled.set()
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
-    def _take(self, record: Any, snapshot: StatusSnapshot, events: deque[msgspec.Raw]) -> None:  # noqa: ANN401
+    def _take(self, record: Any, snapshot: StatusSnapshot, events: _Newest) -> None:  # noqa: ANN401
         """Fold a record; records that are no events of this package are skipped."""
         try:
             if len(value := record.value or b"") > LARGEST:
@@ -163,4 +181,4 @@ class Overview:
             return
         # Encoded again: bytes that somebody else wrote to the topic never reach a browser as they are.
         content = msgspec.structs.asdict(envelope) | {"data": data}
-        events.append(msgspec.Raw(msgspec.json.encode(content)))
+        events.add(record.partition, envelope.time, msgspec.Raw(msgspec.json.encode(content)))
