@@ -52,15 +52,13 @@ def test_a_belief_in_medians_spreads_over_scales_and_shapes():
     assert min(near) == 0
 
 
-def test_a_belief_in_quantiles_spreads_over_scales_alone():
+@pytest.mark.parametrize(
+    ("factor", "spread"), [({}, [[2.5, 5, 7.5], [10, 20, 30]]), ({"factor": 1}, [])], ids=["doubt", "none"]
+)
+def test_a_belief_in_quantiles_spreads_over_scales_alone_as_far_as_it_doubts(factor, spread):
     known = np.array([5.0, 10.0, 15.0])
-    loads = around(Belief(positives=0.1, above=known, below=known))
-    assert [load.above.tolist() for load in loads] == [[2.5, 5, 7.5], [10, 20, 30]]
-
-
-def test_a_belief_without_doubt_in_quantiles_has_no_range():
-    known = np.array([5.0, 10.0])
-    assert around(Belief(positives=0.1, above=known, below=known, factor=1)) == ()
+    loads = around(Belief(positives=0.1, above=known, below=known, **factor))
+    assert [load.above.tolist() for load in loads] == spread
 
 
 def test_thinning_keeps_the_distribution():

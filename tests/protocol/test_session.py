@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stream_svt.monitor import operations
@@ -89,11 +91,20 @@ def test_a_long_work_in_slices_is_no_silence(
 # Over a rebalance nothing is left to repeat while a shard waits, and without a proof it steps nothing more
 
 
+def later(model: Model) -> None:
+    send(model, 2, "later")
+
+
 class Held(Feed):
-    """A rebalance begins in the middle of the first fetch; `meanwhile` happens before it has settled."""
+    """A rebalance begins in the middle of the first fetch; ``meanwhile`` happens before it has settled.
+
+    ``read`` says to which offset the queries were tested by then, where not all are.
+    """
 
     status: ShardStatus
     model: Model
+    meanwhile: Callable[[Model], None]
+    read: int | None
 
     def __init__(self, broker, shard) -> None:
         super().__init__(broker, shard)
@@ -106,16 +117,9 @@ class Held(Feed):
 
     async def settled(self) -> None:
         self.rebalances += 1
-        self.look()
-        assert self.status.outbox == 0
-        self.meanwhile()
-
-    def look(self) -> None:
-        read = len(list(self._broker.read("t-0")))
-        assert self.status.offsets == {"t": read}
-
-    def meanwhile(self) -> None:
-        send(self.model, 2, "later")
+        read = len(list(self._broker.read("t-0"))) if self.read is None else self.read
+        assert (self.status.outbox, self.status.offsets) == (0, {"t": read})
+        self.meanwhile(self.model)
 
     async def fetch(self, topics, patience, max_records=None):
         found = await super().fetch(topics, patience, max_records)
@@ -123,20 +127,20 @@ class Held(Feed):
         return found
 
 
-def stage(feed: type[Held], *, opened: bool = True):
+def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, read: int | None = None):
     model = Model(partitions=1, spec=declared(PLAIN))
     if opened:
         send(model, 1, "before", value=0)
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
-    session, status = model.session(feed=feed)
+    session, status = model.session(feed=Held)
     ours = session._feed
-    ours.status, ours.model = status, model
+    ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
     return model, session, ours, status
 
 
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
-    _, session, feed, status = stage(Held)
+    _, session, feed, status = stage()
     finish(session.open())
     engine = session._engine
     finish(session.run())
@@ -147,11 +151,7 @@ def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> Non
 
 
 def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
-    class Cut(Held):
-        def look(self) -> None:
-            assert self.status.offsets == {"t": 0}  # the run is open, and nothing tested
-
-    model, session, feed, status = stage(Cut, opened=False)
+    model, session, feed, status = stage(opened=False, read=0)  # the run is open, and nothing tested
     finish(lived(session))
     assert feed.fetched[:2] == [3, 5]
     assert status.offsets == {"t": 5}
@@ -160,13 +160,12 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
 
 
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
-    class Taken(Held):
-        def meanwhile(self) -> None:
-            other, _ = self.model.session()
-            finish(other.open())
-            send(self.model, 2, "later")
+    def taken(model: Model) -> None:
+        other, _ = model.session()
+        finish(other.open())
+        later(model)
 
-    _, session, feed, _ = stage(Taken)
+    _, session, feed, _ = stage(taken)
     finish(session.open())
     with pytest.raises(Fenced):
         finish(session.run())
@@ -174,12 +173,13 @@ def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
 
 
 def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
-    class Gone(Held):
-        def meanwhile(self) -> None:
-            self.written = len(list(self.model.broker.read("state-0", committed=False)))
-            raise Stopped
+    written: list[int] = []
 
-    model, session, feed, _ = stage(Gone)
+    def stopped(model: Model) -> None:
+        written.append(len(list(model.broker.read("state-0", committed=False))))
+        raise Stopped
+
+    model, session, feed, _ = stage(stopped)
     finish(lived(session))
     assert feed.fetched == [3]
-    assert len(list(model.broker.read("state-0", committed=False))) == feed.written
+    assert [len(list(model.broker.read("state-0", committed=False)))] == written

@@ -100,21 +100,19 @@ def test_a_ledger_that_is_missing_or_elsewhere_is_found() -> None:
     assert f"dataset {moved} has events and no ledger" in _found(compare(auditor, [state], _home))[0]
 
 
-def test_a_state_older_than_its_events_is_found() -> None:
+@pytest.mark.parametrize("older", [True, False])
+def test_a_state_older_than_its_events_is_found_and_alerts_that_are_missing_make_none(older: bool) -> None:
     auditor, state = _played()
-    older = replace(state, last_event=state.last_event - 3, waiting=[])
-    for number, _, event in state.waiting:
+    for number, _, event in state.waiting if older else ():
         auditor.add(0, number, event)
-    found = _found(compare(auditor, [older], _home))
+    changed = (
+        replace(state, last_event=state.last_event - 3, waiting=[])
+        if older
+        else replace(state, last_event=state.last_event + 1)
+    )
+    found = _found(compare(auditor, [changed], _home))
     assert "it knows events up to number" in found[0]
-    assert "the state is older than the alerts" in found[0]
-
-
-def test_alerts_that_are_missing_make_no_state_an_older_one() -> None:
-    auditor, state = _played()
-    found = _found(compare(auditor, [replace(state, last_event=state.last_event + 1)], _home))
-    assert "it knows events up to number" in found[0]
-    assert not any("older" in text for text in found)
+    assert any("the state is older than the alerts" in one for one in found) == older
 
 
 def _books(charge: float, spent: float, reserved: float = 0.0, limit: float = 1.0) -> Account:

@@ -165,31 +165,25 @@ def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "field", "message"),
     [
-        (KEY.hex()[:-2], "must hold 32 bytes"),
-        (KEY.hex() + "00", "must hold 32 bytes"),
-        ("", "must hold 32 bytes"),
-        ("not a key", "must hold 32 bytes"),
-        (b"\xff\xfe\x00", "is not text"),
-        (None, "No such file"),
+        (KEY.hex()[:-2], "key_file", "must hold 32 bytes"),
+        (KEY.hex() + "00", "key_file", "must hold 32 bytes"),
+        ("", "key_file", "must hold 32 bytes"),
+        ("not a key", "key_file", "must hold 32 bytes"),
+        (b"\xff\xfe\x00", "key_file", "is not text"),
+        (None, "key_file", "No such file"),
+        (KEY.hex(), "previous_key_files[0]", "the same key"),
     ],
 )
-def test_a_key_file_that_cannot_be_used_is_refused(tmp_path, content, message):
+def test_a_key_file_that_cannot_be_used_is_refused(tmp_path, content, field, message):
+    write(tmp_path / "old", base64.b64encode(KEY))
     if content is not None:
         write(tmp_path / "key", content)
-    ((line, field, words),) = problems("sealing: {key_file: key}", tmp_path)
-    assert (line, field) == (6, "sealing.key_file")
+    ((line, where, words),) = problems("sealing: {key_file: key, previous_key_files: [old]}", tmp_path)
+    assert (line, where) == (6, f"sealing.{field}")
     assert message in words
     assert KEY.hex()[:16] not in words
-
-
-def test_the_same_key_twice_is_refused(tmp_path):
-    write(tmp_path / "key", KEY.hex())
-    write(tmp_path / "old", base64.b64encode(KEY))
-    ((_, field, words),) = problems("sealing: {key_file: key, previous_key_files: [old]}", tmp_path)
-    assert field == "sealing.previous_key_files[0]"
-    assert "the same key" in words
 
 
 # --- keys from a command

@@ -86,15 +86,6 @@ def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
     assert columns(edges) == [expected(token) for token in edges]
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    """Tokens that were read one by one."""
-    seen: list[bytes] = []
-    read = exact.number
-    monkeypatch.setattr(exact, "number", lambda token: (seen.append(token), read(token))[1])
-    return seen
-
-
 @settings(deadline=None)
 @given(st.lists(PLAIN, min_size=1, max_size=50))
 def test_plain_numbers_take_one_way_with_or_without_a_point(given):
@@ -104,7 +95,10 @@ def test_plain_numbers_take_one_way_with_or_without_a_point(given):
 
 
 @pytest.mark.parametrize("odd", [b"1e3", b"null", b"9" * 19, b"0." + b"3" * 25, b'"text"', b"1e999"])
-def test_an_odd_value_is_read_alone_and_no_other_of_its_batch_with_it(alone, odd):
+def test_an_odd_value_is_read_alone_and_no_other_of_its_batch_with_it(monkeypatch, odd):
+    alone: list[bytes] = []
+    read = exact.number
+    monkeypatch.setattr(exact, "number", lambda token: (alone.append(token), read(token))[1])
     columns([b"1.5", b"7", odd, *[b"0.25"] * 10_000, odd])
     assert alone == [odd, odd]
 
