@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.monitor.released import EventType
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, transcript
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, interrupted, spec_of, transcript
 
 _MONDAY = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
 _WEEK = 7 * 86_400_000
@@ -93,14 +93,7 @@ def test_late_and_early_records_are_refused_once_however_the_stream_is_cut(form)
     assert 20 < len(refused) == len(set(refused))
     assert _outside(expected) == _outside(expected, "m1") == len(refused)
     for seed in range(6):
-        play, rng = Play(spec), random.Random(seed)
-        while (at := play.engine.next_offset(TOPIC)) < len(queries):
-            play.feed(TOPIC, queries, min(len(queries), at + rng.randrange(1, 120)))
-            if rng.random() < 0.5:
-                play.commit()
-            elif rng.random() < 0.3:
-                play.crash()
-        play.commit()
+        play = interrupted(spec, queries, random.Random(seed).randrange)
         assert sorted(offset for _, offset, _ in _rejected(play)) == sorted(refused)
         assert {k: v for k, v in transcript(play).items() if k[1]} == {
             k: v for k, v in transcript(expected).items() if k[1]
