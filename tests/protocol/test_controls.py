@@ -110,6 +110,24 @@ def test_a_pause_now_takes_the_number_of_a_command_that_waits() -> None:
     assert controls.standing.next == 2
 
 
+def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_way() -> None:
+    controls = Controls(Standing(), STATE)
+    sweep = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
+    assert isinstance(sweep, Command)
+    assert sweep.for_all
+    controls.use_up(sweep, accepted=False, under_way=UnderWay(sweep))
+    # Read again it is no command of its own, and a takeover goes on with it.
+    assert carry_out(controls, record(1, 1, "pause", id="at-0", dataset=""), record(2, 2)) == []
+    later = Controls(controls.standing, STATE)
+    assert later.under_way == UnderWay(sweep)
+    assert later.standing.next == 2
+    assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Untimely.STALE]
+    later.go_on(UnderWay(sweep, "d", done=1))
+    later.end(accepted=True)
+    assert (later.standing.accepted, later.under_way) == (True, None)
+    assert carry_out(later, record(4, 3)) == ["done at-2", "done at-4"]
+
+
 def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
     sweep = Command("all", Action.PAUSE, state=STATE, number=1)
     controls = Controls(Standing(number=1, id="all", under_way=UnderWay(sweep, "m", done=3)), STATE)
