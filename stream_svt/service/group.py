@@ -179,7 +179,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
         await asyncio.gather(*(shard.stop(0.0) for shard in late))
         for shard in late:
-            del self.shards[shard.number]
+            self.shards.pop(shard.number, None)  # the worker may have left meanwhile
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _look_at_lag(self) -> None:

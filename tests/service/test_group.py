@@ -98,6 +98,17 @@ async def test_every_partition_is_paused_and_gets_a_shard() -> None:
     assert play.fatal == []
 
 
+async def test_a_worker_that_leaves_while_a_late_shard_is_cut_short_has_no_other_trouble() -> None:
+    play = Play()
+    await play.assign(0)
+    play.made[0].in_time = False
+    revoked = asyncio.create_task(play.revoke())
+    await asyncio.sleep(0)  # the shard is asked to stand by
+    await play.group.stop()
+    await revoked
+    assert play.fatal == []
+
+
 async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_anew() -> None:
     play = Play()
     await play.assign(0, 1)
