@@ -61,6 +61,7 @@ class Reader:
                 view.spent,
                 view.reserved,
             )
+            assert budget.left == max(view.limit - view.spent, 0.0)
             statuses = self.status.of_dataset(view.dataset)
             for one in view.monitors:
                 status = statuses[one.monitor]
