@@ -162,7 +162,7 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     assert (missing.code, "does not exist" in missing.err) == (3, True)
     lines = stream_svt("watch", *where, good, "--from-beginning", "--lifecycle", "--limit", 3, "--json").out
     assert [json.loads(line)["sequence"] for line in lines.splitlines()] == [1, 2, 3]
-    words = stream_svt("watch", *where, good, "--from-beginning", "--limit", 1, "--uncommitted").out
+    words = stream_svt("watch", *where, good, "--from-beginning", "--limit", 1).out
     assert "ALERT  shop/milk  hot  gap 12" in words
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stream_svt.service.kafka import Cluster
 from tests.simulation.published import UNITS, Terms
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
@@ -86,8 +87,9 @@ async def one_after_the_other(trial: Trial) -> None:
 async def two_at_once(trial: Trial) -> None:
     """Let two workers, each alone in its group, own every shard at the same time; one has the last word."""
     numbers = itertools.count(1)
+    member = Cluster.member
     trial.monkeypatch.setattr(
-        "stream_svt.service.group.group_id", lambda application: f"{application}-{next(numbers)}"
+        Cluster, "member", lambda self, group, *rest: member(self, f"{group}-{next(numbers)}", *rest)
     )
     async with trial.scene.on_stage() as scene:
         # Both begin on books that are empty: each draws secrets of its own.
