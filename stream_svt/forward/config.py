@@ -183,7 +183,7 @@ class Destination:
     """A destination with what stands in files.
 
     Attributes:
-        urls: Addresses that are posted to.
+        urls: Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
         keys: Keys that sign, none for Alertmanager.
         authorization: Content of the Authorization header, or None.
     """
@@ -191,7 +191,7 @@ class Destination:
     name: str
     config: DestinationConfig
     group: str
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)
     keys: tuple[bytes, ...] = field(repr=False)
     authorization: str | None = field(repr=False)
 

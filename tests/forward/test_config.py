@@ -85,7 +85,7 @@ def test_the_smallest_file_has_safe_defaults(directory):
 def test_no_secret_shows_where_a_configuration_is_printed(directory, caplog):
     caplog.set_level(logging.DEBUG)
     text = repr(parse_forward_config(EVERYTHING, directory=directory)) + caplog.text
-    for secret in ("Bearer", KEY.hex(), repr(KEY)):
+    for secret in ("hooks.example", "Bearer", KEY.hex(), repr(KEY)):
         assert secret not in text
 
 
