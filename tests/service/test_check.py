@@ -178,7 +178,17 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
         (SEALED, stored(), "it is not sealed although a key is configured"),
         ({"master_key": OLD}, stored(OLD, cluster="other"), "belongs to another place"),
     ],
-    ids=str,
+    ids=[
+        "no key, plain",
+        "rotated",
+        "rotated, sealed with an older key",
+        "no state",
+        "plain, adopted",
+        "a key that is not configured",
+        "no key is configured",
+        "plain, not adopted",
+        "of another cluster",
+    ],
 )
 def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(
     keys, metas, said
