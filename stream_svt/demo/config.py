@@ -6,21 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from stream_svt.demo.clock import Clock
 from stream_svt.demo.data import LAST_ITEM
+from stream_svt.demo.queries import Clock
 
 APPEND = "hot-items-append"
 ADAPTIVE = "hot-items-adaptive"
 MONITORS = (APPEND, ADAPTIVE)
-
-#: From how many sales since its week began an item counts as hot.
 THRESHOLD = 400
-
-#: Epsilon that both monitors together may spend on the baskets of one week.
-LIMIT = "4"
-
-#: The second week has less left, and the demo shows what happens when it is gone.
-SHORT_WEEK, SHORT_LIMIT = 2, "1.6"
+"""From how many sales since its week began an item counts as hot."""
+_LIMIT, _SHORT_LIMIT, _SHORT_WEEK = "4", "1.6", 2
+"""Epsilon for the baskets of a week. One week has less left, and the demo shows what happens when it is gone."""
 
 _TEMPLATE = Template("""\
 # Differentially private monitoring of a shop's best sellers.
@@ -34,11 +29,11 @@ application: $application
 kafka:
   bootstrap_servers: "$bootstrap"
 topics:
-  alerts: $prefix.alerts
-  state: $prefix.state
-  rejects: $prefix.rejects
-  control: $prefix.control
-  config: $prefix.config
+  alerts: $application.alerts
+  state: $application.state
+  rejects: $application.rejects
+  control: $application.control
+  config: $application.config
   partitions: $partitions
   replication_factor: 1
   start_at: earliest
@@ -55,7 +50,7 @@ monitors:
   # Each checkpoint is one finite set. Its items are tested at the highest bar as they come; when the set is
   # closed, the bottoms are tested again and again (APPEND) while the bar falls from 12 to 4 noise scales.
   - name: $append
-    topic: $prefix.counts
+    topic: $application.counts
     datasets: ["retail-week-*"]
     mechanism: svt
     epsilon: 0.8 # of one whole run: its threshold and all its alerts
@@ -74,7 +69,7 @@ monitors:
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
   - name: $adaptive
-    topic: $prefix.counts
+    topic: $application.counts
     datasets: ["retail-week-*"]
     mechanism: adaptive
     epsilon: 0.8
@@ -95,12 +90,7 @@ monitors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where one demo runs.
-
-    Attributes:
-        application: Name of the service's Kafka group and prefix of its transactional ids; also the prefix of
-            its topics.
-    """
+    """Where one demo runs; ``application`` begins the names of its topics, its group and its transactional ids."""
 
     application: str = "retail-demo"
     bootstrap: str = "127.0.0.1:9092"
@@ -108,37 +98,28 @@ class Setting:
     port: int = 6066
     partitions: int = 4
 
-    @property
-    def counts(self) -> str:
-        """The query topic."""
-        return f"{self.application}.counts"
+    def topic(self, name: str) -> str:
+        """Return the full name of a topic: counts, alerts, state, rejects, control or config."""
+        return f"{self.application}.{name}"
 
-    @property
-    def alerts(self) -> str:
-        """The alert topic."""
-        return f"{self.application}.alerts"
 
-    @property
-    def topics(self) -> list[str]:
-        """All topics of the demo."""
-        own = ("counts", "alerts", "state", "rejects", "control", "config")
-        return [f"{self.application}.{name}" for name in own]
+def limits(clock: Clock) -> dict[str, str]:
+    """Return how much epsilon both monitors together may spend, by dataset."""
+    return {
+        name: _SHORT_LIMIT if number == _SHORT_WEEK else _LIMIT
+        for number, name in enumerate(clock.weeks(), start=1)
+    }
 
 
 def yaml(setting: Setting, clock: Clock) -> str:
     """Return the service's configuration."""
     datasets = []
-    for number, name in enumerate(clock.weeks(), start=1):
-        datasets += [f"  - name: {name}", "    unit: one basket (its line stays)"]
-        if number == SHORT_WEEK:
-            datasets.append(
-                f"    limit: {{epsilon: {SHORT_LIMIT}}} # a study was given the rest of this week's"
-            )
-        else:
-            datasets.append(f"    limit: {{epsilon: {LIMIT}}}")
+    for name, limit in limits(clock).items():
+        note = " # a study was given the rest of this week's" if limit == _SHORT_LIMIT else ""
+        unit = "    unit: one basket (its line stays)"
+        datasets += [f"  - name: {name}", unit, f"    limit: {{epsilon: {limit}}}{note}"]
     return _TEMPLATE.substitute(
         application=setting.application,
-        prefix=setting.application,
         bootstrap=setting.bootstrap,
         key_file=setting.key_file,
         port=setting.port,

@@ -22,14 +22,10 @@ ACKNOWLEDGEMENT = (
     "T. Brijs, G. Swinnen, K. Vanhoof, G. Wets: The use of association rules for product assortment "
     "decisions: a case study. KDD 1999, pp. 254-260."
 )
-
-#: The store's item numbers run from 1 to this one without a gap. The list is public; which items sell is
-# not.
 LAST_ITEM = 16_470
-
-#: Lines of the shipped copy.
+"""Items are numbered from 1 to this one without a gap. The list is public; which items sell is not."""
 LINES = 88_162
-
+"""Lines of the shipped copy."""
 FILE = "retail-baskets.npz"
 
 
@@ -53,13 +49,6 @@ class Baskets:
     def between(self, first: int, end: int) -> NDArray[np.uint16]:
         """Return the items of the lines ``first`` to ``end - 1``, one after another."""
         return self.items[self.start[first] : self.start[end]]
-
-    def emptied(self, line: int) -> Baskets:
-        """Return the neighbour: the basket of one line emptied, all lines still there."""
-        low, high = int(self.start[line]), int(self.start[line + 1])
-        start = self.start.copy()
-        start[line + 1 :] -= high - low
-        return Baskets(start, np.delete(self.items, slice(low, high)))
 
 
 def from_lines(lines: Iterable[str]) -> Baskets:

@@ -1,26 +1,73 @@
-"""What is asked at a checkpoint: how often each item of the public list has been sold since the week began.
+"""What is asked, and when: how often each item of the public list has been sold since the week began.
 
-The answers are counts over disjoint weeks: emptying one basket lowers the answers about its items by one
-from the next checkpoint to the end of its week, changes nothing else, and never raises one: sensitivity 1,
-monotonic. Ids, order and number of records depend on the clock alone. So do record lengths: a value is
-padded with the spaces that JSON allows after a number, because the length of a record is public.
+Line numbers are the public clock. Privacy unit and neighbours: one basket. Two data sets are neighbours when the
+basket of one line is emptied in one of them and **the lines stay**: that lowers the answers about its items by one
+from the next checkpoint to the end of its week, changes nothing else, and never raises one: sensitivity 1, monotonic.
+Counting *non-empty* baskets instead would pull the successors of a removed one into another week.
+
+Ids, order and number of records depend on the clock alone. So do record lengths, which are public: a value is padded
+with the spaces that JSON allows after a number.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.demo.clock import Checkpoint, Clock
-from stream_svt.demo.data import LAST_ITEM, Baskets
+from stream_svt.demo.data import LAST_ITEM, LINES, Baskets
 
-#: Digits that every count is padded to; a week has fewer lines than this can hold.
 DIGITS = 5
-
+"""Digits that every count is padded to; a week has fewer lines than this can hold."""
 SERIES = "item-%d"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A moment at which the running counts of all items are asked: the queries form the finite set ``set_id``.
+
+    Attributes:
+        dataset: The week's dataset.
+        week_start, first, end: Lines: start of the week, first line since the last checkpoint, and the line
+            after the last counted one.
+    """
+
+    dataset: str
+    set_id: str
+    week_start: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Weeks of ``week_lines`` lines, asked every ``every`` lines and at the end of each week.
+
+    The data carry no dates, so a "week" is a number of lines; nothing in a monitor depends on its length.
+    """
+
+    lines: int = LINES
+    week_lines: int = 14_700
+    every: int = 300
+
+    def weeks(self) -> list[str]:
+        """Return the names of the weeks' datasets in order of time."""
+        return [self.week_of(start) for start in range(0, self.lines, self.week_lines)]
+
+    def week_of(self, line: int) -> str:
+        """Return the dataset that holds a line."""
+        return f"retail-week-{line // self.week_lines + 1}"
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield every checkpoint in order of time."""
+        for start in range(0, self.lines, self.week_lines):
+            stop = min(start + self.week_lines, self.lines)
+            for first in range(start, stop, self.every):
+                end = min(first + self.every, stop)
+                yield Checkpoint(self.week_of(start), f"line-{end:05}", start, first, end)
 
 
 def running_counts(baskets: Baskets, clock: Clock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:

@@ -6,36 +6,39 @@ import asyncio
 import contextlib
 import json
 import secrets
-import signal
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+import aiohttp
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 from rich.console import Console
 
-from stream_svt.demo.clock import Clock
-from stream_svt.demo.config import LIMIT, MONITORS, SHORT_LIMIT, SHORT_WEEK, THRESHOLD, Setting, yaml
-from stream_svt.demo.data import ACKNOWLEDGEMENT, LINES, load
-from stream_svt.demo.demo_status import DemoStatus
-from stream_svt.demo.processes import Child, DemoFailed, start, stream_svt
-from stream_svt.demo.producer import produce
-from stream_svt.demo.released_zone import Event, fetched, last_events, new_events, opened, queries_seen, urls
-from stream_svt.demo.summary import Figures, score
-from stream_svt.demo.topics import delete_topics, require_broker
-from stream_svt.demo.truth import Truth
-from stream_svt.demo.view import PlainView, Scene, view_for
-from stream_svt.errors import StreamSvtError
+from stream_svt.demo.board import Board, Truth
+from stream_svt.demo.config import THRESHOLD, Setting, limits, yaml
+from stream_svt.demo.data import ACKNOWLEDGEMENT, LAST_ITEM, load
+from stream_svt.demo.feed import on_signals, produce
+from stream_svt.demo.queries import Clock
+from stream_svt.demo.view import View, report
+from stream_svt.demo.worker import Child, DemoFailed, start
+from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.monitor.released import decode
+from stream_svt.service.check import create_missing
+from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 
-#: Queries the producer may be ahead of the service: enough to keep it busy, little to drain after
-# ``--duration``.
 AHEAD = 200_000
+"""Queries the producer may be ahead of the service: enough to keep it busy, little to drain at the end."""
 READY_SECONDS = 60.0
 STALLED_SECONDS = 30.0
+DELETE_SECONDS = 15.0
 INTERRUPTED = 130
 
 
@@ -57,55 +60,43 @@ def run_demo(
             their own there and are deleted at the end; the broker forgets offsets and transactional ids by
             itself.
         show_config: Only print the service's configuration.
-        summary: File for the summary as JSON.
+        summary: Where to write the summary as JSON.
         clock, console: For tests: another public clock, another place to write to.
     """
-    clock = clock or Clock(LINES)
+    clock = clock or Clock()
     if show_config:
         sys.stdout.write(yaml(Setting(), clock))
         return 0
     shown, errors = console or Console(), console or Console(stderr=True)
     try:
-        figures = asyncio.run(_interruptible(_demo(duration, broker, clock, view_for(shown))))
-        shown.print(figures.render())
+        board = asyncio.run(_interruptible(_demo(duration, broker, clock, shown)))
+        shown.print(report(board))
         if summary is not None:
-            summary.write_text(json.dumps(figures.document(), indent=2) + "\n", encoding="utf-8")
+            summary.write_text(json.dumps(board.document(), indent=2) + "\n", encoding="utf-8")
         shown.print(ACKNOWLEDGEMENT, style="dim", markup=False, highlight=False)
         return 0
     except asyncio.CancelledError:
         message, code = "demo interrupted; everything it started has ended", INTERRUPTED
-    except StreamSvtError as error:
-        message, code = f"demo failed: {error}", error.exit_code
-    except OSError as error:
-        message, code = f"demo failed: {error}", 1
+    except (StreamSvtError, OSError) as error:
+        message, code = f"demo failed: {error}", getattr(error, "exit_code", 1)
     errors.print(message, markup=False, highlight=False, soft_wrap=True)
     return code
 
 
-async def _interruptible(work: Coroutine[None, None, Figures]) -> Figures:
+async def _interruptible(work: Coroutine[None, None, Board]) -> Board:
     """Run ``work``; the first SIGINT or SIGTERM cancels it, further ones do not disturb the clearing up."""
     task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-
-    def interrupt() -> None:
-        if not task.cancelling():
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Only the main thread of a process gets signals; elsewhere the caller cancels.
-        with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, interrupt)
+    on_signals(lambda: task.cancelling() or task.cancel())
     return await task
 
 
-async def _demo(duration: float | None, broker: str | None, clock: Clock, view: PlainView) -> Figures:
+async def _demo(duration: float | None, broker: str | None, clock: Clock, console: Console) -> Board:
     """Run the demo; what was started is ended by the exit stack."""
+    view = View(console, lines=clock.lines)
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
         counting = asyncio.create_task(asyncio.to_thread(lambda: Truth.of(load(), clock, THRESHOLD)))
-        if broker is not None:
-            await require_broker(broker)
-        else:
+        if broker is None:
             view.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
             kafka = EmbeddedKafka()
             stack.push_async_callback(asyncio.to_thread, kafka.stop)
@@ -116,135 +107,136 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, view: 
             key_file=directory / "sealing.key",
             port=_free_port(),
         )
+        setting.key_file.touch(0o600)
+        setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        config = directory / "monitors.yaml"
+        config.write_text(yaml(setting, clock), encoding="utf-8")
+        cluster = Cluster({"bootstrap_servers": setting.bootstrap})
         if broker is not None:
             stack.push_async_callback(delete_topics, setting)
             view.say(
                 f"the topics {setting.application}.* are deleted from {broker} at the end; offsets and "
                 "transactional ids of this name it forgets by itself"
             )
-        worker = await _service(setting, clock, directory, stack, view)
-        events = await stack.enter_async_context(opened(setting))
-        return await Session(setting, clock, await counting, events, view).run(worker, duration)
+        view.say("creating topics: stream-svt check --create-topics ...")
+        if problems := (await create_missing(load_config(config), cluster)).problems:
+            raise DemoFailed("; ".join(problem.message for problem in problems))
+        view.say("starting the service: stream-svt run --apply ...")
+        worker = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
+        stack.push_async_callback(worker.stop)
+        http = await stack.enter_async_context(aiohttp.ClientSession(f"http://127.0.0.1:{setting.port}"))
+        await _first(_ready(http), worker.must_go_on())
+        events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
+        events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
+        pages = {"page": "/", "metrics": "/metrics", "health": "/health/ready", "status": "/api/v1/status"}
+        links = "   ".join(f"{name} http://127.0.0.1:{setting.port}{path}" for name, path in pages.items())
+        view.foot = f"Kafka {setting.bootstrap}   {links}"
+        board = Board({name: float(limit) for name, limit in limits(clock).items()}, await counting)
+        await Session(setting, clock, board, events, http, view).run(worker, duration)
+        return board
 
 
-async def _service(
-    setting: Setting, clock: Clock, directory: Path, stack: contextlib.AsyncExitStack, view: PlainView
-) -> Child:
-    """Write the configuration, create the topics, start the service and wait until it is ready."""
-    setting.key_file.touch(0o600)
-    setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-    config = directory / "monitors.yaml"
-    config.write_text(yaml(setting, clock), encoding="utf-8")
-    view.say("creating topics: stream-svt check --create-topics ...")
-    command = stream_svt("check", "-c", str(config), "--create-topics")
-    checking = await start("stream-svt check", command, directory / "check.log")
-    stack.push_async_callback(checking.stop)
-    await checking.must_succeed(READY_SECONDS)
-    view.say("starting the service: stream-svt run --apply ...")
-    command = stream_svt("run", "--apply", "-c", str(config))
-    worker = await start("stream-svt run", command, directory / "service.log")
-    stack.push_async_callback(worker.stop)
+async def _ready(http: aiohttp.ClientSession) -> None:
+    """Wait for the service.
 
-    async def ready() -> None:
-        try:
-            async with asyncio.timeout(READY_SECONDS):
-                while await fetched(urls(setting)["health"]) is None:  # noqa: ASYNC110  nothing tells of it
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise DemoFailed(f"the service is not ready after {READY_SECONDS:g} s") from None
-
-    await _first(ready(), worker.must_go_on())
-    return worker
+    Raises:
+        DemoFailed: It is not ready in `READY_SECONDS`.
+    """
+    until = time.monotonic() + READY_SECONDS
+    while await _fetched(http, "/health/ready") is None:
+        if time.monotonic() > until:
+            raise DemoFailed(f"the service is not ready after {READY_SECONDS:g} s")
+        await asyncio.sleep(0.1)
 
 
+async def _fetched(http: aiohttp.ClientSession, path: str) -> bytes | None:
+    """Return what the service's web server answers, None unless it is a success."""
+    try:
+        async with http.get(path, timeout=aiohttp.ClientTimeout(5)) as answer:
+            return await answer.read() if answer.ok else None
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+
+
+def looked_at(status: dict[str, Any], topic: str) -> int:
+    """Return the queries before the committed positions, without the markers that close the sets."""
+    records = sum(shard["offsets"].get(topic, 0) for shard in status["shards"])
+    sets, rest = divmod(records, LAST_ITEM + 1)
+    return int(sets * LAST_ITEM + rest)
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
-    """One stream of queries, what is released meanwhile, and the screen."""
+    """One stream of queries, what is released meanwhile, and the screen.
 
-    def __init__(
-        self, setting: Setting, clock: Clock, truth: Truth, events: AIOKafkaConsumer, view: PlainView
-    ) -> None:
-        limits = {
-            name: float(SHORT_LIMIT if number == SHORT_WEEK else LIMIT)
-            for number, name in enumerate(clock.weeks(), start=1)
-        }
-        self._setting = setting
-        self._clock = clock
-        self._truth = truth
-        self._events = events
-        self._view = view
-        self._board = DemoStatus(limits, MONITORS)
-        self._scene = Scene(self._board, clock.lines, setting.bootstrap, urls(setting), phase="streaming")
-        self._asked: list[str] = []
-        self._sent = 0
+    Of the service it reads committed records of the alert topic and the status API, and nothing else.
+    """
 
-    async def run(self, worker: Child, duration: float | None) -> Figures:
+    setting: Setting
+    clock: Clock
+    board: Board
+    events: AIOKafkaConsumer
+    http: aiohttp.ClientSession
+    view: View
+    began: float = field(default_factory=time.monotonic)
+
+    async def run(self, worker: Child, duration: float | None) -> None:
         """Stream, then stop the worker and take what it has published."""
-        began = time.monotonic()
-        with self._view:
-            await _first(self._stream(duration), self._show(), self._progress(), worker.must_go_on())
-            seconds = time.monotonic() - began
-            code = await worker.stop()
-            if code:
+        with self.view:
+            await _first(self._stream(duration), self._show(), worker.must_go_on())
+            if code := await worker.stop():
                 raise DemoFailed(f"stream-svt run ended with exit code {code} when asked to stop")
-            self._take(await last_events(self._events))
-            self._view.refresh(self._scene, time.monotonic())
-        return Figures(self._board, self._truth, self._scene.seen, seconds, tuple(self._asked))
+            async with deadline(CALL_DEADLINE, "reading the last alerts"):
+                for place, end in (await self.events.end_offsets(self.events.assignment())).items():
+                    while await self.events.position(place) < end:
+                        await self._take()
+            self.view.refresh(self.board)
 
     async def _stream(self, duration: float | None) -> None:
         """Send the queries, then wait until the service has looked at everything sent."""
-        began, scene = time.monotonic(), self._scene
-        sets = produce(
-            load(),
-            self._clock,
-            kafka={"bootstrap_servers": self._setting.bootstrap},
-            topic=self._setting.counts,
-            partitions=self._setting.partitions,
-        )
+        board, setting = self.board, self.setting
+        kafka, topic = {"bootstrap_servers": setting.bootstrap}, setting.topic("counts")
+        sets = produce(load(), self.clock, kafka=kafka, topic=topic, partitions=setting.partitions)
         async with contextlib.aclosing(sets):
-            async for progress in sets:
-                self._asked.append(progress.set_id)
-                self._sent, scene.line = progress.queries, progress.line
-                while self._sent > scene.seen + AHEAD:  # noqa: ASYNC110  `_show` refreshes it
+            async for point, sent in sets:
+                board.asked.append(point.set_id)
+                board.sent, board.line = sent, point.end
+                while board.sent > board.seen + AHEAD:  # noqa: ASYNC110  `_show` refreshes it
                     await asyncio.sleep(0.05)
-                if duration is not None and time.monotonic() - began >= duration:
+                if duration is not None and time.monotonic() - self.began >= duration:
                     break
-        scene.phase = "draining"
-        while scene.seen < self._sent:  # noqa: ASYNC110  `_show` refreshes it several times a second
+        board.phase = "draining"
+        while board.seen < board.sent:  # noqa: ASYNC110  `_show` refreshes it several times a second
             await asyncio.sleep(0.1)
 
     async def _show(self) -> None:
-        scene = self._scene
-        while True:
-            self._take(await new_events(self._events))
-            scene.seen = await queries_seen(self._setting) or scene.seen
-            scene.truth = {
-                name: score([tally], self._truth, self._asked) for name, tally in self._board.tallies.items()
-            }
-            self._view.refresh(scene, time.monotonic())
-            await asyncio.sleep(0.2)
-
-    def _take(self, events: list[Event]) -> None:
-        for envelope, data in events:
-            entry = self._board.tell(envelope, data)
-            if entry is not None:
-                self._view.entry(entry)
-
-    async def _progress(self) -> None:
-        """Watch that queries go on being sent or looked at: clients retry for ever where a broker is gone.
+        """Show what comes.
 
         Raises:
-            DemoFailed: Nothing has moved for `STALLED_SECONDS`.
+            DemoFailed: No query was sent or looked at for `STALLED_SECONDS`: clients retry for ever where a broker
+                is gone.
         """
-        before, since = (-1, -1), time.monotonic()
+        board, before, since = self.board, (-1, -1), time.monotonic()
         while time.monotonic() - since < STALLED_SECONDS:
-            now = (self._sent, self._scene.seen)
-            if now != before:
+            await self._take()
+            if (body := await _fetched(self.http, "/api/v1/status")) is not None:
+                board.seen = looked_at(json.loads(body), self.setting.topic("counts"))
+            if (now := (board.sent, board.seen)) != before:
                 before, since = now, time.monotonic()
-            await asyncio.sleep(0.5)
+            board.seconds = time.monotonic() - self.began
+            self.view.refresh(board)
+            await asyncio.sleep(0.2)
         raise DemoFailed(
-            f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {self._scene.seen:,} of "
-            f"{self._sent:,}; check that Kafka at {self._scene.broker} still runs"
+            f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {board.seen:,} of {board.sent:,}; "
+            f"check that Kafka at {self.setting.bootstrap} still runs"
         )
+
+    async def _take(self) -> None:
+        """Take what has been released since the last call; waits a moment at most."""
+        for records in (await self.events.getmany(timeout_ms=50)).values():
+            for record in records:
+                if (entry := self.board.tell(*decode(record.value))) is not None:
+                    self.view.entry(entry)
 
 
 async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, None, None]) -> None:
@@ -258,6 +250,20 @@ async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, Non
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def delete_topics(setting: Setting) -> None:
+    """Delete the demo's topics; what cannot be deleted is left, for its name is the demo's alone.
+
+    The broker forgets the offsets of the groups and the transactional ids by itself
+    (`offsets.retention.minutes`, `transactional.id.expiration.ms`; both a week by default): its admin
+    client cannot delete them.
+    """
+    doing, admin = "deleting the demo's topics", Cluster({"bootstrap_servers": setting.bootstrap}).admin()
+    names = ("counts", "alerts", "state", "rejects", "control", "config")
+    with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
+        async with asyncio.timeout(DELETE_SECONDS), started(admin, doing):
+            await admin.delete_topics([setting.topic(name) for name in names])
 
 
 def _free_port() -> int:

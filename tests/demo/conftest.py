@@ -1,11 +1,13 @@
+"""What the demo's tests share, and released events as they stand on the alert topic."""
+
 from __future__ import annotations
 
 import pytest
 
 from stream_svt.demo import config
-from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import Setting
 from stream_svt.demo.data import Baskets, load
+from stream_svt.demo.queries import Clock
 from stream_svt.service.config import Config, parse_config
 from tests.support.keys import write_secrets
 

@@ -43,11 +43,5 @@ def test_packing_and_loading_keep_every_basket_even_an_empty_one(tmp_path):
     assert again.start.tolist() == [0, 3, 4, 4, 6]
 
 
-def test_emptying_a_basket_keeps_its_line_and_all_others():
-    made = from_lines(["1 2", "3", "4 5"]).emptied(1)
-    assert len(made) == 3
-    assert [made.between(n, n + 1).tolist() for n in range(3)] == [[1, 2], [], [4, 5]]
-
-
 def test_private_contents_stay_out_of_reprs(baskets):
     assert "39" not in repr(baskets)

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS, THRESHOLD, Setting
-from stream_svt.demo.demo_status import DemoStatus
+from stream_svt.demo.board import Board, Truth
+from stream_svt.demo.config import ADAPTIVE, APPEND, THRESHOLD, Setting
 from stream_svt.demo.queries import SERIES, running_counts
-from stream_svt.demo.summary import Figures
-from stream_svt.demo.truth import Truth
 from stream_svt.monitor.released import decode, encode
 from tests.support.engine_play import Play, Query
 
@@ -41,12 +39,18 @@ def queries(baskets, clock) -> tuple[list[Query], list[str]]:
     return asked, ids
 
 
+@pytest.fixture(scope="module")
+def truth(baskets, clock) -> Truth:
+    return Truth.of(baskets, clock, THRESHOLD)
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, parsed, seed):
+def test_every_promise_is_kept_with_room_to_spare(clock, queries, parsed, truth, seed):
     asked, ids = queries
     play = Play(parsed.spec, entropy=random.Random(seed).randbytes)
-    board = DemoStatus(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
-    for event in play.play(Setting().counts, asked):
+    board = Board(dict.fromkeys(clock.weeks(), 4.0), truth)
+    board.asked = [point.set_id for point in clock.checkpoints()]
+    for event in play.play(Setting().topic("counts"), asked):
         record = encode(
             event, application="demo", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
         )
@@ -55,9 +59,7 @@ def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, parse
             # A play calls the query at an offset "q" and the offset.
             data = structs.replace(data, query_id=ids[int(data.query_id[1:])])
         board.tell(envelope, data)
-    truth = Truth.of(baskets, clock, THRESHOLD)
-    sets = tuple(point.set_id for point in clock.checkpoints())
-    summary = Figures(board, truth, queries=len(asked), seconds=1.0, asked=sets).document()
+    summary = board.document()
     for name, halts in ((APPEND, 5), (ADAPTIVE, 2)):
         part = summary["monitors"][name]
         assert part["precision"] >= 0.88

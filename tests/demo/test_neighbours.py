@@ -9,11 +9,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream_svt.demo.clock import Clock
-from stream_svt.demo.data import LAST_ITEM
-from stream_svt.demo.queries import DIGITS, Writer, running_counts
+from stream_svt.demo.data import LAST_ITEM, Baskets
+from stream_svt.demo.queries import DIGITS, Clock, Writer, running_counts
 
 LINES = [0, 299, 300, 14_699, 14_700, 88_161, *random.Random(7).sample(range(88_162), 6)]
+
+
+def emptied(baskets: Baskets, line: int) -> Baskets:
+    """Return the neighbour: the basket of one line emptied, all lines still there."""
+    low, high = int(baskets.start[line]), int(baskets.start[line + 1])
+    start = baskets.start.copy()
+    start[line + 1 :] -= high - low
+    return Baskets(start, np.delete(baskets.items, slice(low, high)))
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +30,7 @@ def stream(baskets, clock):
 
 @pytest.mark.parametrize("line", LINES)
 def test_emptying_one_basket_lowers_answers_of_its_week_alone_by_at_most_one(baskets, clock, stream, line):
-    neighbour = running_counts(baskets.emptied(line), clock)
+    neighbour = running_counts(emptied(baskets, line), clock)
     changed_weeks, changed = set(), 0
     for (point, counts), (other, lower) in zip(stream, neighbour, strict=True):
         assert point == other
@@ -41,7 +48,9 @@ def test_emptying_one_basket_lowers_answers_of_its_week_alone_by_at_most_one(bas
 @pytest.mark.parametrize("line", LINES[::4])
 def test_what_is_public_of_the_records_does_not_depend_on_a_basket(baskets, clock, stream, line):
     writer = Writer()
-    for (point, counts), (_, lower) in zip(stream, running_counts(baskets.emptied(line), clock), strict=True):
+    for (point, counts), (_, lower) in zip(
+        stream, running_counts(emptied(baskets, line), clock), strict=True
+    ):
         if np.array_equal(counts, lower):
             continue
         with_it, without = writer.records(point, counts), writer.records(point, lower)

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,44 +15,37 @@ import pytest
 from rich.console import Console
 
 from stream_svt.demo import run_demo
-from stream_svt.demo.clock import Clock
-from stream_svt.demo.config import ADAPTIVE, APPEND
-from stream_svt.demo.processes import DemoFailed, start
+from stream_svt.demo.config import ADAPTIVE, APPEND, Setting, yaml
+from stream_svt.demo.queries import Clock
 from stream_svt.demo.session import INTERRUPTED
+from stream_svt.demo.worker import DemoFailed, start
+from stream_svt.errors import ConfigError
+from stream_svt.service.config import load_config
 
 
 def plain() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-async def test_a_child_that_fails_is_reported_with_the_end_of_its_log(tmp_path):
-    script = "import sys; print('line 3: field: wrong'); sys.exit(2)"
-    child = await start("the checker", [sys.executable, "-c", script], tmp_path / "log")
-    with pytest.raises(DemoFailed, match=r"the checker ended with exit code 2(?s:.*)line 3: field: wrong"):
-        await child.must_succeed(10)
-
-
-async def test_a_child_that_hangs_is_given_up(tmp_path):
-    child = await start("the checker", [sys.executable, "-c", "input()"], tmp_path / "log")
-    with pytest.raises(DemoFailed, match="did not end within"):
-        await child.must_succeed(0.2)
-    await child.stop()
-    assert child.process.returncode is not None
-
-
-async def test_a_child_is_not_led_to_the_brokers_of_the_users_own_service(tmp_path, monkeypatch):
-    monkeypatch.setenv("STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS", "production:9092")
-    script = "import os; print([name for name in os.environ if name.startswith('STREAM_SVT')])"
-    child = await start("the child", [sys.executable, "-c", script], tmp_path / "log")
-    await child.must_succeed(10)
-    assert (tmp_path / "log").read_text() == "[]\n"
-
-
-async def test_a_child_that_ends_too_early_fails_the_demo(tmp_path):
-    child = await start("the service", [sys.executable, "-c", "pass"], tmp_path / "log")
-    async with asyncio.timeout(10):
-        with pytest.raises(DemoFailed, match="the service ended too early, with exit code 0"):
+async def test_a_service_that_ends_too_early_fails_the_demo_with_the_end_of_its_log(tmp_path):
+    child = await start(["run", "-c", "nowhere.yaml"], tmp_path / "log")
+    ended = r"the service ended too early, with exit code 2(?s:.*)nowhere.yaml"
+    async with asyncio.timeout(30):
+        with pytest.raises(DemoFailed, match=ended):
             await child.must_go_on()
+    assert await child.stop() == 2
+
+
+async def test_the_service_is_not_led_to_the_brokers_of_the_users_own(tmp_path, monkeypatch):
+    """Negative control: a variable that names no key would be refused."""
+    monkeypatch.setenv("STREAM_SVT_KAFKA_NONSENSE", "production:9092")
+    config = tmp_path / "monitors.yaml"
+    (tmp_path / "sealing.key").write_text("00" * 32)
+    config.write_text(yaml(Setting(), Clock()))
+    with pytest.raises(ConfigError, match="STREAM_SVT_KAFKA_NONSENSE"):
+        load_config(config, os.environ)
+    child = await start(["check", "--offline", "-c", str(config)], tmp_path / "log")
+    assert await child.process.wait() == 0, (tmp_path / "log").read_text()
 
 
 @pytest.mark.loopback

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from stream_svt.demo.config import Setting
-from stream_svt.demo.topics import delete_topics
+from stream_svt.demo.session import delete_topics
 from tests.support.http_server import receiving
 from tests.support.process import COMMAND, free_port
 from tests.support.prometheus import Prometheus, numbers

@@ -1,0 +1,213 @@
+"""What the demo makes of released events, and its figures on a case small enough to count by hand."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from stream_svt.demo.board import Board, Truth
+from stream_svt.demo.config import ADAPTIVE, APPEND
+from stream_svt.demo.data import from_lines
+from stream_svt.demo.queries import Clock
+from stream_svt.demo.session import looked_at
+from stream_svt.demo.view import View, picture, report
+from stream_svt.monitor.released import EventType, decode
+from tests.support import alerts
+from tests.support.alerts import account_of, encoded
+
+# Two weeks of four lines, asked every two: item 1 reaches 3 in both weeks, item 2 in the second only.
+CLOCK = Clock(8, week_lines=4, every=2)
+TRUTH = Truth.of(from_lines(["1", "1", "1", "2", "1 2", "1 2", "1 2", ""]), CLOCK, threshold=3)
+SETS = ["line-00002", "line-00004", "line-00006", "line-00008"]
+FIRST, SECOND = WEEKS = CLOCK.weeks()
+FOOT = "Kafka 127.0.0.1:9092   page http://127.0.0.1:6066/   metrics http://127.0.0.1:6066/metrics"
+
+
+def alert(query_id: str, dataset: str = FIRST, monitor: str = APPEND, *, certified: bool = True, **fields):
+    account = account_of(spent=fields.pop("spent", 0.3), reserved=0.5)
+    measured = {"estimate": 458.0, "bound": 432.0} if certified else {"estimate": None, "bound": None}
+    series = f"item-{query_id.split('/')[1]}"
+    about = {
+        "dataset": dataset,
+        "monitor": monitor,
+        "series": series,
+        "query_id": query_id,
+        "account": account,
+    }
+    return decode(encoded(1, alerts.alert(gap=31.0, **about, **measured, **fields)))
+
+
+def lifecycle(
+    kind: EventType, dataset: str = FIRST, monitor: str = APPEND, *, run: int = 1, spent: float = 0.0
+):
+    account = account_of(spent=spent, reserved=0.5)
+    data = alerts.lifecycle("cutoff", dataset=dataset, monitor=monitor, run=run, account=account)
+    return decode(encoded(1, data, kind=kind))
+
+
+def board(*events, asked=tuple(SETS)) -> Board:
+    made = Board(dict.fromkeys(WEEKS, 4.0), TRUTH)
+    made.asked, made.seen, made.seconds, made.line = list(asked), 4000, 2.0, 490
+    for event in events:
+        made.tell(*event)
+    return made
+
+
+@pytest.fixture
+def busy() -> Board:
+    found = (alert(f"line-00002/{1 + number % 2}", monitor=ADAPTIVE, spent=1.0) for number in range(30))
+    halted = lifecycle(EventType.RUN_HALTED, spent=1.0)
+    begun = [lifecycle(EventType.RUN_STARTED, run=run, spent=1.2) for run in (1, 2)]
+    return board(begun[0], *found, halted, begun[1])
+
+
+# Events
+
+
+def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted(busy):
+    assert [entry.kind for entry in busy.recent if entry.alert is None] == ["started", "halted", "resampled"]
+    assert busy.counts(APPEND) == {"alerts": 0, "halts": 1, "resamples": 1, "alerts_at_later_attempts": 0}
+    assert busy.counts(ADAPTIVE)["alerts"] == 30
+
+
+def test_a_dataset_is_exhausted_when_each_of_its_monitors_is():
+    shown = board(lifecycle(EventType.EXHAUSTED))
+    assert shown.exhausted() == []
+    shown.tell(*lifecycle(EventType.EXHAUSTED, monitor=ADAPTIVE))
+    assert shown.exhausted() == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("certified", "bound"), [(True, "458.0, bound >= 432 (95%)"), (False, "certified, bound not certified")]
+)
+def test_an_alert_is_told_with_gap_estimate_and_bound(certified, bound):
+    entry = board().tell(*alert("line-00300/39", attempt=3, certified=certified))
+    assert f"gap 31, estimate {'' if certified else 'not '}{bound}" in entry.text
+    assert "attempt 3" in entry.text
+
+
+def test_events_without_a_line_still_keep_the_books():
+    shown = board()
+    assert shown.tell(*lifecycle(EventType.MUTED, spent=0.7)) is None
+    assert shown.budgets[FIRST].spent == 0.7
+
+
+@pytest.mark.parametrize(
+    ("offsets", "queries"),
+    [((), 0), ((0, 0), 0), ((100, 5), 105), ((16_471,), 16_470), ((16_471, 2 * 16_471), 3 * 16_470)],
+)
+def test_queries_are_counted_without_the_markers_that_close_sets(offsets, queries):
+    shards = [{"offsets": {"demo.counts": offset, "demo.control": 7}} for offset in offsets]
+    assert looked_at({"shards": [*shards, {"offsets": {}}]}, "demo.counts") == queries
+
+
+# Figures
+
+
+def test_truth_is_judged_at_the_checkpoint_of_the_query():
+    judged = {
+        name: TRUTH.is_hot(name) for name in ("line-00002/1", "line-00004/1", "line-00004/2", "line-00008/2")
+    }
+    assert list(judged.values()) == [False, True, False, True]
+
+
+def test_hot_series_are_those_that_reached_the_threshold_in_the_sets_asked():
+    assert TRUTH.hot_series(SETS) == {(FIRST, "item-1"), (SECOND, "item-1"), (SECOND, "item-2")}
+    assert TRUTH.hot_series(SETS[:2]) == {(FIRST, "item-1")}
+    assert TRUTH.hot_series(()) == set()
+
+
+def test_precision_counts_alerts_and_recall_counts_items_of_weeks():
+    # The first is too early: false, yet the item is found.
+    document = board(alert("line-00002/1"), alert("line-00008/2", SECOND, attempt=4)).document()
+    append, adaptive = (document["monitors"][name] for name in (APPEND, ADAPTIVE))
+    assert append["precision"] == 0.5
+    assert append["recall"] == pytest.approx(2 / 3, abs=1e-4)
+    assert append["alerts_at_later_attempts"] == 1
+    assert (adaptive["precision"], adaptive["recall"]) == (None, 0.0)
+    assert document["recall"] == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_recall_while_funded_leaves_out_the_weeks_that_ran_out():
+    document = board(alert("line-00004/1"), lifecycle(EventType.EXHAUSTED, SECOND)).document()
+    append = document["monitors"][APPEND]
+    assert append["recall"] == pytest.approx(1 / 3, abs=1e-4)
+    assert append["recall_while_funded"] == 1.0
+
+
+def test_the_document_has_the_promised_keys():
+    document = board(alert("line-00004/1")).document()
+    promised = {"queries", "queries_per_second", "alerts", "precision", "recall", "halts", "resamples"}
+    assert promised <= document.keys()
+    assert document["queries_per_second"] == 2000.0
+    assert all(promised <= part.keys() for part in document["monitors"].values())
+    assert document["datasets"][FIRST] == {"spent": 0.3, "limit": 4.0}
+
+
+# The screen
+
+
+def drawn(what, *, width: int = 110, height: int = 30) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width, height=height).print(what)
+    return out.getvalue().splitlines()
+
+
+def test_the_picture_shows_rate_alerts_budgets_lifecycle_and_addresses(busy):
+    text = "\n".join(drawn(picture(busy, FOOT, 88_162, 30)))
+    for wanted in ("2,000 queries/s", "≥ 432", "halted", "resampled", "1.20 of 4 spent", *FOOT.split()):
+        assert wanted in text
+
+
+def test_the_screen_and_the_summary_say_which_figures_are_truth(busy):
+    shown = "\n".join(drawn(picture(busy, FOOT, 88_162, 30)))
+    said = "\n".join(drawn(report(busy)))
+    for text in (shown, said):
+        assert "precision*" in text
+        assert "* from the true counts" in text
+        assert "0%" in text
+    assert "4,000 queries, each read by 2 monitors, in 2.0 s: 2,000/s" in said
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (110, 30), (160, 50)])
+def test_the_picture_fits_the_terminal(busy, width, height):
+    lines = drawn(picture(busy, FOOT, 88_162, height), width=width, height=height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_a_budgets_bar_is_full_length_whatever_is_spent(busy):
+    for spent, reserved in ((0.0, 0.0), (0.01, 3.99), (4.0, 0.0)):
+        busy.budgets[FIRST].spent, busy.budgets[FIRST].reserved = spent, reserved
+        row = next(line for line in drawn(picture(busy, FOOT, 88_162)) if FIRST in line)
+        assert sum(row.count(block) for block in "█▒░") == 24
+
+
+def test_a_pipe_gets_plain_lines(busy):
+    out = io.StringIO()
+    view = View(Console(file=out, width=200), FOOT, 88_162)
+    view.say("starting [it] ...")
+    with view:
+        view.entry(busy.recent[-1])
+        view.refresh(busy)
+        busy.seconds += 1
+        view.refresh(busy)
+    starting, addresses, entry, progress = out.getvalue().splitlines()
+    assert (starting, addresses) == ("starting [it] ...", FOOT)
+    assert entry.startswith("resampled retail-week-1 hot-items-append: run 2")
+    assert progress.startswith("progress  line 490 of 88,162, 4,000 queries, 2,000/s, epsilon spent 1.20/4")
+
+
+def test_a_terminal_gets_the_live_picture(busy):
+    console = Console(file=io.StringIO(), force_terminal=True, width=110, height=30)
+    with View(console, FOOT, 88_162) as view:
+        view.entry(busy.recent[-1])
+        view.refresh(busy)
+    assert "queries/s" in console.file.getvalue()
+
+
+def test_private_counts_stay_out_of_what_is_printed():
+    assert np.array2string(TRUTH._counts[0, :2]) not in repr(TRUTH)
