@@ -16,6 +16,7 @@ import aiokafka.client
 import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.conn import create_conn
 from aiokafka.errors import CorruptRecordException, KafkaError, NodeNotReadyError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
@@ -61,6 +62,7 @@ def tune() -> None:
     """
     read_every_header_name()
     _replace(aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF)
+    _replace(aiokafka.client, "create_conn", _connect)
     _replace(aiokafka.client, "MetadataRequest", _CreatesNothing)
     _replace(aiokafka.admin.client, "MetadataRequest", _CreatesNothing)
 
@@ -72,6 +74,25 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
             "aiokafka>=0.14,<0.15"
         )
     setattr(module, name, ours)
+
+
+async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
+    """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
+    connection = await create_conn(host, port, **options)
+    if "on_close" in options:
+        return connection  # the client closes it
+    send = connection.send
+
+    async def send_first(request: Any) -> Any:  # noqa: ANN401
+        del connection.send
+        try:
+            return await send(request)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+    connection.send = send_first
+    return connection
 
 
 class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types

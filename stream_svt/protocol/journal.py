@@ -50,7 +50,11 @@ class Restored:
 
 
 class Journal:
-    """Reads and writes one shard's state, on the partitions of ``log``; fences the previous writer."""
+    """Reads and writes one shard's state, on the partitions of ``log``; fences the previous writer.
+
+    Attributes:
+        proved: Whether it was opened, and the state proved.
+    """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
@@ -63,6 +67,7 @@ class Journal:
         self._reader = self._new_reader()
         self._claim = False
         self.published: list[int] = []
+        self.proved = False
 
     @property
     def _meta(self) -> Meta:
@@ -140,6 +145,7 @@ class Journal:
             if self._meta.commands.closed and not self.pending:
                 raise self.closed_error()
             self._broken, self._claim = False, True
+            self.proved = True
             await self.commit(Commit(progress=self._meta.progress or b""))
             if not raw:
                 await self._read_back()
@@ -156,16 +162,19 @@ class Journal:
         """Find out whether the state still is this journal's to write; see `Log.prove`."""
         await self._log.prove()
 
-    async def look(self) -> Restored:
+    async def look(self, *, beside_alerts: bool = False) -> Restored:
         """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
+        Args:
+            beside_alerts: Whether to hold it to the alert partition, too; only its owner may judge by that.
+
         Raises:
-            UnreadableState, BrokerError: As `open`.
+            UnreadableState, StateRolledBack, ApplicationClosed, BrokerError: As `open`.
         """
         self._broken = True
         self._reader = self._new_reader()
         raw = await self._read()
-        return self._restored(await self._prove(raw, beside_alerts=False))
+        return self._restored(await self._prove(raw, beside_alerts=beside_alerts))
 
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.

@@ -4,7 +4,8 @@ It reads without a producer, so it fences nobody. Each look compares its surroun
 offsets and ends of its state and alert partitions, where its query and control partitions begin, and what cannot be
 read. A record on its control partition opens it, too. What the brokers refused is tried once nothing speaks against it.
 
-Where the state cannot be proved, one command is carried out: the one that gives the state up and closes the shard.
+Where the state cannot be proved, all of this only makes the shard read its state again, and one that proves opens it.
+One command is carried out meanwhile: the one that gives the state up and closes the shard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
-from stream_svt.errors import StreamSvtError
+from stream_svt.errors import ApplicationClosed, StreamSvtError, UnreadableState
 from stream_svt.protocol.controls import Verify, heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record
@@ -91,6 +92,23 @@ def worth_a_try(cause: Cause, before: Surroundings | None, now: Surroundings) ->
     if before is None:
         return False
     return now != before or (cause in _REFUSED_BY_BROKERS and not now.faults)
+
+
+async def proves(journal: Journal) -> bool:
+    """Read a state again, without a producer, and tell whether to open its shard: it proves, or is closed.
+
+    Raises:
+        BrokerError: The brokers do not say.
+    """
+    try:
+        await journal.look(beside_alerts=True)
+    except ApplicationClosed:
+        return True
+    except UnreadableState:
+        return False
+    finally:
+        await journal.close()
+    return True
 
 
 async def give_up(

@@ -17,7 +17,7 @@ import logging
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,10 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
-from stream_svt.protocol.shard_states import OPEN, Cause, Signal
+from stream_svt.protocol.shard_states import OPEN, Cause, Signal, State
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service.garbage import collect_soon, let_go
@@ -46,7 +46,15 @@ from stream_svt.service.kafka import (
     on_answer,
 )
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.parked import LOOK_AGAIN, UNPROVED, Surroundings, give_up, look_around, worth_a_try
+from stream_svt.service.parked import (
+    LOOK_AGAIN,
+    UNPROVED,
+    Surroundings,
+    give_up,
+    look_around,
+    proves,
+    worth_a_try,
+)
 from stream_svt.service.remedy import MAYBE_LOCAL, Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.turns import first, rest
@@ -113,6 +121,7 @@ class Shard:
         self._stopping = False
         self._failures = self._looks = 0
         self._heard: int | None = None
+        self._proved = False
         self._task: asyncio.Task[None] | None = None
 
     # What the group asks for
@@ -224,6 +233,7 @@ class Shard:
             )
         )
         opened: float | None = None
+        self._proved = False
         # Ended last first; an error of one step keeps none of the others from being done.
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(collect_soon)
@@ -245,6 +255,7 @@ class Shard:
             except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
                 return error
             finally:
+                self._proved = journal.proved
                 # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
                 if opened is not None and time.monotonic() - opened > STEADY:
                     self._failures = self._looks = 0
@@ -301,6 +312,7 @@ class Shard:
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
+        unproved = cause in UNPROVED and not self._proved
         feed = self._feed(workload)
         before: Surroundings | None = None
         try:
@@ -314,10 +326,16 @@ class Shard:
                     around = await self._look()
                     self._beat()
                     if around is not None:
-                        if worth_a_try(cause, before, around):
+                        if unproved:
+                            # The first look, too: the state may have been mended while it was read.
+                            mended = around != before and await self._proves()
+                        else:
+                            mended = worth_a_try(cause, before, around)
+                        if mended:
                             break
                         before = around
-                    if await self._woken(feed, around, cause):
+                    records = await self._listen(feed, around)
+                    if records and (not unproved or await self._mended_by(records)):
                         break
                 except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
                     log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
@@ -342,9 +360,20 @@ class Shard:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
 
-    async def _woken(self, feed: ShardFeed, around: Surroundings | None, cause: Cause) -> bool:
-        """Wait for the next look; return whether a record on the control partition came first."""
-        parts, control = self._parts, self._parts.control
+    async def _proves(self) -> bool:
+        return await proves(self._parts.make_journal(self.number))
+
+    async def _mended_by(self, records: Sequence[Record]) -> bool:
+        """Give the state up where a record asks for it; return whether to open the shard now."""
+        await self._prove_membership()
+        if self._stopping:
+            return False
+        await give_up(self.number, records, self._parts.verify, self._parts.make_journal)
+        return self.status.state is not State.PARKED or await self._proves()
+
+    async def _listen(self, feed: ShardFeed, around: Surroundings | None) -> Sequence[Record]:
+        """Wait for the next look, or for records on the control partition, which are returned."""
+        control = self._parts.control
         until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
@@ -359,18 +388,16 @@ class Shard:
                     if records:
                         log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
                         self._heard, self._looks = records[-1].offset + 1, 0
-                        if cause in UNPROVED:
-                            await give_up(self.number, records, parts.verify, parts.make_journal)
-                        return True
+                        return records
         except Stopped:
-            return False
+            return ()
         except RecordsLost:  # the control topic was made anew
             self._heard = None
         except (BrokerError, KafkaError) as error:
             reason = str(explain(error, "listening"))
             log.warning("event=look_failed shard=%d error=%r", self.number, reason)
         await self._wait(until - time.monotonic())
-        return False
+        return ()
 
     # Membership
 

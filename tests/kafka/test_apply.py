@@ -61,7 +61,7 @@ async def test_what_is_applied_is_what_every_worker_runs(
     try:
         for service in services:
             await service.until(
-                lambda service=service: "no configuration" in (service.fetch("/health/ready") or "")
+                lambda service=service: "waits for a configuration" in (service.fetch("/health/ready") or "")
             )
         write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
         ended = await stream_svt("apply", "-c", file, "--yes")

@@ -29,6 +29,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest_v0, MetadataRequest_v5
 from aiokafka.structs import BrokerMetadata
 
+from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.service import kafka
 from stream_svt.service.kafka import (
@@ -112,6 +113,7 @@ async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() 
     [
         (aiokafka.producer.sender, "BACKOFF_OVERRIDE"),
         (aiokafka.client, "MetadataRequest"),
+        (aiokafka.client, "create_conn"),
         (aiokafka.consumer.fetcher, "MemoryRecords"),
         (aiokafka.admin.client, "MetadataRequest"),
     ],
@@ -300,6 +302,30 @@ async def test_a_client_that_is_stopped_leaves_no_task_and_no_connection(
         assert not connection.open
     await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == before
+
+
+async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tune()
+    connection, asked = Connection(), asyncio.Event()
+
+    async def silent(request: object) -> None:
+        asked.set()
+        await _silence()
+
+    async def create_conn(*_: object, **__: object) -> Connection:
+        return connection
+
+    connection.send = silent  # type: ignore[attr-defined]
+    monkeypatch.setattr(aiokafka_fixes, "create_conn", create_conn)
+    consumer = Cluster({}).reader()
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.wait_for(asked.wait(), 2)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await stop_quietly(consumer)
+    assert not connection.open
 
 
 def test_credentials_stay_out_of_the_representation() -> None:

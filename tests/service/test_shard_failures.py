@@ -92,15 +92,58 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     assert 'stream_svt_failures_total{application="shop",reason="parked"} 1.0' in shown
 
 
-async def test_a_state_that_does_not_prove_is_opened_once_something_changed_and_only_then(played) -> None:
-    play = played(UnreadableState("x"), UnreadableState("x"))
+@pytest.mark.parametrize("ending", [UnreadableState("x"), StateRolledBack("x"), UnknownKey("x")], ids=repr)
+async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_and_opened_once_it_proves(
+    played, ending: Exception
+) -> None:
+    play = played(ending)
     await play.stays(State.PARKED, opened=1)
+    assert play.reads == 1
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-    await until(lambda: play.opened == 2)
-    await play.stays(State.PARKED, opened=2)
+    await until(lambda: play.reads == 2)
+    play.control.append(b"wake up")
+    await until(lambda: play.reads == 3)
+    await play.stays(State.PARKED, opened=1)
+    assert (play.reads, play.consumer.commits) == (3, 1)
+    play.proves = True
     play.around = Surroundings(spans=(("state", 0, 7),), control_end=7)
     await play.until(State.RUNNING)
-    assert play.opened == 3
+    assert play.opened == 2
+
+
+async def test_a_state_that_is_mended_while_its_shard_fails_to_read_it_is_opened(played) -> None:
+    async def mended_meanwhile() -> None:
+        play.proves = True
+        play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
+        raise UnreadableState("x")
+
+    play = played(mended_meanwhile)
+    await play.until(State.RUNNING)
+    assert play.opened == 2
+
+
+async def test_a_state_that_is_mended_while_a_parked_shard_reads_it_is_opened(played, monkeypatch) -> None:
+    async def look(journal: Journal, *, beside_alerts: bool) -> None:
+        if play.around is AROUND:
+            play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
+            raise UnreadableState("x")
+
+    monkeypatch.setattr(Journal, "look", look)
+    play = played(UnreadableState("x"))
+    await play.until(State.RUNNING)
+    assert play.opened == 2
+
+
+async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_something_changed(
+    played, monkeypatch
+) -> None:
+    monkeypatch.setattr(Journal, "proved", True)
+    play = played(UnreadableState("a run of another release"))
+    play.proves = True
+    await play.stays(State.PARKED, opened=1)
+    assert play.reads == 0
+    play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
+    await play.until(State.RUNNING)
 
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
@@ -123,15 +166,17 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
     async def command_comes() -> None:
         play.control.append(b"give up")
         play.around = Surroundings(AROUND.spans, control_end=9)
+        play.proves = False
         raise UnreadableState("x")
 
     monkeypatch.setattr(module, "give_up", give_up)
     monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    play = played(UnreadableState("x"), command_comes, UnreadableState("x"))
+    play = played(UnreadableState("x"), command_comes)
     await play.stays(State.PARKED, opened=1)
+    play.proves = True
     play.control.append(b"wake up")
     await until(lambda: heard == [7, 8])
-    await until(lambda: play.opened >= 3)
+    await play.stays(State.PARKED, opened=2)
 
 
 async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played) -> None:
@@ -174,6 +219,7 @@ async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(pla
     await until(lambda: not play.interruptions)
     monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
+    play.proves = True
     play.control.append(b"wake up")
     await play.until(State.RUNNING)
 
@@ -192,10 +238,25 @@ async def test_a_member_opens_again_where_it_was_fenced_and_a_stranger_steps_bac
 async def test_a_stranger_that_was_parked_fences_nobody_either(played) -> None:
     play = played(*[StateRolledBack("x")] * 3)
     await play.until(State.PARKED)
-    play.consumer.refuse = True
+    play.consumer.refuse = play.proves = True
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
     await play.until(State.NOT_MEMBER)
     assert play.opened == 1
+
+
+async def test_a_stranger_that_was_parked_gives_no_state_up(played, monkeypatch) -> None:
+    given_up: list[object] = []
+
+    async def give_up(*arguments: object) -> None:
+        given_up.append(arguments)
+
+    monkeypatch.setattr(module, "give_up", give_up)
+    play = played(StateRolledBack("x"))
+    await play.until(State.PARKED)
+    play.consumer.refuse = True
+    play.control.append(b"give up")
+    await play.until(State.NOT_MEMBER)
+    assert given_up == []
 
 
 @pytest.mark.parametrize("ending", [BrokerUnavailable("x"), ValueError("x")], ids=repr)

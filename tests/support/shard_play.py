@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import CommitFailedError
 
-from stream_svt.errors import RecordsLost
+from stream_svt.errors import RecordsLost, StateRolledBack
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
@@ -44,7 +44,18 @@ class Consumer:
 
 
 class Journal:
-    """A state whose journal is never opened."""
+    """A state that is read only while its shard is parked."""
+
+    proved = False
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+
+    async def look(self, *, beside_alerts: bool) -> None:
+        assert beside_alerts
+        self.play.reads += 1
+        if not self.play.proves:
+            raise StateRolledBack("as before")
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -90,6 +101,8 @@ class Play:
         around: What a parked shard sees around it.
         control: Records that come on the control partition.
         interruptions: What listening there raises, one after the other.
+        proves: Whether a state that is read again proves.
+        reads: How often it was read again.
     """
 
     def __init__(
@@ -100,13 +113,14 @@ class Play:
         self.suspected = 0
         self.consumer = Consumer()
         self.around = AROUND
-        self.looks = 0
+        self.looks = self.reads = 0
+        self.proves = False
         self.control: list[bytes] = []
         self.interruptions: list[Exception] = []
         self.workload = SimpleNamespace(topics=("counts",), partitions=4)
         self.kept = 0
         self.fenced: list[Exception] = []
-        self.make_journal: Callable[[int], Any] = lambda number: Journal()
+        self.make_journal: Callable[[int], Any] = lambda number: Journal(self)
         play = self
 
         class ShardSession:
