@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from docs.generator import asyncapi, command_line, configuration, epsilon_figures, messages, metrics
+from docs.generator import asyncapi, command_line, configuration, epsilon_figures, messages, metrics, status_page
 from docs.generator.markdown import fence
 from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain
@@ -34,6 +34,7 @@ BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "messages.md": messages.BLOCKS,
     "metrics.md": metrics.METRICS_BLOCKS,
     "runbook.md": metrics.RUNBOOK_BLOCKS,
+    "status-page.md": status_page.BLOCKS,
     "tutorial.md": {"words": _tutorial_words},
     "what-epsilon-buys.md": epsilon_figures.BLOCKS,
 }

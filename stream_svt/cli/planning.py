@@ -25,8 +25,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 _LEGEND = """
 First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or
 otherwise distributed. F: alerts a run may waste if every query lay on the threshold. {tried} settings tried.
-
-Recommended; paste into the monitor:"""
+"""
 
 
 # Types of options: click calls them, and a parameter of this name is what help shows.
@@ -191,7 +190,12 @@ def plan(
     click.echo(f"{head} No data was looked at, and nothing was spent.\n")
     click.echo("\n".join(advice.table(found)))
     click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
-    click.echo("\n".join(f"    {line}" for line in advice.settings(found.best)))
+    if path is None:
+        click.echo("Recommended; keys of the monitor to be written:")
+    else:
+        click.echo(f"Recommended; change these keys of monitor {monitor.name!r}, none may stand there twice:")
+    lines = advice.settings(found.best, None if path is None else monitor)
+    click.echo("\n".join(f"    {line}" for line in lines or ["none: it has these settings"]))
     for title, sentences in (
         ("Expect", advice.expectations(found, budget)),
         ("Mind", advice.warnings(found)),

@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -15,13 +16,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.delivery import Delivery
-from stream_svt.forward.event import Received, request_of
+from stream_svt.forward.delivery import Answer, Delivery, HttpPosting
+from stream_svt.forward.event import Received, receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.posting import Answer, HttpPosting
 from stream_svt.forward.route import Route
-from stream_svt.monitor.released import Envelope, Lifecycle
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, started, tune
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started, tune
 from stream_svt.service.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"
@@ -54,7 +53,7 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
             posting = HttpPosting(destination)
             stack.push_async_callback(posting.aclose)
             delivery = Delivery(config, destination, posting, metrics, producer)
-            routes.append(Route(config, destination, delivery, metrics, accept_loss=accept_loss))
+            routes.append(Route(config, delivery, metrics, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
         await _until_ended(routes)
     failed = [route.error for route in routes if route.error is not None]
@@ -69,10 +68,7 @@ async def _check_topics(config: ForwardConfig) -> None:
     }
     if config.parks:
         needed["park_topic"] = (config.park_topic, "it is where refused events go (on_refused: park)")
-    doing = "looking at the topics"
-    async with started(config.cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        described = await admin.describe_topics([topic for topic, _ in needed.values()])
-    there = {topic["topic"] for topic in described if topic["error_code"] == 0}
+    there = await partition_counts(config.cluster, "looking at the topics")
     problems = [
         Problem(0, field, f"topic {topic!r} does not exist, or this user may not see it; {why}")
         for field, (topic, why) in needed.items()
@@ -84,19 +80,14 @@ async def _check_topics(config: ForwardConfig) -> None:
 
 async def _until_ended(routes: Sequence[Route]) -> None:
     """Run all routes until a signal comes, or until each has stopped by itself."""
-    loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
     running = asyncio.gather(*(route.run() for route in routes))
-    running.add_done_callback(lambda _: asked.set())
     for sent in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sent, asked.set)
+        asyncio.get_running_loop().add_signal_handler(sent, running.cancel)
     try:
-        await asked.wait()
+        await asyncio.wait([running])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        for sent in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(sent)
 
 
 # Pages
@@ -106,9 +97,8 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
     """Return the pages, read-only and released; other methods than GET and HEAD are refused by the framework."""
 
     async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=metrics.text([route.status() for route in routes]), headers={"Content-Type": CONTENT_TYPE}
-        )
+        gauges = {sample: value for route in routes for sample, value in route.gauges().items()}
+        return web.Response(body=metrics.text(gauges), headers={"Content-Type": CONTENT_TYPE})
 
     async def show_live(_: web.Request) -> web.Response:
         # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.
@@ -189,16 +179,7 @@ async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
         "origin": "0-0",
         "data": {"test": "stream-svt forward --test: nothing happened"},
     }
-    body = msgspec.json.encode(envelope)
-    event = Received(
-        body=body,
-        key=None,
-        partition=0,
-        offset=0,
-        when=now,
-        envelope=msgspec.json.decode(body, type=Envelope),
-        data=Lifecycle(dataset="", monitor="", run=0, reason="test", account=None),
-    )
+    event = cast("Received", receive(msgspec.json.encode(envelope)))
     answers = []
     for destination in config.destinations:
         async with contextlib.aclosing(HttpPosting(destination)) as posting:

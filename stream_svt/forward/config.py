@@ -1,20 +1,20 @@
-"""The configuration of the forwarder: which events go where.
+"""The forwarder's configuration: YAML like the service's, found wrong before anything connects.
 
-Like the service's file it is YAML, every problem is found before anything connects, secrets stand in files of
-their own, and ``STREAM_SVT_KAFKA_<KEY>`` and ``STREAM_SVT_WEB_<KEY>`` replace keys of those two sections.
+Secrets stand in files of their own; ``STREAM_SVT_KAFKA_<KEY>`` and ``STREAM_SVT_WEB_<KEY>`` replace keys of those two
+sections.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.released import EventType
@@ -26,7 +26,7 @@ from stream_svt.settings.environment import apply_environment
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.messages import did_you_mean, quote
 from stream_svt.settings.sections import KafkaConfig
-from stream_svt.settings.validation import Strict, check
+from stream_svt.settings.validation import Strict, check, consistent
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
 
@@ -39,14 +39,16 @@ def type_word(kind: str) -> str:
 TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
 
 
-def _address(text: str) -> str:
-    """Refuse what is no address, without repeating it, for it may hold a password."""
+def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        usable = re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0
+        return bool(re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0)
     except ValueError:
-        usable = False
-    if not usable:
+        return False
+
+
+def _address(text: str) -> str:
+    if not _is_address(text):  # nor repeated: it may hold a password
         raise ValueError("expected an address such as https://host:port/path, without a user or password")
     return text
 
@@ -72,13 +74,7 @@ Types = Annotated[tuple[Annotated[Text, AfterValidator(_type)], ...], Field(min_
 Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
-class _Part(Strict):
-    """A section whose fields are described by the text below each."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class AlertmanagerConfig(_Part):
+class AlertmanagerConfig(Strict):
     """Alertmanagers of one cluster; each event goes to all of them and is delivered once one has taken it."""
 
     urls: Annotated[tuple[Url, ...], Field(min_length=1)]
@@ -89,7 +85,7 @@ class AlertmanagerConfig(_Part):
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
 
 
-class WebhookConfig(_Part):
+class WebhookConfig(Strict):
     """A receiver of CloudEvents in structured mode, signed as Standard Webhooks says."""
 
     url: Url | None = None
@@ -102,8 +98,13 @@ class WebhookConfig(_Part):
         "carries both signatures: that is how a key is replaced. Default: not signed.",
     )
 
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if (self.url is None) == (self.url_file is None):
+            yield "url", "or url_file is required, and only one of them"
 
-class RetryConfig(_Part):
+
+class RetryConfig(Strict):
     """When a receiver that does not answer, or cannot now, is asked again."""
 
     first: Duration = 500
@@ -113,8 +114,13 @@ class RetryConfig(_Part):
     give_up_after: Duration | None = None
     """Time after which an event that was never taken counts as refused. Default: never."""
 
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if self.most < self.first:
+            yield "most", "must not be shorter than first"
 
-class DestinationConfig(_Part):
+
+class DestinationConfig(Strict):
     """One receiver, and which events it gets. Destinations do not wait for one another."""
 
     name: Name
@@ -143,8 +149,13 @@ class DestinationConfig(_Part):
     authorization_file: Text | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
 
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if (self.alertmanager is None) == (self.webhook is None):
+            yield "webhook", "or alertmanager is required, and only one of them"
 
-class ForwardWebConfig(_Part):
+
+class ForwardWebConfig(Strict):
     """Metrics and health pages of the forwarder."""
 
     host: Text = "127.0.0.1"
@@ -153,7 +164,7 @@ class ForwardWebConfig(_Part):
     """Port. Default 6067."""
 
 
-class ForwardDocument(_Part):
+class ForwardDocument(Strict):
     """The configuration file of `stream-svt forward`."""
 
     kafka: KafkaConfig = KafkaConfig()
@@ -170,6 +181,14 @@ class ForwardDocument(_Part):
     """Who gets which events."""
     web: ForwardWebConfig = ForwardWebConfig()
     """Metrics and health pages."""
+
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        names = [one.name for one in self.destinations]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            yield "destinations", f"two have the name {quote(twice[0])}: use one of its own"
+        if self.park_topic == self.topic:
+            yield "park_topic", "is the topic that is read: parked events would come round again"
 
 
 def json_schema() -> dict[str, Any]:
@@ -188,12 +207,16 @@ class Destination:
         authorization: Content of the Authorization header, or None.
     """
 
-    name: str
     config: DestinationConfig
     group: str
     urls: tuple[str, ...] = field(repr=False)
     keys: tuple[bytes, ...] = field(repr=False)
     authorization: str | None = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name in the file."""
+        return self.config.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,16 +263,11 @@ def parse_forward_config(
     file = check(document, ForwardDocument)
     files = SecretFiles(document, directory)
     password, ca_file = files.password(file.kafka), files.authorities(file.kafka)
-    destinations = tuple(
-        _destination(config, file.group or f"{file.topic}.forward", ("destinations", index), document, files)
+    group = file.group or f"{file.topic}.forward"
+    destinations = [
+        _destination(config, f"{group}.{config.name}", ("destinations", index), document, files)
         for index, config in enumerate(file.destinations)
-    )
-    names = [config.name for config in file.destinations]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        document.report(("destinations",), f"two have the name {quote(twice[0])}: use one of its own")
-    park_topic = file.park_topic or f"{file.topic}.parked"
-    if park_topic == file.topic:
-        document.report(("park_topic",), "is the topic that is read: parked events would come round again")
+    ]
     document.finish()
     return ForwardConfig(
         cluster=Cluster(
@@ -259,8 +277,8 @@ def parse_forward_config(
             group_instance_id=file.kafka.group_instance_id,
         ),
         topic=file.topic,
-        park_topic=park_topic,
-        destinations=destinations,
+        park_topic=file.park_topic or f"{file.topic}.parked",
+        destinations=tuple(destinations),
         web=file.web,
         notes=tuple(sorted(files.notes)),
         source=source,
@@ -271,55 +289,34 @@ def _destination(
     config: DestinationConfig, group: str, place: KeyPath, document: Document, files: SecretFiles
 ) -> Destination:
     """Return a destination with its secrets; what is wrong is reported."""
-    if (config.alertmanager is None) == (config.webhook is None):
-        document.report((*place, "webhook"), "or alertmanager is required, and only one of them")
-    if config.retry.most < config.retry.first:
-        document.report((*place, "retry", "most"), "must not be shorter than first")
+    urls: list[str] = []
+    keys: list[bytes] = []
     authorization = None
-    if config.authorization_file is not None:
-        where = (*place, "authorization_file")
-        authorization = files.first_line(config.authorization_file, where, "header")
+    if (name := config.authorization_file) is not None:
+        authorization = files.first_line(name, (*place, "authorization_file"), "header")
         if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
-            document.report(where, "holds what no header may hold")
-    urls: tuple[str, ...] = ()
-    keys: tuple[bytes, ...] = ()
+            document.report((*place, "authorization_file"), "holds what no header may hold")
     if config.alertmanager is not None:
-        urls = tuple(base.rstrip("/") + "/api/v2/alerts" for base in config.alertmanager.urls)
-    if config.webhook is not None:
-        urls = _webhook_urls(config.webhook, (*place, "webhook"), document, files)
-        where = (*place, "webhook", "key_files")
-        keys = tuple(files.shared_keys(config.webhook.key_files, where))
-        if not config.webhook.key_files:
+        urls = [base.rstrip("/") + "/api/v2/alerts" for base in config.alertmanager.urls]
+    elif (webhook := config.webhook) is not None:
+        if webhook.url is not None:
+            urls = [webhook.url]
+        elif webhook.url_file is not None:
+            where = (*place, "webhook", "url_file")
+            line = files.first_line(webhook.url_file, where, "address")
+            urls = [] if line is None else [line]
+            if line is not None and not _is_address(line):
+                message = f"file {quote(webhook.url_file)} holds no address such as https://host/path"
+                document.report(where, message)
+        keys = files.shared_keys(webhook.key_files, (*place, "webhook", "key_files"))
+        if not webhook.key_files:
             message = "requests are not signed: whoever can reach the receiver can forge an alert"
-            files.note(where, message)
+            files.note((*place, "webhook", "key_files"), message)
     if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
-        message = "is posted to over http: who sits between can read, change and repeat it"
-        files.note(place, message)
+        files.note(place, "is posted to over http: who sits between can read, change and repeat it")
     return Destination(
-        name=config.name,
-        config=config,
-        group=f"{group}.{config.name}",
-        urls=urls,
-        keys=keys,
-        authorization=authorization,
+        config=config, group=group, urls=tuple(urls), keys=tuple(keys), authorization=authorization
     )
-
-
-def _webhook_urls(
-    webhook: WebhookConfig, place: KeyPath, document: Document, files: SecretFiles
-) -> tuple[str, ...]:
-    """Return the address of a webhook; none where a problem is reported."""
-    if (webhook.url is None) == (webhook.url_file is None):
-        document.report((*place, "url"), "or url_file is required, and only one of them")
-    if webhook.url_file is None:
-        return () if webhook.url is None else (webhook.url,)
-    url = files.first_line(webhook.url_file, (*place, "url_file"), "address")
-    try:
-        return () if url is None else (_address(url),)
-    except ValueError:
-        message = f"file {quote(webhook.url_file)} holds no address such as https://host/path"
-        document.report((*place, "url_file"), message)
-        return ()
 
 
 def _is_open(url: str) -> bool:

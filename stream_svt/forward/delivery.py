@@ -1,26 +1,24 @@
-"""Delivery of one event: attempts until the receiver has taken it, or it is parked, or somebody has to look."""
+"""Delivery of one event: requests until the receiver has taken it, or it is parked, or somebody has to look."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
 import random
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import stamina
+import aiohttp
 
+import stream_svt
 from stream_svt.errors import StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
 from stream_svt.forward.event import Received, Record, Request, request_of
-from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.posting import Answer, HttpPosting, Result
+from stream_svt.forward.metrics import ForwardMetrics, Result
 from stream_svt.service.kafka import CALL_DEADLINE, deadline
-
-# Its own log lines and metrics would have a series for the number of every attempt, and these go on for ever.
-stamina.instrumentation.set_on_retry_hooks([])
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +27,83 @@ REASON_HEADER = "stream-svt-refused"
 PLACE_HEADER = "stream-svt-place"
 _SAY_EVERY = 20
 """Failed attempts of an event between two lines about it; the first is always reported."""
+LONGEST_REQUESTED_S = 3600.0
+"""Most seconds for which a receiver may ask with Retry-After."""
+_ALREADY_THERE = 409
+"""Conflict: how receivers say that they have an event of this id. The id is the same for every copy, so they do."""
+_ABOUT_THE_EVENT = frozenset({400, 413, 414, 415, 422, 431})
+"""What says that this request will never be taken. Anything else a receiver can mend: an address, a token, a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        reason: A status or the kind of failure, for logs: nothing of the receiver's own words, and no
+            address.
+        wait: Seconds for which the receiver asked to be left alone, 0 where it did not.
+    """
+
+    result: Result
+    reason: str
+    wait: float = 0.0
+
+
+def meaning(status: int, retry_after: str | None) -> Answer:
+    """Return what an HTTP answer means; of Retry-After, seconds are heard and dates are not."""
+    reason, text = f"status {status}", (retry_after or "").strip()
+    if 200 <= status < 300 or status == _ALREADY_THERE:
+        return Answer(Result.ACCEPTED, reason)
+    if status in _ABOUT_THE_EVENT:
+        return Answer(Result.REFUSED, reason)
+    wait = min(float(text[:9]), LONGEST_REQUESTED_S) if text.isascii() and text.isdigit() else 0.0
+    throttled = status == 429 or (status == 503 and wait)
+    return Answer(Result.THROTTLED if throttled else Result.FAILED, reason, wait)
+
+
+class HttpPosting:
+    """Posts to one destination.
+
+    Redirects are not followed: they would carry the event and its signature to an address nobody configured.
+    Proxies of the environment are not used, and cookies not kept. Of an answer only status and Retry-After are
+    looked at, so that no receiver can fill memory or log.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
+        if destination.authorization is not None:
+            headers["Authorization"] = destination.authorization
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
+        )
+
+    async def post(self, url: str, request: Request) -> Answer:
+        """Post once and say what came of it; never raises for what a receiver does."""
+        try:
+            async with self._session.post(
+                url, data=request.body, headers=request.headers, allow_redirects=False
+            ) as response:
+                return meaning(response.status, response.headers.get("Retry-After"))
+        except TimeoutError:
+            return Answer(Result.TIMEOUT, "no answer in time")
+        except aiohttp.ClientConnectorCertificateError:
+            return Answer(Result.UNREACHABLE, "its certificate is not trusted")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # Its text may hold the address, which may be a secret.
+            return Answer(Result.UNREACHABLE, type(error).__name__)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+        await asyncio.sleep(0)  # lets transports report that they are closed
 
 
 class Refused(StreamSvtError):
     """A destination will never take an event, and is to stop rather than to lose it."""
-
-
-class _AgainError(Exception):
-    """An attempt failed; the next one is due after ``wait`` seconds."""
-
-    def __init__(self, wait: float) -> None:
-        self.wait = wait
 
 
 class Delivery:
@@ -53,7 +117,7 @@ class Delivery:
         metrics: ForwardMetrics,
         producer: Any = None,  # noqa: ANN401 - aiokafka is taken as Any
     ) -> None:
-        self._destination = destination
+        self.destination = destination
         self._config = config
         self._posting = posting
         self._metrics = metrics
@@ -72,14 +136,14 @@ class Delivery:
         answer, attempts = Answer(Result.REFUSED, "no event of stream-svt"), 0
         if isinstance(event, Received):
             answer, attempts = await self._insist(event)
-        name = self._destination.name
+        name = self.destination.name
         if answer.result is Result.ACCEPTED:
             self._metrics.delivered(name, event.when, datetime.now(UTC))
             if attempts > 1:
                 self._say(logging.INFO, "forward_recovered", event, answer, attempts)
             return
         self._say(logging.ERROR, "forward_refused", event, answer, attempts)
-        if self._destination.config.on_refused == "stop":
+        if self.destination.config.on_refused == "stop":
             raise Refused(
                 f"destination {name!r} refused event {event.label!r} at partition {event.partition} "
                 f"offset {event.offset} ({answer.reason}) and stopped: nothing is lost. Mend the receiver, or "
@@ -90,24 +154,20 @@ class Delivery:
 
     async def _insist(self, event: Received) -> tuple[Answer, int]:
         """Attempt until an answer is final or patience ends; return the last answer, and how many there were."""
-        retry = self._destination.config.retry
-        with contextlib.suppress(_AgainError):
-            async for attempt in stamina.retry_context(
-                on=lambda error: isinstance(error, _AgainError) and error.wait,
-                attempts=None,
-                timeout=None if retry.give_up_after is None else retry.give_up_after / 1000,
-                wait_initial=retry.first / 1000,
-                wait_max=retry.most / 1000,
-            ):
-                with attempt:
-                    answer = await self._attempt(event)
-                    if answer.result in {Result.ACCEPTED, Result.REFUSED}:
-                        break
-                    if attempt.num % _SAY_EVERY == 1:
-                        self._say(logging.WARNING, "forward_failed", event, answer, attempt.num)
-                    # Forwarders that failed together must not come back together.
-                    raise _AgainError(max(answer.wait, attempt.next_wait * random.uniform(0.5, 1)))  # noqa: S311
-        return answer, attempt.num
+        retry, began = self.destination.config.retry, time.monotonic()
+        longest = retry.first / 1000
+        for attempt in itertools.count(1):
+            answer = await self._attempt(event)
+            if answer.result in {Result.ACCEPTED, Result.REFUSED}:
+                break
+            if attempt % _SAY_EVERY == 1:
+                self._say(logging.WARNING, "forward_failed", event, answer, attempt)
+            if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
+                break
+            # Forwarders that failed together must not come back together.
+            await asyncio.sleep(max(answer.wait, longest * random.uniform(0.5, 1)))  # noqa: S311
+            longest = min(2 * longest, retry.most / 1000)
+        return answer, attempt
 
     async def _attempt(self, event: Received) -> Answer:
         """Post to every address; one that takes the event is enough."""
@@ -115,8 +175,8 @@ class Delivery:
             # A receiver that asks to be left alone means all requests, not only the one it answered.
             while (silence := self._silent_until - time.monotonic()) > 0:  # noqa: ASYNC110  it may grow meanwhile
                 await asyncio.sleep(silence)
-            request = request_of(self._destination, event, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._post(url, request) for url in self._destination.urls))
+            request = request_of(self.destination, event, datetime.now(UTC))
+            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
             if best.result is Result.THROTTLED:
                 self._silent_until = max(self._silent_until, time.monotonic() + best.wait)
@@ -124,13 +184,13 @@ class Delivery:
 
     async def _post(self, url: str, request: Request) -> Answer:
         answer = await self._posting.post(url, request)
-        self._metrics.attempted(self._destination.name, answer.result)
+        self._metrics.attempted(self.destination.name, answer.result)
         return answer
 
     async def _park(self, event: Record, reason: str) -> None:
         """Return once every replica in sync has the event as it was."""
         headers = {
-            DESTINATION_HEADER: self._destination.name,
+            DESTINATION_HEADER: self.destination.name,
             REASON_HEADER: reason,
             PLACE_HEADER: f"{self._config.topic}/{event.partition}/{event.offset}",
         }
@@ -142,4 +202,4 @@ class Delivery:
     def _say(self, level: int, what: str, event: Record, answer: Answer, attempt: int) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d attempt=%d reason=%r"
         place = (event.label, event.partition, event.offset)
-        log.log(level, line, what, self._destination.name, *place, attempt, answer.reason)
+        log.log(level, line, what, self.destination.name, *place, attempt, answer.reason)

@@ -67,10 +67,9 @@ class Request:
     body: bytes
 
 
-def receive(record: Any) -> Record:  # noqa: ANN401 - aiokafka is taken as Any
+def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> Record:
     """Return the event that a record holds, or a bare `Record` where it holds none."""
-    body = record.value or b""
-    place = {"body": body, "key": record.key, "partition": record.partition, "offset": record.offset}
+    place: dict[str, Any] = {"body": body, "key": key, "partition": partition, "offset": offset}
     # Of a newer service: its attributes are enough to pass it on.
     data: Alert | Lifecycle = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
     try:

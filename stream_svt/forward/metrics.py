@@ -3,59 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Gauge
 
 import stream_svt
-from stream_svt.forward.posting import Result
 from stream_svt.service.metrics import Metric, recorders, text_of
 
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0)
-_TABLE = {
-    "build_info": ("gauge", "version topic", "1, with what runs."),
-    "events_total": (
-        "counter",
-        "destination outcome",
-        "Events that are done with: delivered, filtered or parked.",
-    ),
-    "attempts_total": (
-        "counter",
-        "destination result",
-        "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
-    ),
-    "delay_seconds": (
-        "histogram",
-        "destination",
-        "Time from an event being charged to its delivery, by two clocks.",
-    ),
-    "waiting_events": ("gauge", "destination", "Events read and not delivered."),
-    "oldest_waiting_seconds": ("gauge", "destination", "Age of the oldest of them, 0 where none waits."),
-    "stopped": ("gauge", "destination", "1 where a destination stopped and waits for you."),
-    "partitions": ("gauge", "destination", "Partitions this process reads for it."),
-    "last_poll_timestamp_seconds": (
-        "gauge",
-        "destination",
-        "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
-    ),
-    "lag_records": ("gauge", "destination partition", "Records after the committed position."),
-}
 METRICS = tuple(
     Metric(_PREFIX + name, kind, tuple(labels.split()), told, _SECONDS)
-    for name, (kind, labels, told) in _TABLE.items()
+    for kind, name, labels, told in (
+        ("gauge", "build_info", "version topic", "1, with what runs."),
+        (
+            "counter",
+            "events_total",
+            "destination outcome",
+            "Events done with: delivered, filtered or parked.",
+        ),
+        (
+            "counter",
+            "attempts_total",
+            "destination result",
+            "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
+        ),
+        (
+            "histogram",
+            "delay_seconds",
+            "destination",
+            "From an event's charge to its delivery, by two clocks.",
+        ),
+        ("gauge", "waiting_events", "destination", "Events read and not delivered."),
+        ("gauge", "oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."),
+        ("gauge", "stopped", "destination", "1 where a destination stopped and waits for you."),
+        ("gauge", "partitions", "destination", "Partitions this process reads for it."),
+        (
+            "gauge",
+            "last_poll_timestamp_seconds",
+            "destination",
+            "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
+        ),
+        ("gauge", "lag_records", "destination partition", "Records after the committed position."),
+    )
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RouteStatus:
-    """What the gauges show of one destination: values by the metric's name, and the lag of each partition."""
+class Result(StrEnum):
+    """How an attempt ended; the words are labels of a metric. Of several receivers' answers the first of these counts.
 
-    destination: str
-    gauges: dict[str, float]
-    lag: dict[int, int]
+    Refused comes last: what another receiver did not answer, it may take later.
+    """
+
+    ACCEPTED = "accepted"
+    THROTTLED = "throttled"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+
+
+Samples: TypeAlias = dict[tuple[str, ...], float]
+"""Values of gauges by the metric's name, without the prefix, and the values of its labels."""
 
 
 class ForwardMetrics:
@@ -80,15 +92,11 @@ class ForwardMetrics:
                 self._attempts.labels(name, result)
             self._delay_seconds.labels(name)
 
-    def text(self, statuses: Iterable[RouteStatus]) -> bytes:
-        """Return everything in Prometheus' text format."""
-        lag = self._gauges[f"{_PREFIX}lag_records"]
-        lag.clear()  # of partitions that others have now
-        for status in statuses:
-            for name, value in status.gauges.items():
-                self._gauges[_PREFIX + name].labels(status.destination).set(value)
-            for partition, records in status.lag.items():
-                lag.labels(status.destination, partition).set(records)
+    def text(self, gauges: Samples) -> bytes:
+        """Return everything in Prometheus' text format, with these gauges."""
+        self._gauges[f"{_PREFIX}lag_records"].clear()  # of partitions that others have now
+        for (name, *labels), value in gauges.items():
+            self._gauges[_PREFIX + name].labels(*labels).set(value)
         return text_of(self._registry)
 
     def attempted(self, destination: str, result: Result) -> None:

@@ -6,19 +6,20 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import RecordsLost
-from stream_svt.forward.config import Destination, ForwardConfig
+from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Delivery
-from stream_svt.forward.event import Received, receive, wants
-from stream_svt.forward.keyed_queue import KeyedQueue, Progress
-from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
+from stream_svt.forward.event import Received, Record, receive, wants
+from stream_svt.forward.metrics import ForwardMetrics, Samples
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
@@ -41,6 +42,76 @@ WINDOW = 1000
 """Records read beyond the first that is not delivered: bounds memory, and copies after a crash."""
 
 
+class Progress:
+    """Which offset of a partition may be committed: the first, from ``start`` on, that is not delivered.
+
+    Attributes:
+        committed: The offset that the group has, -1 where that is not known.
+        waiting: Offsets that are not delivered, ascending, with the time of each event.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.committed = -1
+        self.waiting: dict[int, datetime] = {}
+        self._reached = start
+
+    def reached(self, offset: int) -> None:
+        """Note that everything before an offset was looked at."""
+        self._reached = max(self._reached, offset)
+
+    @property
+    def next(self) -> int:
+        """The offset to commit."""
+        return next(iter(self.waiting), self._reached)
+
+    @property
+    def span(self) -> int:
+        """How many offsets were read beyond it."""
+        return self._reached - self.next
+
+
+class KeyedQueue:
+    """Hands records on: one at a time for each dataset of a partition, all datasets at once.
+
+    Attributes:
+        error: What ``deliver`` raised. Nothing more is handed on then.
+    """
+
+    def __init__(self, deliver: Callable[[Record], Awaitable[None]]) -> None:
+        self.error: Exception | None = None
+        self._deliver = deliver
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last: WeakValueDictionary[tuple[int, str], asyncio.Task[None]] = WeakValueDictionary()
+
+    def put(self, record: Record, progress: Progress) -> None:
+        """Deliver a record after the earlier ones of its dataset; offsets of a partition ascend."""
+        progress.waiting[record.offset] = record.when
+        progress.reached(record.offset + 1)
+        key = (record.partition, record.dataset)
+        task = asyncio.create_task(self._run(record, progress, self._last.get(key)))
+        self._last[key] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing waits, but no longer than so many seconds; then let go of what does."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _run(self, record: Record, progress: Progress, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        if self.error is None:
+            try:
+                await self._deliver(record)
+                del progress.waiting[record.offset]
+            except Exception as error:  # noqa: BLE001  whoever reads asks for it
+                self.error = error
+
+
 class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Reads the topic for one destination and delivers, until stopped or until somebody has to look.
 
@@ -53,19 +124,13 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     """
 
     def __init__(
-        self,
-        config: ForwardConfig,
-        destination: Destination,
-        delivery: Delivery,
-        metrics: ForwardMetrics,
-        *,
-        accept_loss: bool,
+        self, config: ForwardConfig, delivery: Delivery, metrics: ForwardMetrics, *, accept_loss: bool
     ) -> None:
-        self.name = destination.name
+        self.destination = delivery.destination
+        self.name = self.destination.name
         self.error: Exception | None = None
         self.joined = False
         self._config = config
-        self._destination = destination
         self._metrics = metrics
         self._accept_loss = accept_loss
         self._consumer: Any = None
@@ -92,7 +157,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _forward(self) -> None:
         """Be a member of the group until something fails."""
-        group = self._destination.group
+        group = self.destination.group
         self._consumer = self._config.cluster.member(group)
         self._queue = KeyedQueue(self._delivery.deliver)
         try:
@@ -111,22 +176,21 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self._hand_over()
             await stop_quietly(self._consumer, HAND_OVER)
 
-    def status(self) -> RouteStatus:
+    def gauges(self) -> Samples:
         """Return what the gauges show; the age by the clocks of the service and of this machine."""
-        now = datetime.now(UTC)
+        now, consumer = datetime.now(UTC), self._consumer
         waiting = [when for progress in self._progress.values() for when in progress.waiting.values()]
-        gauges = {
-            "waiting_events": len(waiting),
-            "oldest_waiting_seconds": max(0.0, (now - min(waiting, default=now)).total_seconds()),
-            "stopped": self.error is not None,
-            "partitions": len(self._progress),
-            "last_poll_timestamp_seconds": self._polled,
+        gauges: Samples = {
+            ("waiting_events", self.name): len(waiting),
+            ("oldest_waiting_seconds", self.name): max(0, (now - min(waiting, default=now)).total_seconds()),
+            ("stopped", self.name): self.error is not None,
+            ("partitions", self.name): len(self._progress),
+            ("last_poll_timestamp_seconds", self.name): self._polled,
         }
-        return RouteStatus(self.name, gauges, {place.partition: self._lag(place) for place in self._progress})
-
-    def _lag(self, place: TopicPartition) -> int:
-        end = self._consumer.last_stable_offset(place) if place in self._consumer.assignment() else None
-        return max(0, (end or 0) - self._progress[place].next)
+        for place, progress in self._progress.items():
+            end = consumer.last_stable_offset(place) if place in consumer.assignment() else None
+            gauges["lag_records", self.name, str(place.partition)] = max(0, (end or 0) - progress.next)
+        return gauges
 
     # Membership
 
@@ -152,7 +216,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _open(self) -> None:
         """Begin at the committed positions; where there is none, at the oldest record."""
-        opening, consumer, group = self._opening, self._consumer, self._destination.group
+        opening, consumer, group = self._opening, self._consumer, self.destination.group
         async with deadline(CALL_DEADLINE, f"looking up the positions of group {group!r}", group=group):
             known = {
                 place: await consumer.committed(place) if offset is None else offset
@@ -201,7 +265,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return  # it is being looked for
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
-            raise explain(error, doing, group=self._destination.group) from error
+            raise explain(error, doing, group=self.destination.group) from error
         self._note_poll()
         if not self.joined:
             return  # the partitions are being given away: what was read just now is for whoever gets them
@@ -209,8 +273,8 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if (progress := self._progress.get(place)) is None:
                 continue
             for record in records:
-                event = receive(record)
-                if isinstance(event, Received) and not wants(self._destination.config, event):
+                event = receive(record.value or b"", record.key, place.partition, record.offset)
+                if isinstance(event, Received) and not wants(self.destination.config, event):
                     self._metrics.done(self.name, "filtered")
                     progress.reached(record.offset + 1)
                 else:

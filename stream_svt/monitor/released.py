@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 LARGEST_SEQUENCE = 2**63 - 1
@@ -150,37 +151,33 @@ class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Released state of one monitor on one dataset, as of the last commit.
+    """Released state of one monitor on one dataset, as of the last commit; amounts are in the ledger's measure."""
 
-    ``state`` is idle, running, halted, exhausted or paused; ``tops``, ``runs`` and ``halts`` count since the
-    dataset was declared, ``run_tops`` in the open run; amounts are in the ledger's measure.
-    """
-
-    monitor: str
-    state: str
-    run: int
-    run_tops: int
-    tops: int
-    runs: int
-    halts: int
-    spent: float
-    run_left: float
-    muted: int
-    queued: int
-    top_branch_only: bool
+    monitor: Annotated[str, Meta(description="Its name.")]
+    state: Annotated[str, Meta(description="idle, running, halted, exhausted or paused.")]
+    run: Annotated[int, Meta(description="Number of the latest run.")]
+    run_tops: Annotated[int, Meta(description="Tops of the open run.")]
+    tops: Annotated[int, Meta(description="Tops since the dataset was declared.")]
+    runs: Annotated[int, Meta(description="Runs since then.")]
+    halts: Annotated[int, Meta(description="Runs that used all their tops.")]
+    spent: Annotated[float, Meta(description="Privacy loss spent by it.")]
+    run_left: Annotated[float, Meta(description="What the open run can still spend.")]
+    muted: Annotated[int, Meta(description="Series muted after a top.")]
+    queued: Annotated[int, Meta(description="Queries that wait for another test.")]
+    top_branch_only: Annotated[bool, Meta(description="Whether only the top branch is left.")]
 
 
 class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
     """Released state of one dataset and its monitors, as of the last commit."""
 
-    dataset: str
-    shard: int
-    unit: str
-    measure: str
-    limit: float
-    spent: float
-    reserved: float
-    monitors: list[MonitorView]
+    dataset: Annotated[str, Meta(description="Its name.")]
+    shard: Annotated[int, Meta(description="The shard that holds its ledger.")]
+    unit: Annotated[str, Meta(description="The privacy unit, as declared.")]
+    measure: Annotated[str, Meta(description="epsilon or rho.")]
+    limit: Annotated[float, Meta(description="Of its ledger.")]
+    spent: Annotated[float, Meta(description="Privacy loss spent.")]
+    reserved: Annotated[float, Meta(description="Reserved by open runs.")]
+    monitors: Annotated[list[MonitorView], Meta(description="Those that cover it.")]
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -11,6 +11,7 @@ from stream_svt.planning.budget import SURE, Runs, reported_margin
 from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.planning.workload import Workload
+from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Annealed, Sweep
 
 _DAY = 86_400
@@ -31,9 +32,19 @@ def table(recommendation: Recommendation) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def settings(candidate: Candidate) -> list[str]:
-    """Return the settings as lines of the configuration file, to stand in the monitor."""
-    return [f"{name}: {_yaml(value)}" for name, value in candidate.settings.items()]
+def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[str]:
+    """Return the settings as lines of the configuration file.
+
+    For a monitor that is ``written`` there: those that change it, each with what to do with its key.
+    """
+    lines = {name: f"{name}: {_yaml(value)}" for name, value in candidate.settings.items()}
+    if written is None:
+        return [*lines.values()]
+    return [
+        f"{line} # {'replaces what stands there' if name in written.model_fields_set else 'to be added'}"
+        for name, line in lines.items()
+        if getattr(candidate.monitor, name) != getattr(written, name)
+    ]
 
 
 def expectations(recommendation: Recommendation, budget: Runs | None) -> list[str]:

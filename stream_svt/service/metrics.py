@@ -83,7 +83,7 @@ def _metric(kind: str, name: str, labels: str, text: str, buckets: tuple[float, 
 _gauge, _counter, _histogram = (partial(_metric, kind) for kind in ("gauge", "counter", "histogram"))
 
 METRICS: tuple[Metric, ...] = (
-    _gauge("build_info", "version python spec_hash", "1, with what runs."),
+    _gauge("build_info", "version python application_hash", "1, with what runs."),
     _gauge("start_timestamp_seconds", "", "When the worker started."),
     _gauge("budget_limit_epsilon", "dataset", "Limit of a dataset's ledger."),
     _gauge("budget_spent_epsilon", "dataset", "Privacy loss spent, from committed state."),
@@ -169,7 +169,7 @@ class Metrics:
     """All metrics of one worker in a registry of its own.
 
     Args:
-        spec, spec_hash: What runs; decides which labels exist.
+        spec, application_hash: What runs; decides which labels exist.
         statuses: Returns the status of each shard owned, for the gauges.
         shards: Partitions of the application's topics.
         control: Name of the control topic.
@@ -180,7 +180,7 @@ class Metrics:
     def __init__(
         self,
         spec: ApplicationSpec,
-        spec_hash: str,
+        application_hash: str,
         statuses: Callable[[], Sequence[ShardStatus]] = tuple,
         *,
         shards: int = 1,
@@ -198,7 +198,7 @@ class Metrics:
         self._counters, self._histograms = recorders(shown, self._registry, COMMON_LABELS)
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
-        self.configure(spec, spec_hash)
+        self.configure(spec, application_hash)
         for metric in shown:
             if not metric.labels and metric.kind != "gauge":
                 (self._counters | self._histograms)[metric.name].labels(spec.application)
@@ -207,10 +207,10 @@ class Metrics:
         for rejection in COMMAND_REASONS:
             self._counter("records_rejected_total", control, rejection)
 
-    def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
+    def configure(self, spec: ApplicationSpec, application_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (VERSION, platform.python_version(), spec_hash)
+        self._info = (VERSION, platform.python_version(), application_hash)
         for monitor in spec.monitors:
             self._histogram("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):

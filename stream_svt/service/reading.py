@@ -33,7 +33,7 @@ class Reading:
 
     version: Version
     spec: ApplicationSpec
-    spec_hash: str
+    application_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Parsed:
     """What the other process found: a specification without its datasets, and these in pieces; or what is wrong."""
 
     spec: ApplicationSpec | None
-    spec_hash: str = ""
+    application_hash: str = ""
     pieces: tuple[bytes, ...] = ()
     problems: tuple[Problem, ...] = ()
     more: int = 0
@@ -74,7 +74,7 @@ async def read(version: Version) -> Reading:
     for piece in parsed.pieces:
         datasets += pickle.loads(piece)  # noqa: S301
         await asyncio.sleep(0)
-    return Reading(version, replace(parsed.spec, datasets=tuple(datasets)), parsed.spec_hash)
+    return Reading(version, replace(parsed.spec, datasets=tuple(datasets)), parsed.application_hash)
 
 
 def main() -> None:

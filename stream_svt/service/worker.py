@@ -284,7 +284,7 @@ class Worker:
         """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
         version = (reading.version.number, reading.version.digest)
         workload = Workload(reading.spec, self.config.topics.partitions, version)
-        for _ in workload.prepare(reading.spec_hash):
+        for _ in workload.prepare(reading.application_hash):
             await asyncio.sleep(0)
         self.config = replace(self.config, spec=reading.spec)
         self._use(workload)

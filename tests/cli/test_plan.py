@@ -24,7 +24,7 @@ def test_a_plan_is_a_table_with_lines_to_paste_ranges_and_warnings(stream_svt):
     assert "prior knowledge" in ended.out
     assert "2 such runs and" in words(ended.out)
     lines = ended.out.splitlines()
-    start = lines.index("Recommended; paste into the monitor:") + 1
+    start = lines.index("Recommended; keys of the monitor to be written:") + 1
     pasted = yaml.safe_load("\n".join(lines[start : lines.index("", start)]))
     assert pasted["expected_queries"] == 20_000
     assert pasted["append"] in ("off", False)
@@ -71,6 +71,25 @@ def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget
     assert [line for line in ended.out.splitlines() if line.startswith("now")]
     alone = stream_svt("plan", "-c", config, *MARGINS)
     assert alone.out == ended.out
+
+
+def advised(out: str) -> list[str]:
+    """Return the lines that say what to change in a configuration."""
+    lines = out.splitlines()
+    start = lines.index("Recommended; change these keys of monitor 'hot', none may stand there twice:") + 1
+    return [line.strip() for line in lines[start : lines.index("", start)]]
+
+
+def test_what_is_recommended_for_a_configuration_says_which_keys_are_replaced_added_or_fine(
+    stream_svt, config
+):
+    command = ("plan", "-c", config, "--queries", 20_000, *MARGINS)
+    changes = advised(stream_svt(*command).out)
+    assert changes[:2] == ["split: 10 # to be added", "expected_queries: 20000 # replaces what stands there"]
+    document = yaml.safe_load(config.read_text())
+    document["monitors"][0].update(yaml.safe_load("\n".join(changes)))
+    config.write_text(yaml.safe_dump(document))
+    assert advised(stream_svt(*command).out) == ["none: it has these settings"]
 
 
 def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):

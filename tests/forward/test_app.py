@@ -15,13 +15,11 @@ from aiokafka import TopicPartition
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
 from stream_svt.forward.config import json_schema
-from stream_svt.forward.keyed_queue import Progress
-from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, RouteStatus
-from stream_svt.forward.posting import Result
-from stream_svt.forward.route import Route
+from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, Result
+from stream_svt.forward.route import Progress, Route
 from tests.support.alerts import alert, encoded
 from tests.support.command_line import CommandLine
-from tests.support.forwarding import Receiver, configured, moment, received, record, scraped
+from tests.support.forwarding import Receiver, configured, moment, received, scraped
 
 pytestmark = pytest.mark.loopback
 FILE = """
@@ -46,7 +44,7 @@ def nowhere(tmp_path):
 
 
 def page(name: str, *, joined: bool = True, error: Exception | None = None) -> SimpleNamespace:
-    return SimpleNamespace(name=name, joined=joined, error=error, status=lambda: RouteStatus(name, {}, {}))
+    return SimpleNamespace(name=name, joined=joined, error=error, gauges=dict)
 
 
 async def answers(routes, path: str, method: str = "GET") -> tuple[int, str]:
@@ -135,14 +133,14 @@ async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt
 @pytest.fixture
 async def route(tmp_path) -> Route:
     config = configured(tmp_path, "[{name: pager, webhook: {url: 'http://127.0.0.1:1/'}}]")
-    delivery = SimpleNamespace(deliver=lambda event: asyncio.sleep(60))
-    return Route(config, config.destinations[0], delivery, None, accept_loss=False)
+    delivery = SimpleNamespace(destination=config.destinations[0], deliver=lambda event: asyncio.sleep(60))
+    return Route(config, delivery, None, accept_loss=False)
 
 
 async def test_every_metric_of_the_table_is_there_with_its_labels_before_anything_happens(route):
     made = ForwardMetrics("retail.alerts", ["pager"])
-    found = scraped(made, route.status())
-    types = [line.split()[2] for line in made.text([]).decode().splitlines() if line.startswith("# TYPE")]
+    found = scraped(made, route.gauges())
+    types = [line.split()[2] for line in made.text({}).decode().splitlines() if line.startswith("# TYPE")]
     assert sorted(types) == sorted(metric.name for metric in METRICS)
     labels = [("events_total", outcome) for outcome in OUTCOMES]
     labels += [("attempts_total", result.value) for result in Result]
@@ -160,12 +158,12 @@ async def test_gauges_show_what_waits_and_the_lag_of_one_s_own_partitions(route)
     route._consumer = SimpleNamespace(assignment=lambda: {place}, last_stable_offset=lambda place: 8)
     route._progress[place] = Progress(1)
     route._queue.put(received(), route._progress[place])
-    found = scraped(made, route.status())
+    found = scraped(made, route.gauges())
     assert found["stream_svt_forward_oldest_waiting_seconds", "pager"] > 3600
     assert found["stream_svt_forward_waiting_events", "pager"] == 1
     assert found["stream_svt_forward_lag_records", "pager", "0"] == 7
     route._progress.clear()
-    assert ("stream_svt_forward_lag_records", "pager", "0") not in scraped(made, route.status())
+    assert ("stream_svt_forward_lag_records", "pager", "0") not in scraped(made, route.gauges())
     await route._queue.drain(0)
 
 
@@ -187,7 +185,7 @@ async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_g
     place = TopicPartition("retail-watch.alerts", 0)
 
     async def getmany(**options):
-        return {place: [record(encoded(1, alert()), offset=4)]}
+        return {place: [SimpleNamespace(value=encoded(1, alert()), key=b"shop", offset=4)]}
 
     async def position(place) -> int:
         return 5
@@ -207,7 +205,7 @@ async def test_the_partition_that_waits_longest_tells_when_the_brokers_last_answ
     def noted(answered: dict[str, int | None]) -> float:
         route._consumer = SimpleNamespace(assignment=lambda: set(answered), last_poll_timestamp=answered.get)
         route._note_poll()
-        return route.status().gauges["last_poll_timestamp_seconds"]
+        return route.gauges()["last_poll_timestamp_seconds", "pager"]
 
     assert noted({}) == 0  # in no group
     assert noted({"p": None, "q": 5_000}) == 0

@@ -10,12 +10,18 @@ from collections import Counter
 
 import pytest
 
-from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, Refused
+from stream_svt.forward.delivery import (
+    DESTINATION_HEADER,
+    PLACE_HEADER,
+    REASON_HEADER,
+    Answer,
+    Delivery,
+    Refused,
+)
 from stream_svt.forward.event import receive
-from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.posting import Answer, Result
+from stream_svt.forward.metrics import ForwardMetrics, Result
 from tests.support.alerts import alert
-from tests.support.forwarding import Scripted, configured, received, record, scraped
+from tests.support.forwarding import Scripted, configured, received, scraped
 
 HOOK = "{name: hook, webhook: {url: https://secret.example/T0KEN}%s}"
 TWO = "{name: am, alertmanager: {urls: ['http://127.0.0.1:1', 'http://127.0.0.1:2']}%s}"
@@ -111,7 +117,7 @@ async def test_or_it_is_parked_and_the_way_is_free(tmp_path):
 
 
 async def test_a_record_that_is_no_event_is_never_posted(tmp_path):
-    forged = receive(record(b'{"alert": true}'))
+    forged = receive(b'{"alert": true}', b"shop")
     way, strict = Way(tmp_path, Result.ACCEPTED, settings=PARK), Way(tmp_path, Result.ACCEPTED)
     await way.delivery.deliver(forged)
     assert way.parked == [(forged.body, b"hook", b"no event of stream-svt")]

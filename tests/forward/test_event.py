@@ -13,7 +13,7 @@ import pytest
 from stream_svt.forward.event import Received, message_id, receive, request_of, signatures, wants
 from stream_svt.monitor.released import EventType
 from tests.support.alerts import account_of, alert, encoded, lifecycle
-from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received, record
+from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received
 
 NOW = moment("2026-01-05T10:00:07Z")
 RECEIVER = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "webhook_receiver.py"))
@@ -65,14 +65,14 @@ def of(kind: EventType) -> Received:
     ],
 )
 def test_what_is_no_event_is_told_apart(body):
-    bare = receive(record(body, offset=3))
+    bare = receive(body, offset=3)
     assert not isinstance(bare, Received)
     assert (bare.body, bare.offset, bare.label, bare.dataset) == (body, 3, "", "")
 
 
 @pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9998-12-31T23:59:59.999999-00:00"])
 def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
-    event = receive(record(changed(time=time)))
+    event = receive(changed(time=time))
     assert isinstance(event, Received)
     assert b"startsAt" in request_of(pager(tmp_path), event, event.when).body
 
@@ -81,7 +81,7 @@ def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
 
 
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
-    newer = receive(record(changed(type="io.stream-svt.later.v1", data={"new": [1]})))
+    newer = receive(changed(type="io.stream-svt.later.v1", data={"new": [1]}))
     assert isinstance(newer, Received)
     assert newer.dataset == ""
     assert not wants(hook(tmp_path).config, newer)

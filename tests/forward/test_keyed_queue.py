@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_svt.forward.event import receive
-from stream_svt.forward.keyed_queue import KeyedQueue, Progress
+from stream_svt.forward.route import KeyedQueue, Progress
 from tests.support.alerts import alert, encoded
-from tests.support.forwarding import record
 
 
 class Desk:
@@ -27,7 +26,7 @@ class Desk:
 
     def put(self, offset: int, dataset: str, partition: int = 0) -> None:
         body = encoded(offset, alert(dataset=dataset))
-        self.queue.put(receive(record(body, offset, partition)), self.progress[partition])
+        self.queue.put(receive(body, b"shop", partition, offset), self.progress[partition])
 
     async def _deliver(self, one) -> None:
         self.under_way.append(one.offset)

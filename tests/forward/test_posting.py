@@ -11,8 +11,9 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
+from stream_svt.forward.delivery import LONGEST_REQUESTED_S, HttpPosting, meaning
 from stream_svt.forward.event import Request
-from stream_svt.forward.posting import LONGEST_REQUESTED_S, HttpPosting, Result, meaning
+from stream_svt.forward.metrics import Result
 from tests.support.forwarding import Receiver, configured
 from tests.support.process import COMMAND, free_port
 from tests.support.tls import Authority

@@ -20,11 +20,9 @@ from aiokafka.structs import TopicPartition
 
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import load_forward_config
-from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery
-from stream_svt.forward.keyed_queue import Progress
+from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, HttpPosting
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.posting import HttpPosting
-from stream_svt.forward.route import Route
+from stream_svt.forward.route import Progress, Route
 from stream_svt.monitor.released import EventType
 from tests.soak import forward as soak
 from tests.support import records
@@ -203,7 +201,7 @@ async def routed(
     config = load_forward_config(stage.directory / "forward.yaml")
     (one,) = config.destinations
     metrics, posting = ForwardMetrics(stage.topic, [one.name]), HttpPosting(one)
-    route = Route(config, one, Delivery(config, one, posting, metrics), metrics, accept_loss=accept_loss)
+    route = Route(config, Delivery(config, one, posting, metrics), metrics, accept_loss=accept_loss)
     task = asyncio.create_task(route.run())
     try:
         yield route, task
@@ -237,7 +235,7 @@ async def test_a_position_is_committed_only_once_everything_before_it_is_deliver
 
         down = False
         async with routed(stage) as (route, _):
-            await until(lambda: route.joined and route.status().lag.get(1) == 0)
+            await until(lambda: route.joined and route.gauges().get(("lag_records", "hook", "1")) == 0)
             await asyncio.sleep(0.3)
         delivered = {event["id"] for event in receiver.taken}
         assert (delivered == {"a-1", "a-2", "c-3", "c-4"}) is not broken

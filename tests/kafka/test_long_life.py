@@ -107,9 +107,9 @@ async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_
     worker = await scene.start()
     await scene.released(EventType.COMMAND_REPLY, 3)
     paused = [
-        view["dataset"]
-        for view in status(worker)["datasets"]
-        if [monitor["state"] for monitor in view["monitors"]] == ["paused"]
+        view.dataset
+        for view in status(worker).datasets
+        if [monitor.state for monitor in view.monitors] == ["paused"]
     ]
     assert paused == ["c"]
 
@@ -269,7 +269,7 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     assert old in text
     config = parse_config(text.replace(old, new), directory=Path())
     worker = await scene.start(config)
-    assert status(worker)["datasets_declared"] == 2 * (1 + (datetime.now(UTC).hour < 1))
+    assert status(worker).datasets_declared == 2 * (1 + (datetime.now(UTC).hour < 1))
 
     today, north = f"south-{_day()}", f"north-{_day()}"
     await scene.send(today, HIGH)

@@ -114,8 +114,8 @@ class Application:
         await until(lambda: (found := self.status(shard)) is not None and found.state is State.PARKED)
         status, owner = self.status(shard), self.owner(shard)
         assert (status.cause, words in status.reason) == (cause, True), (status.cause, status.reason)
-        (shown,) = [one for one in about(owner)["shards"] if one["shard"] == shard]
-        assert (shown["state"], shown["cause"]) == ("parked", cause)
+        (shown,) = [one for one in about(owner).shards if one.shard == shard]
+        assert (shown.state, shown.cause) == ("parked", cause)
         labels = f'application="{self.scene.application}",cause="{cause}",shard="{shard}"'
         assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.text().decode()
         await until(lambda: owner.ready)
@@ -274,7 +274,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         other._look.set()
         await until(lambda: other.fault is not None and words in other.fault.reason and not other.statuses())
         assert not other.ready
-        assert about(other)["fault"]["cause"] == cause
+        assert about(other).fault.cause == cause
         labels = f'application="{app.scene.application}",cause="{cause}"'
         assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.text().decode()
         await app.go_on(app.shards)

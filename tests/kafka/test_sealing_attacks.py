@@ -196,10 +196,10 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
         return parse_config(scene.text() + f"sealing: {{{sealing}}}\n", directory=tmp_path)
 
     def shown(worker: Worker) -> set[str]:
-        return {shard["sealing_key_id"] for shard in status(worker)["shards"]}
+        return {shard.key_id for shard in status(worker).shards}
 
     def spent(worker: Worker) -> dict[str, float]:
-        return {view["dataset"]: view["spent"] for view in status(worker)["datasets"]}
+        return {view.dataset: view.spent for view in status(worker).datasets}
 
     @contextlib.asynccontextmanager
     async def running(sealing: str) -> AsyncIterator[Worker]:

@@ -55,7 +55,7 @@ ENVIRONMENT = {
 }
 
 FIELDS = {
-    "": "application version worker spec_hash ready fault sealed signatures_required datasets_declared shards monitors "
+    "": "application version worker application_hash ready fault sealed signatures_required datasets_declared shards monitors "
     "datasets refused",
     "refused.": "topic reasons",
     "shards.": "shard state reason cause sealing_key_id sequence state_records offsets lag committed_at",

@@ -28,7 +28,7 @@ async def test_what_another_process_read_is_what_the_version_says(monkeypatch: p
     found = await read(version())
     assert found.version == version()
     assert found.spec == wanted
-    assert found.spec_hash == wanted.hash() == found.spec.hash()
+    assert found.application_hash == wanted.hash() == found.spec.hash()
 
 
 async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
+from stream_svt.forward.delivery import Answer
 from stream_svt.forward.event import Received, Request, receive
-from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
-from stream_svt.forward.posting import Answer, Result
+from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import records
 from tests.support.alerts import alert, encoded
@@ -32,16 +31,11 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 """Settings of a destination whose receiver is a test's."""
 
 
-def record(body: bytes, offset: int = 0, partition: int = 0) -> SimpleNamespace:
-    """Return what a consumer would hand over."""
-    return SimpleNamespace(value=body, key=b"shop", partition=partition, offset=offset)
-
-
 def received(
     data: Alert | Lifecycle | None = None, *, kind: EventType | None = None, sequence: int = 1
 ) -> Received:
     """Return an event as the forwarder reads it; an alert by default."""
-    event = receive(record(encoded(sequence, data or alert(), kind=kind), offset=sequence))
+    event = receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
     assert isinstance(event, Received)
     return event
 
@@ -116,11 +110,11 @@ class Receiver:
             yield self
 
 
-def scraped(metrics: ForwardMetrics, *statuses: RouteStatus) -> dict[tuple[str, ...], float]:
+def scraped(metrics: ForwardMetrics, gauges: Samples | None = None) -> dict[tuple[str, ...], float]:
     """Return all samples by their name and the values of their labels, in the order of the labels' names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.text(statuses).decode())
+        for family in text_string_to_metric_families(metrics.text(gauges or {}).decode())
         for sample in family.samples
     }
 

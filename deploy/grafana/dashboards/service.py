@@ -195,11 +195,11 @@ def _workers() -> tuple[Builder[Panel], ...]:
                 Column("Worker", label="instance"),
                 Column("Version", label="version"),
                 Column("Python", label="python"),
-                Column("Specification", label="spec_hash"),
+                Column("Specification", label="application_hash"),
                 Column(
                     "Up for",
                     f"time() - {of('stream_svt_start_timestamp_seconds')} "
-                    f"+ on (job, instance) group_left (version, python, spec_hash) 0 * {of('stream_svt_build_info')}",
+                    f"+ on (job, instance) group_left (version, python, application_hash) 0 * {of('stream_svt_build_info')}",
                     unit="s",
                     decimals=0,
                 ),

@@ -7,8 +7,10 @@ released events say; where the oldest of these are gone, `DatasetNow.source` say
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
@@ -20,50 +22,44 @@ from stream_svt.settings.datasets import DatasetSpec
 
 
 class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A monitor on a dataset.
+    """A monitor on a dataset; None: only the worker that owns the shard knows."""
 
-    Attributes:
-        state: idle, running, halted, exhausted or paused; None where it is not known here.
-        tops, halts: Since the dataset was declared or, where ``source`` of the dataset is "alerts", in the
-            events read.
-        spent, muted, queued: None where only the worker that owns the shard knows.
-    """
-
-    monitor: str
-    state: str | None
-    run: int
-    tops: int
-    halts: int
-    spent: float | None = None
-    muted: int | None = None
-    queued: int | None = None
+    monitor: Annotated[str, Meta(description="Its name.")]
+    state: Annotated[str | None, Meta(description="idle, running, halted, exhausted or paused.")]
+    run: Annotated[int, Meta(description="Number of the latest run.")]
+    tops: Annotated[int, Meta(description="Since the declaration, or in the events read.")]
+    halts: Annotated[int, Meta(description="Likewise.")]
+    spent: Annotated[float | None, Meta(description="Privacy loss spent by it.")] = None
+    muted: Annotated[int | None, Meta(description="Series muted.")] = None
+    queued: Annotated[int | None, Meta(description="Queries that wait.")] = None
 
 
 class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
-    Attributes:
-        source: Where the amounts come from: "state" (committed, this worker owns the shard), "alerts" (the
-            newest event about the dataset), "declaration" (nothing was ever charged), or "unknown" (it is not
-            owned here, and the events read do not tell); ``spent`` and ``reserved`` are None then.
-        guess_spent, guess_limit: How often the best guess about one privacy unit can be right, after what is
-            spent and after the whole limit; see `stream_svt.privacy.meaning`. Under zCDP only the limit says
-            it: what was spent on the way there is no bound by itself where later runs depend on earlier ones.
-        ends: When the dataset's period is over, in seconds of Unix time.
+    Under zCDP only the limit says how often a guess is right: what was spent on the way there is no bound by itself
+    where later runs depend on earlier ones. See `stream_svt.privacy.meaning`.
     """
 
-    dataset: str
-    unit: str
-    measure: str
-    limit: float
-    spent: float | None
-    reserved: float | None
-    source: str
-    ends: float | None
-    guess_spent: float | None
-    guess_limit: float
-    outlook: Exhaustion | None
-    monitors: list[MonitorNow]
+    dataset: Annotated[str, Meta(description="Its name.")]
+    unit: Annotated[str, Meta(description="The privacy unit, as declared.")]
+    measure: Annotated[str, Meta(description="epsilon or rho.")]
+    limit: Annotated[float, Meta(description="Of its ledger.")]
+    spent: Annotated[float | None, Meta(description="Privacy loss spent.")]
+    reserved: Annotated[float | None, Meta(description="Reserved by open runs.")]
+    source: Annotated[
+        str,
+        Meta(
+            description="state (committed here), alerts (its newest event), declaration (never charged), or unknown."
+        ),
+    ]
+    ends: Annotated[float | None, Meta(description="Unix time at which its period is over.")]
+    guess_spent: Annotated[
+        float | None, Meta(description="How often a guess about a unit is right, after what is spent.")
+    ]
+    guess_limit: Annotated[float, Meta(description="The same after the whole limit.")]
+    outlook: Annotated[Exhaustion | None, Meta(description="When the budget ends: early, expected, late.")]
+    monitors: Annotated[list[MonitorNow], Meta(description="Those that cover it.")]
 
 
 class StatusSnapshot:
