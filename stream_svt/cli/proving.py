@@ -29,7 +29,8 @@ def prove(path: Path, cases: int, seed: int) -> int:
     from stream_svt.proving import prove as try_neighbours
 
     config = load(path)
-    with click.progressbar(length=cases, label="Trying", file=click.get_text_stream("stderr")) as bar:
+    errors = click.get_text_stream("stderr")
+    with click.progressbar(length=cases, label="Trying", file=errors, hidden=not errors.isatty()) as bar:
         summary = try_neighbours(
             config.current,
             cases=cases,

@@ -123,7 +123,7 @@ def status(path: Path | None, url: str | None, as_json: bool) -> None:
     if url is None:
         web = load(path).web if path is not None else None
         url = f"http://{web.host}:{web.port}" if web is not None else "http://127.0.0.1:6066"
-    answer = _get(url.rstrip("/") + "/api/v1/status")
+    answer = _get(url)
     if as_json:
         print_json(answer)
     else:
@@ -134,17 +134,18 @@ def _get(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - checked above
+        page = url.rstrip("/") + "/api/v1/status"
+        with urllib.request.urlopen(page, timeout=10) as response:  # noqa: S310 - checked above
             answer = json.load(response)
     except urllib.error.HTTPError as error:
-        raise StreamSvtError(f"{url} answered {error.code} {error.reason}") from None
+        raise StreamSvtError(f"{url} answered {error.code} {error.reason}: is that a worker?") from None
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
     except ValueError:
-        raise StreamSvtError(f"{url} is not the status page of a worker") from None
+        raise StreamSvtError(f"{url} is not the address of a worker's pages") from None
     if not isinstance(answer, dict) or "datasets" not in answer:
-        raise StreamSvtError(f"{url} is not the status page of a worker")
+        raise StreamSvtError(f"{url} is not the address of a worker's pages")
     return answer
 
 

@@ -109,8 +109,9 @@ def check_offline(config: Config) -> Report:
     datasets, monitors = len(spec.datasets), len(spec.monitors)
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
     memory = needed(spec, shards)
-    one = f" with all {shards} shards, {ceil(memory.one_shard / MIB)} MiB with one" if shards > 1 else ""
-    takes = f"a worker takes up to about {ceil(memory.all_shards / MIB)} MiB{one}"
+    most, least = (ceil(size / MIB) for size in (memory.all_shards, memory.one_shard))
+    one = f" with all {shards} shards, {least} MiB with one" if least < most else ""
+    takes = f"a worker takes up to about {most} MiB{one}"
     findings = [
         _ok("configuration", f"{config.source}: {size}"),
         _ok("memory", f"{takes}; muted and waiting queries come on top"),

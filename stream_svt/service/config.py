@@ -18,6 +18,7 @@ from stream_svt.settings.application_document import application_of, load_spec
 from stream_svt.settings.declarations import ReadNames, lines_of
 from stream_svt.settings.document import read, without
 from stream_svt.settings.environment import apply_environment
+from stream_svt.settings.messages import did_you_mean
 from stream_svt.settings.sections import (
     SECTIONS,
     SERVICE_KEYS,
@@ -138,8 +139,18 @@ def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}")
+        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}{_others_near(path)}")
         raise ConfigError([problem], str(path)) from None
+
+
+def _others_near(path: Path) -> str:
+    """Return what a message adds where a file is missing: those that its directory has."""
+    found = sorted(other.name for other in path.parent.glob("*.y*ml"))
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    if not found:
+        return "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
+    return did_you_mean(path.name, found) or f"; there are {', '.join(found[:5])}"
 
 
 def parse_config(

@@ -335,16 +335,16 @@ def test_a_page_that_is_no_status_is_said_to_be_none(stream_svt, worker_page):
     for body in (b"hello", b"[]", b"{}"):
         answer["body"] = body
         ended = stream_svt("status", "--url", url)
-        assert (ended.code, "is not the status page of a worker" in ended.err) == (1, True)
+        assert (ended.code, ended.err) == (1, f"stream-svt: {url} is not the address of a worker's pages\n")
     answer["code"] = 503
-    assert "answered 503" in stream_svt("status", "--url", url).err
+    assert f"stream-svt: {url} answered 503" in stream_svt("status", "--url", url).err
     assert stream_svt("status", "--url", "file:///etc/passwd").code == 2
 
 
 @pytest.mark.loopback
 def test_a_worker_that_is_not_there_is_named(stream_svt, config):
     ended = stream_svt("status", "--url", "http://127.0.0.1:1")
-    assert (ended.code, "no worker answers at http://127.0.0.1:1/" in ended.err) == (1, True)
+    assert (ended.code, "no worker answers at http://127.0.0.1:1 (" in ended.err) == (1, True)
 
 
 @pytest.mark.loopback
@@ -359,3 +359,26 @@ def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, confi
     assert "127.0.0.1" in ended.err
     assert "that the broker runs" in ended.err
     assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (("shop.yaml", "town.yml"), "; did you mean 'shop.yaml'?"),
+        (("monitors.yaml",), "; there are monitors.yaml"),
+        ((), "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"),
+    ],
+    ids=["near", "other", "none"],
+)
+def test_a_mistyped_path_is_answered_with_what_is_there(stream_svt, tmp_path, there, said):
+    (tmp_path / "files").mkdir()
+    for name in there:
+        (tmp_path / "files" / name).touch()
+    missing = tmp_path / "files" / "shpo.yaml"
+    for command in (("check",), ("forward", "--check")):
+        ended = stream_svt(*command, "-c", missing)
+        assert ended.code == 2
+        assert (
+            ended.err
+            == f"stream-svt: {missing}: 1 problem\n  cannot be read: No such file or directory{said}\n"
+        )
