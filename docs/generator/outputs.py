@@ -8,7 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from docs.generator import asyncapi, command_line, configuration, epsilon_figures, messages, metrics, status_page
+from docs.generator import (
+    asyncapi,
+    command_line,
+    configuration,
+    epsilon_figures,
+    messages,
+    metrics,
+    status_page,
+)
 from docs.generator.markdown import fence
 from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain

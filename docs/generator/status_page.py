@@ -12,7 +12,7 @@ from stream_svt.service.web.status_snapshot import DatasetNow
 from stream_svt.service.web.worker_document import Status
 
 
-def _members(struct: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+def members(struct: type, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every member with what it means; those of parts behind a dot."""
     told = get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
@@ -24,7 +24,7 @@ def _members(struct: type, prefix: str = "") -> Iterator[tuple[str, str]]:
         name = f"{prefix}{field.encode_name}"
         yield f"`{name}`", text
         for part in _structs(kind):
-            yield from _members(part, f"{name}.")
+            yield from members(part, f"{name}.")
 
 
 def _structs(kind: Any) -> list[type]:  # noqa: ANN401  whatever may be a type hint
@@ -34,13 +34,8 @@ def _structs(kind: Any) -> list[type]:  # noqa: ANN401  whatever may be a type h
     return [found for part in get_args(kind) for found in _structs(part)]
 
 
-def members() -> dict[str, str]:
-    """Return the members of `/api/v1/status` with what they mean."""
-    return dict(_members(Status))
-
-
 def _table(struct: type) -> str:
-    return table(["member", "meaning"], _members(struct))
+    return table(["member", "meaning"], members(struct))
 
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {

@@ -11,13 +11,15 @@ import click
 import msgspec
 import pytest
 
-from docs.generator import command_line
+from docs.generator import command_line, status_page
 from docs.generator.__main__ import main
 from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.service import codec
+from stream_svt.service.web.status_snapshot import DatasetNow
+from stream_svt.service.web.worker_document import Status
 from stream_svt.settings.sections import ConfigDocument
 
 
@@ -103,3 +105,10 @@ def test_every_picture_is_on_a_page():
     pages = "".join(path.read_text() for path in DOCS.rglob("*.md"))
     for path in (DOCS / "pictures").iterdir():
         assert f"](pictures/{path.name})" in pages
+
+
+@pytest.mark.parametrize("struct", [Status, DatasetNow], ids=lambda struct: struct.__name__)
+def test_every_member_of_the_status_page_is_described(struct):
+    described = dict(status_page.members(struct))
+    assert len(described) > 15
+    assert [name for name, meaning in described.items() if not meaning] == []

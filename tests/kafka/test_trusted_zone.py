@@ -55,8 +55,8 @@ ENVIRONMENT = {
 }
 
 FIELDS = {
-    "": "application version worker application_hash ready fault sealed signatures_required datasets_declared shards monitors "
-    "datasets refused",
+    "": "application version worker application_hash ready fault sealed signatures_required shards monitors "
+    "datasets_declared datasets refused",
     "refused.": "topic reasons",
     "shards.": "shard state reason cause sealing_key_id sequence state_records offsets lag committed_at",
     "monitors.": "monitor topic mechanism threshold cutoff epsilon",

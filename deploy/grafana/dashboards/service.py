@@ -199,7 +199,8 @@ def _workers() -> tuple[Builder[Panel], ...]:
                 Column(
                     "Up for",
                     f"time() - {of('stream_svt_start_timestamp_seconds')} "
-                    f"+ on (job, instance) group_left (version, python, application_hash) 0 * {of('stream_svt_build_info')}",
+                    f"+ on (job, instance) group_left (version, python, application_hash) "
+                    f"0 * {of('stream_svt_build_info')}",
                     unit="s",
                     decimals=0,
                 ),
