@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -19,26 +18,26 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    AuthenticationFailedError,
-    GroupAuthorizationFailedError,
-    KafkaError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-)
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
+from stream_svt.service.kafka import (
+    START_DEADLINE,
+    Cluster,
+    deadline,
+    explain,
+    keep_causes,
+    partition_counts,
+    stop_quietly,
+)
 
 __all__ = ["Event", "Subscription", "subscribe"]
 
 Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 
 _log = logging.getLogger(__name__)
-_START_SECONDS = 20.0
 _PATIENCE_MS = 1000
 _COMMIT_EVERY = 5.0
 """Seconds between two commits of a group's positions: as often as Kafka's clients do by themselves."""
@@ -55,34 +54,29 @@ class Event(Generic[Data_co]):
         source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
         time: When the event was charged, by the service's clock.
         shard, sequence: Shard and number of the event in it, from 1, without gaps.
+        origin: The transaction that charged it.
         stateid, command: Id of the shard's state, and number of the last command that the shard had used up.
+        proof: Of who wrote it, for the service itself; empty where state is not sealed.
         partition, offset: Where the record stands on the alert topic.
         data: The content.
     """
 
+    specversion: str = "1.0"
     id: str
     type: str
     source: str
     subject: str
     time: datetime
+    datacontenttype: str = "application/json"
     shard: int
     sequence: int
+    origin: str
     stateid: str
     command: int
+    proof: str
     partition: int
     offset: int
     data: Data_co
-
-
-class _LastWarning(logging.Handler):
-    """Keeps the cause of a failed connection, which aiokafka logs but leaves out of its exceptions."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
 
 
 class _HandOver(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -111,21 +105,13 @@ class Subscription(Generic[Data_co]):
     """
 
     def __init__(
-        self,
-        *,
-        bootstrap_servers: str | list[str],
-        topic: str,
-        group_id: str | None,
-        from_beginning: bool,
-        lifecycle: bool,
-        security: dict[str, Any],
+        self, cluster: Cluster, topic: str, group_id: str | None, *, from_beginning: bool, lifecycle: bool
     ) -> None:
-        self._servers = bootstrap_servers
+        self._cluster = cluster
         self._topic = topic
         self._group = group_id
         self._from_beginning = from_beginning
         self._lifecycle = lifecycle
-        self._security = security
         self._consumer: Any = None
         self._in_hand: tuple[TopicPartition, int] | None = None
         self._commit_at = 0.0
@@ -145,9 +131,7 @@ class Subscription(Generic[Data_co]):
         consumer, self._consumer = self._consumer, None
         self._in_hand = None
         if consumer is not None:
-            with contextlib.suppress(KafkaError, TimeoutError, OSError):
-                async with asyncio.timeout(5):
-                    await consumer.stop()
+            await stop_quietly(consumer, _COMMIT_PATIENCE)
 
     async def __aiter__(self) -> AsyncGenerator[Event[Data_co], None]:
         """Yield events as they are published; never ends by itself.
@@ -167,7 +151,7 @@ class Subscription(Generic[Data_co]):
                     # One at a time: the consumer's position, which is committed, says what was yielded.
                     found = await self._consumer.getmany(timeout_ms=_PATIENCE_MS, max_records=1)
                 except KafkaError as error:
-                    raise self._explained(error, "") from error
+                    raise explain(error, self._doing, group=self._group or "") from error
                 for record in chain.from_iterable(found.values()):
                     event = self._received(record)
                     if event is not None:
@@ -177,6 +161,10 @@ class Subscription(Generic[Data_co]):
         finally:
             if opened:
                 await self.close()
+
+    @property
+    def _doing(self) -> str:
+        return f"subscribing to topic {self._topic!r}"
 
     async def _commit(self) -> None:
         """Commit how far a group has come, without the event that is in hand.
@@ -212,99 +200,47 @@ class Subscription(Generic[Data_co]):
             return None
         if not self._lifecycle and not isinstance(data, Alert):
             return None
-        wanted: Any = data
-        return Event(
-            id=envelope.id,
-            type=envelope.type,
-            source=envelope.source,
-            subject=envelope.subject,
-            time=time,
-            shard=envelope.shard,
-            sequence=envelope.sequence,
-            stateid=envelope.stateid,
-            command=envelope.command,
-            partition=record.partition,
-            offset=record.offset,
-            data=wanted,
-        )
+        attributes: dict[str, Any] = msgspec.structs.asdict(envelope) | {"time": time, "data": data}
+        return Event(**attributes, partition=record.partition, offset=record.offset)
 
     async def _start(self) -> None:
+        """Connect.
+
+        Raises:
+            BrokerError: The brokers cannot be reached or refuse, or the topic is not there.
+        """
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
-        aiokafka_fixes.read_every_header_name()
-        cause = _LastWarning()
-        connections = logging.getLogger("aiokafka")
-        connections.addHandler(cause)
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                await self._connect(await self._partitions())
-        except (KafkaError, TimeoutError, OSError) as error:
-            await self.close()
-            raise self._explained(error, cause.text) from error
-        except BaseException:
-            await self.close()
-            raise
-        finally:
-            connections.removeHandler(cause)
-
-    async def _partitions(self) -> list[int]:
-        """Look the topic up among all: asking for it by name would create it on a lenient broker."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, **self._security)
-        try:
-            await admin.start()
-            topics = {topic["topic"]: topic for topic in await admin.describe_topics()}
-        finally:
-            with contextlib.suppress(KafkaError, OSError):
-                await admin.close()
-        if self._topic not in topics:
+        keep_causes()
+        partitions = (await partition_counts(self._cluster, self._doing)).get(self._topic)
+        if partitions is None:
             raise BrokerError(
                 f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
                 "topics.alerts of the configuration, by default '<application>.alerts'"
             )
-        return sorted(partition["partition"] for partition in topics[self._topic]["partitions"])
+        try:
+            async with deadline(START_DEADLINE, self._doing, group=self._group or ""):
+                await self._connect(partitions)
+        except BaseException:
+            await self.close()
+            raise
 
-    async def _connect(self, partitions: list[int]) -> None:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+    async def _connect(self, partitions: int) -> None:
+        consumer = self._consumer = self._cluster.consumer(
+            "stream-svt-subscriber",
+            "read_committed",
             group_id=self._group,
-            isolation_level="read_committed",
             auto_offset_reset="earliest" if self._from_beginning else "latest",
-            enable_auto_commit=False,  # it would commit the event in hand
             fetch_max_wait_ms=100,
-            **self._security,
         )
-        self._consumer = consumer
         if self._group is not None:
             consumer.subscribe([self._topic], listener=_HandOver(self._commit))
             await consumer.start()
             await self._commit()
             return
         await consumer.start()
-        consumer.assign([TopicPartition(self._topic, partition) for partition in partitions])
-        if self._from_beginning:
-            await consumer.seek_to_beginning()
-        else:
-            await consumer.seek_to_end()
-
-    def _explained(self, error: BaseException, cause: str) -> BrokerError:
-        doing = f"subscribing to topic {self._topic!r}"
-        servers = self._servers if isinstance(self._servers, str) else ",".join(self._servers)
-        match error:
-            case TopicAuthorizationFailedError():
-                return BrokerError(f"{doing}: permission READ on the topic is missing; add an ACL")
-            case GroupAuthorizationFailedError():
-                return BrokerError(f"{doing}: permission READ on group {self._group!r} is missing")
-            case SaslAuthenticationFailed() | AuthenticationFailedError():
-                cause = str(error)
-        if "uthentication" in cause or "Sasl" in cause:
-            return BrokerError(f"{doing}: the broker at {servers} refused the login; check user and password")
-        if "CERTIFICATE_VERIFY_FAILED" in cause:
-            return BrokerError(f"{doing}: the certificate of {servers} is not trusted; check the CA file")
-        return BrokerError(
-            f"{doing}: no answer from a broker at {servers} "
-            f"({cause or str(error) or type(error).__name__}); check the address, "
-            "the security protocol and that the broker runs"
-        )
+        consumer.assign([TopicPartition(self._topic, partition) for partition in range(partitions)])
+        await (consumer.seek_to_beginning() if self._from_beginning else consumer.seek_to_end())
 
 
 @overload
@@ -356,11 +292,5 @@ def subscribe(
         security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
             ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
     """
-    return Subscription(
-        bootstrap_servers=bootstrap_servers,
-        topic=topic,
-        group_id=group_id,
-        from_beginning=from_beginning,
-        lifecycle=lifecycle,
-        security=security,
-    )
+    cluster = Cluster({"bootstrap_servers": bootstrap_servers, **security})
+    return Subscription(cluster, topic, group_id, from_beginning=from_beginning, lifecycle=lifecycle)

@@ -98,8 +98,13 @@ _causes = _Causes()
 
 
 def tune() -> None:
-    """Change what every client of this process does, and keep what aiokafka logs of connections for `explain`."""
+    """Change what every client of this process does, and keep the causes of failed connections."""
     aiokafka_fixes.tune()
+    keep_causes()
+
+
+def keep_causes() -> None:
+    """Keep what aiokafka logs of connections, for `explain`."""
     connections = logging.getLogger("aiokafka")
     if _causes not in connections.handlers:
         connections.addHandler(_causes)
@@ -261,7 +266,8 @@ class Cluster:
         """Seconds one transaction may take: well before the broker gives it up."""
         return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
 
-    def _consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
+    def consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
+        """Return a consumer, not started, that commits nothing by itself."""
         aiokafka_fixes.read_every_header_name()
         return AIOKafkaConsumer(
             **self.arguments,
@@ -274,7 +280,7 @@ class Cluster:
 
     def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
         """Return a group's consumer, not started and not yet subscribed."""
-        return self._consumer(
+        return self.consumer(
             "stream-svt",
             "read_committed",
             group_id=group,
@@ -302,7 +308,7 @@ class Cluster:
             reset: Where it reads on from an offset that is gone; "none" has it raise.
             fetch_wait_ms: How long a fetch waits for new records; another request waits as long behind it.
         """
-        return self._consumer(
+        return self.consumer(
             "stream-svt-reader",
             isolation,
             group_id=None,

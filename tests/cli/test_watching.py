@@ -9,9 +9,9 @@ import pytest
 from click import unstyle
 
 from stream_svt.cli.watching import as_line, in_words, refused_in_words
-from stream_svt.monitor.released import Alert, EventType
+from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.subscribe import Event
-from tests.support.alerts import account_of, alert, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 
 
 def event(data, kind: EventType = EventType.ALERT) -> Event:
@@ -23,7 +23,9 @@ def event(data, kind: EventType = EventType.ALERT) -> Event:
         time=datetime(2026, 1, 5, 10, tzinfo=UTC),
         shard=0,
         sequence=1,
+        origin="1-00ff",
         stateid="5e" * 16,
+        proof="",
         command=0,
         partition=0,
         offset=3,
@@ -50,11 +52,13 @@ def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
     assert "run.started  shop/milk  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
-def test_a_json_line_holds_envelope_and_data():
+def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():
+    written = json.loads(encoded(1, alert(top=2)))
     document = json.loads(as_line(event(alert(top=2))))
     assert document["id"] == "shop-1"
-    assert document["data"]["gap"] == 12
+    assert document["data"] == written["data"]
     assert set(document["data"]) == set(Alert.__struct_fields__)
+    assert set(document) == {*written, *Envelope.__struct_fields__, "partition", "offset"}
 
 
 @pytest.mark.parametrize(
