@@ -10,15 +10,12 @@ import click
 
 import stream_svt
 from stream_svt.cli.applying import apply, config_group
-from stream_svt.cli.auditing import audit
-from stream_svt.cli.carrying import carry_over
-from stream_svt.cli.checking import check, schema
+from stream_svt.cli.auditing import audit, carry_over
+from stream_svt.cli.checking import check, prove, schema
 from stream_svt.cli.connection import Group
 from stream_svt.cli.controlling import control
-from stream_svt.cli.forwarding import forward
 from stream_svt.cli.planning import plan
-from stream_svt.cli.proving import prove
-from stream_svt.cli.running import demo, run
+from stream_svt.cli.running import demo, forward, run
 from stream_svt.cli.watching import status, watch
 from stream_svt.errors import StreamSvtError
 
@@ -54,22 +51,9 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-for _command in (
-    demo,
-    run,
-    apply,
-    config_group,
-    check,
-    prove,
-    plan,
-    schema,
-    watch,
-    forward,
-    status,
-    control,
-    carry_over,
-    audit,
-):
+for _command in (demo, run, apply, config_group, check, prove, plan, schema):
+    app.add_command(_command)
+for _command in (watch, forward, status, control, carry_over, audit):
     app.add_command(_command)
 
 
