@@ -176,7 +176,7 @@ async def _subscribers_are_told(application: str, seeing: Config, alone: Config,
         except BrokerError as error:
             return str(error)
 
-    lacks = f"subscribing to topic '{topic}': permission READ on "
-    assert (await first(seeing)).startswith(f"{lacks}the topic is missing")
-    assert (await first(alone, group)) == f"{lacks}group '{group}' is missing"
+    lacks = f"subscribing to topic '{topic}': permission is missing: operation READ on resource "
+    assert (await first(seeing)).startswith(f"{lacks}TOPIC '{topic}'; add an ACL")
+    assert (await first(alone, group)).startswith(f"{lacks}GROUP '{group}'; add an ACL")
     assert (await first(alone)) == (await first(member, group)) == EventType.STATE_BEGUN
