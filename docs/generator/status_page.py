@@ -7,24 +7,25 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from docs.generator.markdown import table
 from stream_svt.service.web.status_snapshot import DatasetNow
 from stream_svt.service.web.worker_document import Status
 
 
-def members(struct: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every member with what it means; those of parts behind a dot."""
-    told = get_type_hints(struct, include_extras=True)
+def structures(struct: type, name: str = "", meaning: str = "") -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield a structure by its dotted name and what it means, with the meaning of its members; then its parts."""
+    told, members, parts = get_type_hints(struct, include_extras=True), {}, []
     for field in msgspec.structs.fields(struct):
-        kind = told[field.name]
-        text = ""
+        kind, text = told[field.name], ""
         if get_origin(kind) is Annotated:
             kind, meta = get_args(kind)
             text = meta.description
-        name = f"{prefix}{field.encode_name}"
-        yield f"`{name}`", text
-        for part in _structs(kind):
-            yield from members(part, f"{name}.")
+        inner = _structs(kind)
+        parts += [(part, f"{name}.{field.encode_name}".strip("."), text) for part in inner]
+        if not inner:
+            members[field.encode_name] = text
+    yield name, meaning, members
+    for part in parts:
+        yield from structures(*part)
 
 
 def _structs(kind: Any) -> list[type]:  # noqa: ANN401  whatever may be a type hint
@@ -34,11 +35,20 @@ def _structs(kind: Any) -> list[type]:  # noqa: ANN401  whatever may be a type h
     return [found for part in get_args(kind) for found in _structs(part)]
 
 
-def _table(struct: type) -> str:
-    return table(["member", "meaning"], members(struct))
+def _listed(struct: type) -> str:
+    lines = []
+    for name, meaning, members in structures(struct):
+        told = ", ".join(f"`{member}` ({_inside(text)})" for member, text in members.items())
+        lines.append(f"- `{name}`, {_inside(meaning)}: {told}." if name else f"- {told}.")
+    return "\n".join(lines)
+
+
+def _inside(text: str) -> str:
+    """Return a sentence as it reads inside another one."""
+    return (text if text.startswith("Unix") else text[0].lower() + text[1:]).rstrip(".")
 
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
-    "status-members": lambda: _table(Status),
-    "overview-datasets": lambda: _table(DatasetNow),
+    "status-members": lambda: _listed(Status),
+    "overview-datasets": lambda: _listed(DatasetNow),
 }

@@ -109,6 +109,8 @@ def test_every_picture_is_on_a_page():
 
 @pytest.mark.parametrize("struct", [Status, DatasetNow], ids=lambda struct: struct.__name__)
 def test_every_member_of_the_status_page_is_described(struct):
-    described = dict(status_page.members(struct))
-    assert len(described) > 15
-    assert [name for name, meaning in described.items() if not meaning] == []
+    described = list(status_page.structures(struct))
+    assert sum(len(members) for _, _, members in described) > 15
+    for name, meaning, members in described:
+        assert bool(name) == bool(meaning)
+        assert [member for member, text in members.items() if not text] == []

@@ -31,7 +31,7 @@ class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     """A shard that the worker owns."""
 
     shard: Annotated[int, Meta(description="Its number: the partition of every topic.")]
-    state: Annotated[State, Meta(description="What it does: `open`, `parked`, ...")]
+    state: Annotated[State, Meta(description="Such as running or parked.")]
     cause: Annotated[Cause, Meta(description="Why it is not open, in one word.")]
     reason: Annotated[str, Meta(description="The same in words.")]
     key_id: Annotated[str, Meta(description="Id of the key that seals its state.")]
@@ -39,7 +39,7 @@ class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     state_records: Annotated[int, Meta(description="Live records on the state topic.")]
     offsets: Annotated[dict[str, int], Meta(description="Committed position, by topic.")]
     lag: Annotated[dict[str, int], Meta(description="Records after it, by topic.")]
-    committed_at: Annotated[float, Meta(description="Unix time of the latest commit; 0: never.")]
+    committed_at: Annotated[float, Meta(description="Unix time of the latest commit, 0 for none.")]
 
 
 class MonitorLine(msgspec.Struct):
