@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from stream_svt.monitor.released import DatasetView
 from stream_svt.service.web.status_snapshot import DatasetNow
 from stream_svt.service.web.worker_document import Status
 
@@ -48,7 +49,17 @@ def _inside(text: str) -> str:
     return (text if text.startswith("Unix") else text[0].lower() + text[1:]).rstrip(".")
 
 
+def _added() -> str:
+    """Return what a dataset of the overview has beyond that of the status."""
+    [(_, _, members), *_] = structures(DatasetNow)
+    return ", ".join(
+        f"`{member}` ({_inside(text)})"
+        for member, text in members.items()
+        if member not in DatasetView.__struct_fields__
+    )
+
+
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "status-members": lambda: _listed(Status),
-    "overview-datasets": lambda: _listed(DatasetNow),
+    "overview-datasets": lambda: f"{_added()}.",
 }

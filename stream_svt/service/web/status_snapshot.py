@@ -49,7 +49,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     reserved: Annotated[float | None, Meta(description="Reserved by open runs.")]
     source: Annotated[
         str,
-        Meta(description="Where that stands: state, alerts, declaration (nothing was charged) or unknown."),
+        Meta(description="Where the amounts are from: state, alerts, declaration or unknown."),
     ]
     ends: Annotated[float | None, Meta(description="Unix time at which its period is over.")]
     guess_spent: Annotated[

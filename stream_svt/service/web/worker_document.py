@@ -16,7 +16,7 @@ from stream_svt.service.worker import Worker
 class FaultStatus(msgspec.Struct):
     """Why the worker stays out of its group."""
 
-    cause: Annotated[str, Meta(description="One word, as in the metric `stream_svt_worker_outside_group`.")]
+    cause: Annotated[str, Meta(description="One word, as in `stream_svt_worker_outside_group`.")]
     reason: Annotated[str, Meta(description="The same in words.")]
 
 
@@ -30,7 +30,7 @@ class Refused(msgspec.Struct):
 class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     """A shard that the worker owns."""
 
-    shard: Annotated[int, Meta(description="Its number: the partition of every topic.")]
+    shard: Annotated[int, Meta(description="Its number.")]
     state: Annotated[State, Meta(description="Such as running or parked.")]
     cause: Annotated[Cause, Meta(description="Why it is not open, in one word.")]
     reason: Annotated[str, Meta(description="The same in words.")]
@@ -60,7 +60,7 @@ class About(msgspec.Struct, kw_only=True):
     version: Annotated[str, Meta(description="Of stream-svt.")]
     worker: Annotated[str, Meta(description="Host and process.")]
     application_hash: Annotated[
-        str, Meta(description="Digest of all datasets and monitors that are applied.")
+        str, Meta(description="Digest of the datasets and monitors applied.")
     ]
     ready: Annotated[bool, Meta(description="As `/health/ready`.")]
     fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
