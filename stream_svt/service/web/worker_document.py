@@ -59,9 +59,7 @@ class About(msgspec.Struct, kw_only=True):
     application: Annotated[str, Meta(description="Its name.")]
     version: Annotated[str, Meta(description="Of stream-svt.")]
     worker: Annotated[str, Meta(description="Host and process.")]
-    application_hash: Annotated[
-        str, Meta(description="Digest of the datasets and monitors applied.")
-    ]
+    application_hash: Annotated[str, Meta(description="Digest of the datasets and monitors applied.")]
     ready: Annotated[bool, Meta(description="As `/health/ready`.")]
     fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
     sealed: Annotated[bool, Meta(description="Whether state is encrypted.")]
