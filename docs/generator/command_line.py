@@ -36,7 +36,7 @@ def _options(command: click.Command) -> list[tuple[str, str]]:
 
 
 def _without_extra(words: str) -> str:
-    return words.removesuffix(" [required]")
+    return re.sub("(; |(?<=\\[))required(?=\\])", "", words).removesuffix(" []")
 
 
 def _shared() -> list[tuple[str, str]]:

@@ -72,11 +72,13 @@ Then, as the first line of a configuration, for editors that use the YAML langua
   # yaml-language-server: $schema=./stream-svt.schema.json
 """
 )
-def schema() -> None:
+@flag("--forward forwarder", "That of the forwarder's file.")
+def schema(forwarder: bool) -> None:
     """Print the JSON Schema of the configuration file, for editors."""
+    from stream_svt.forward.config import json_schema as of_forwarder
     from stream_svt.settings.sections import json_schema
 
-    print_json(json_schema())
+    print_json(of_forwarder() if forwarder else json_schema())
 
 
 @click.command(

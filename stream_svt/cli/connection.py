@@ -43,15 +43,6 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class FileOption(click.Option):
-    """An option that a variable of the environment can replace, and says so where it is missing."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return what a message calls the option."""
-        hint = super().get_error_hint(ctx)  # type: ignore[arg-type]  # older ones do without a context, too
-        return f"{hint} (or ${self.envvar})"
-
-
 def count(number: int, noun: str) -> str:
     """Return a number of things: 1 event, 2 events."""
     return f"{number} {noun}{'s' * (number != 1)}"
@@ -81,11 +72,14 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "".join(f"  stream-svt {line}\n" for line in lines)
 
 
-def config_option(*, required: bool = True) -> Callable[[Command], Command]:
-    """Return the option that names the configuration file."""
-    text = "Configuration file (YAML); $STREAM_SVT_CONFIG names it too."
-    settings: dict[str, Any] = {"type": FILE, "envvar": "STREAM_SVT_CONFIG", "help": text}
-    return click.option("-c", "--config", "path", cls=FileOption, required=required, **settings)
+def config_option(
+    *, required: bool = True, variable: str = "STREAM_SVT_CONFIG"
+) -> Callable[[Command], Command]:
+    """Return the option that names the configuration file, as a variable of the environment may."""
+    named: dict[str, Any] = {"type": FILE, "envvar": variable, "show_envvar": True}
+    return click.option(
+        "-c", "--config", "path", required=required, help="Configuration file (YAML).", **named
+    )
 
 
 def flag(name: str, text: str) -> Callable[[Command], Command]:
@@ -167,9 +161,9 @@ signing_option = click.option(
     "key_file",
     type=FILE,
     envvar="STREAM_SVT_SIGNING_KEY",
+    show_envvar=True,
     metavar="FILE",
-    help="Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes); "
-    "$STREAM_SVT_SIGNING_KEY names it too.",
+    help="Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes).",
 )
 
 

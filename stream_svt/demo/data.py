@@ -2,17 +2,14 @@
 
 Source: the retail market basket data set, supplied by Tom Brijs: anonymised baskets of a Belgian retail
 store, 88,162 of them, one a line, 16,470 items. It is a derived copy: the same lines and item numbers, the
-order inside a basket (which means nothing) ascending, packed as differences.
+order inside a basket (which means nothing) ascending. Packed are the sizes of baskets and the differences between items
+(the first of a basket as it is), their low and high bytes apart, which compresses best.
 """
 
 from __future__ import annotations
 
-import gzip
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,40 +48,15 @@ class Baskets:
         return self.items[self.start[first] : self.start[end]]
 
 
-def from_lines(lines: Iterable[str]) -> Baskets:
-    """Return the baskets of a text with one basket of item numbers a line."""
-    baskets = [np.unique(np.array(line.split(), dtype=np.uint16)) for line in lines]
-    start = np.concatenate([[0], np.cumsum([len(basket) for basket in baskets])]).astype(np.int64)
-    return Baskets(start, np.concatenate(baskets).astype(np.uint16))
-
-
-def save(baskets: Baskets, path: Path) -> None:
-    """Write the packed copy: sizes, and the two bytes of each difference apart, which compresses best."""
-    items = baskets.items.astype(np.int64)
-    steps = items - np.concatenate([[0], items[:-1]])
-    begins = baskets.start[:-1][np.diff(baskets.start) > 0]
-    steps[begins] = baskets.items[begins]
-    np.savez_compressed(
-        path,
-        source=np.array(ACKNOWLEDGEMENT),
-        sizes=np.diff(baskets.start).astype(np.uint8),
-        low=(steps & 0xFF).astype(np.uint8),
-        high=(steps >> 8).astype(np.uint8),
-    )
-
-
-def load(path: Path | None = None) -> Baskets:
-    """Return the baskets of a packed copy, by default of the one in the package."""
-    place = resources.files("stream_svt.demo").joinpath("data", FILE) if path is None else path
-    with place.open("rb") as stream, np.load(stream, allow_pickle=False) as packed:
+def load() -> Baskets:
+    """Return the baskets."""
+    with (
+        resources.files("stream_svt.demo").joinpath("data", FILE).open("rb") as stream,
+        np.load(stream, allow_pickle=False) as packed,
+    ):
         start = np.concatenate([[0], np.cumsum(packed["sizes"], dtype=np.int64)])
         steps = packed["low"].astype(np.int64) | packed["high"].astype(np.int64) << 8
     # A running sum over everything, less what had been reached before each basket.
     reached = np.concatenate([[0], np.cumsum(steps)])
     items = reached[1:] - np.repeat(reached[start[:-1]], np.diff(start))
     return Baskets(start, items.astype(np.uint16))
-
-
-if __name__ == "__main__":  # python -m stream_svt.demo.data retail.dat.gz retail-baskets.npz
-    with gzip.open(sys.argv[1], "rt", encoding="ascii") as text:
-        save(from_lines(text), Path(sys.argv[2]))

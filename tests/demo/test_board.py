@@ -10,7 +10,7 @@ from rich.console import Console
 
 from stream_svt.demo.board import Board, Truth
 from stream_svt.demo.config import ADAPTIVE, APPEND
-from stream_svt.demo.data import from_lines
+from stream_svt.demo.data import Baskets
 from stream_svt.demo.queries import Clock
 from stream_svt.demo.session import looked_at
 from stream_svt.demo.view import View, picture, report
@@ -20,7 +20,10 @@ from tests.support.alerts import account_of, encoded
 
 # Two weeks of four lines, asked every two: item 1 reaches 3 in both weeks, item 2 in the second only.
 CLOCK = Clock(8, week_lines=4, every=2)
-TRUTH = Truth.of(from_lines(["1", "1", "1", "2", "1 2", "1 2", "1 2", ""]), CLOCK, threshold=3)
+BASKETS = Baskets(
+    np.array([0, 1, 2, 3, 4, 6, 8, 10, 10]), np.array([1, 1, 1, 2, 1, 2, 1, 2, 1, 2], np.uint16)
+)
+TRUTH = Truth.of(BASKETS, CLOCK, threshold=3)
 SETS = ["line-00002", "line-00004", "line-00006", "line-00008"]
 FIRST, SECOND = WEEKS = CLOCK.weeks()
 FOOT = "Kafka 127.0.0.1:9092   page http://127.0.0.1:6066/   metrics http://127.0.0.1:6066/metrics"

@@ -1,4 +1,4 @@
-"""The shipped copy of the baskets, and how it is made."""
+"""The shipped copy of the baskets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import resources
 
 import numpy as np
 
-from stream_svt.demo.data import ACKNOWLEDGEMENT, FILE, LAST_ITEM, LINES, from_lines, load, save
+from stream_svt.demo.data import ACKNOWLEDGEMENT, FILE, LAST_ITEM, LINES
 
 
 def test_the_shipped_copy_has_every_line_and_item_of_the_source(baskets):
@@ -33,14 +33,6 @@ def test_the_copy_is_small_and_names_its_source():
     with place.open("rb") as stream, np.load(stream) as packed:
         assert str(packed["source"]) == ACKNOWLEDGEMENT
     assert "Tom Brijs" in ACKNOWLEDGEMENT
-
-
-def test_packing_and_loading_keep_every_basket_even_an_empty_one(tmp_path):
-    made = from_lines(["3 1 2", "16470", "", "7 300 7"])
-    save(made, tmp_path / "baskets.npz")
-    again = load(tmp_path / "baskets.npz")
-    assert again.items.tolist() == [1, 2, 3, 16470, 7, 300]
-    assert again.start.tolist() == [0, 3, 4, 4, 6]
 
 
 def test_private_contents_stay_out_of_reprs(baskets):

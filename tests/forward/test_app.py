@@ -87,7 +87,7 @@ async def test_an_address_in_use_is_named(tmp_path):
 
 
 def test_the_schema_is_printed(stream_svt):
-    done = stream_svt("forward", "--schema")
+    done = stream_svt("schema", "--forward")
     assert (done.code, json.loads(done.out)) == (0, json_schema())
 
 
