@@ -367,7 +367,7 @@ class _Redrawn(dict[int, DatasetAccount]):
     def __setitem__(self, number: int, account: DatasetAccount) -> None:
         for run_state in account.run_states.values():
             if any(run_state.secrets):
-                noise = int.from_bytes(os.urandom(1), "big")
+                noise = 1 + int.from_bytes(os.urandom(1), "big")  # zeros: no run is open
                 run_state.secrets = pack_secrets(noise, noise, noise)
         super().__setitem__(number, account)
 
