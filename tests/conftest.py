@@ -23,17 +23,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REPORT] = Report()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for several processes.
 
-    Two processes take the tests of a broker, module by module: they share its broker, and mostly wait. Slow tests come
-    first, so that no process is left with one at the end.
+    Two processes take the tests of a broker, module by module: they share its broker, and mostly wait. Tests that share
+    a fixture of their module are kept together. Slow tests come first, so that no process is left with one at the end.
     """
     for item in items:
+        path = item.location[0]
         if item.get_closest_marker("kafka"):
-            number = zlib.crc32(item.location[0].encode()) % 2
-            item.add_marker(pytest.mark.xdist_group(f"kafka-{number}"))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+            item.add_marker(pytest.mark.xdist_group(f"kafka-{zlib.crc32(path.encode()) % 2}"))
+        elif not item.get_closest_marker("xdist_group") and _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(path))
+    slow = {item.location[0] for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.location[0] not in slow)
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Tell whether a test uses a fixture that is made once for its module, or for the session."""
+    definitions = item.session._fixturemanager._arg2fixturedefs
+    return any(
+        definition.scope in {"module", "session"}
+        for name in getattr(item, "fixturenames", ())
+        for definition in definitions.get(name, ())
+        if definition.baseid.startswith("tests/")
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
