@@ -183,6 +183,7 @@ NO_PUBLIC_KEY = "must hold an Ed25519 public key"
         (signing_key, SECRET.hex()[2:], "or 32 bytes"),
         (signing_key, "", "or 32 bytes"),
     ],
+    ids=range(11),
 )
 def test_what_is_no_key_of_that_use_is_refused_without_its_content(read, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
