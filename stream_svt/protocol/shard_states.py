@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from stream_svt.errors import MisuseError
+from stream_svt.transitions import follow
 
 
 class State(StrEnum):
@@ -88,8 +88,4 @@ def advance(state: State, signal: Signal) -> State:
     Raises:
         MisuseError: The signal cannot happen in this state.
     """
-    try:
-        return TRANSITIONS[state, signal]
-    except KeyError:
-        message = f"a shard that is {state} cannot take the signal '{signal}'; its state is unchanged"
-        raise MisuseError(message) from None
+    return follow(TRANSITIONS, state, signal, "a shard")

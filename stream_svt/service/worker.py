@@ -20,6 +20,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session_parts import CommitPolicy, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.service import worker_states
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
@@ -32,6 +33,7 @@ from stream_svt.service.signatures import Verifier
 from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.turns import first, rest
+from stream_svt.service.worker_states import Signal
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import DAY_MS
 
@@ -79,6 +81,7 @@ class Worker:
         reread: Reads the worker's own file again; asked before each try to join again.
 
     Attributes:
+        state: Whether it is a member of the group (`stream_svt.service.worker_states`).
         failed: Future that ends with the error after which the worker cannot go on.
         fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
@@ -98,6 +101,7 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
+        self.state = worker_states.State.JOINING
         self.failed: asyncio.Future[None] | None = None
         self.fault: Fault | None = None
         self.epoch: Callable[[], float] = time.time
@@ -111,7 +115,6 @@ class Worker:
         self._cluster = cluster_of(config)
         self._topology: Topology
         self._group: Group | None = None
-        self._stopped = False
 
     async def start(self) -> None:
         """Check everything that can be checked, then join the group, now or once this worker passes its own tests.
@@ -173,6 +176,7 @@ class Worker:
         except BaseException:
             await self._leave()
             raise
+        self._signal(Signal.JOINED)
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
@@ -212,6 +216,7 @@ class Worker:
             if fault.reason == NOTHING_APPLIED:  # every worker starts so
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
+        self._signal(Signal.FAULT)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
     async def _keep(self) -> None:
@@ -240,7 +245,11 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None and not self.failed.done():
+            self._signal(Signal.FAILED)
             self.failed.set_exception(error)
+
+    def _signal(self, signal: Signal) -> None:
+        self.state = worker_states.advance(self.state, signal)
 
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
@@ -271,7 +280,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
-        self._stopped = True
+        self._signal(Signal.STOPPED)
         for task in (self._keeping, self._advancing):
             if task is not None:
                 task.cancel()
@@ -326,7 +335,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker goes on by itself: it does, unless it could not begin."""
-        return self.failed is None or not self.failed.done()
+        return self.state is not worker_states.State.FAILED
 
     @property
     def ready(self) -> bool:
@@ -334,8 +343,8 @@ class Worker:
 
         A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
         """
-        joined = self._group is not None and self._group.joined and self.fault is None and not self._stopped
-        return joined and self.alive and all(status.state in _SETTLED for status in self.statuses())
+        joined = self.state is worker_states.State.MEMBER and self._group is not None and self._group.joined
+        return joined and all(status.state in _SETTLED for status in self.statuses())
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
         config, commit = self.config, self.config.commit

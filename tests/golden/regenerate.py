@@ -22,6 +22,7 @@ from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.service import worker_states
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
@@ -60,6 +61,13 @@ _OF_SHARD = {
     shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
 }
 
+_OF_WORKER = {
+    worker_states.Signal.JOINED: "it passed its tests of itself and joined the group",
+    worker_states.Signal.FAULT: "a test of itself, or its membership, failed: it leaves and tries again, later and later",
+    worker_states.Signal.FAILED: "nothing can go on: the configuration or the credentials were refused at the start",
+    worker_states.Signal.STOPPED: "it was told to end: what is charged is published and the shards are handed over",
+}
+
 
 def _listed(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Mapping[Any, Any]) -> list[str]:
     """Return where each signal leads, from which states, and what it means."""
@@ -78,7 +86,7 @@ def _listed(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Map
 
 
 def state_machine() -> str:
-    """Return the page that shows the life cycles of a monitor on one dataset, and of a shard."""
+    """Return the page that shows the life cycles of a monitor on one dataset, of a shard and of a worker."""
     lines = [
         "# Life of a monitor on one dataset",
         "",
@@ -107,8 +115,15 @@ def state_machine() -> str:
         "",
         *_listed(_OF_SHARD, shard_states.State, shard_states.TRANSITIONS),
         "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py` and",
-        "`stream_svt/protocol/shard_states.py`; a test compares.",
+        "## Life of a worker",
+        "",
+        "Only a member has shards. `/health/ready` answers 200 where every one of them is open or parked,",
+        "`/health/live` 503 once the worker has failed.",
+        "",
+        *_listed(_OF_WORKER, worker_states.State, worker_states.TRANSITIONS),
+        "",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`,",
+        "`stream_svt/protocol/shard_states.py` and `stream_svt/service/worker_states.py`; a test compares.",
         "",
     ]
     return "\n".join(lines)

@@ -72,7 +72,7 @@ def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_
 
 
 async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
-    worker.fault = Fault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it")
+    worker._stay_out(Fault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it"))
     answer = pages.ready(worker)
     assert answer.status == 503
     assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"
@@ -83,7 +83,7 @@ async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(wor
 
 async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
     await worker.start()
-    worker.failed.set_exception(RuntimeError())
+    worker._fail(RuntimeError())
     assert pages.live(worker).status == 503
     assert pages.ready(worker).status == 503
     worker.failed.exception()
