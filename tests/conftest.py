@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,13 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for several processes.
 
-    Two processes take the tests of a broker, module by module: they share its broker, and mostly wait. Tests that share
-    a fixture of their module are kept together. Slow tests come first, so that no process is left with one at the end.
+    Three processes take the tests of a broker, module by module: they share its broker, and mostly wait. Tests that
+    share a fixture of their module are kept together. Slow tests come first, so that no process is left with one at the
+    end.
     """
+    of_broker = sorted({item.location[0] for item in items if item.get_closest_marker("kafka")})
     for item in items:
         path = item.location[0]
         if item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group(f"kafka-{zlib.crc32(path.encode()) % 2}"))
+            item.add_marker(pytest.mark.xdist_group(f"kafka-{of_broker.index(path) % 3}"))
         elif not item.get_closest_marker("xdist_group") and _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(path))
     slow = {item.location[0] for item in items if item.get_closest_marker("slow")}

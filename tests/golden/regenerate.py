@@ -63,7 +63,7 @@ _OF_SHARD = {
 
 _OF_WORKER = {
     worker_states.Signal.JOINED: "it passed its tests of itself and joined the group",
-    worker_states.Signal.FAULT: "a test of itself, or its membership, failed: it leaves and tries again, later and later",
+    worker_states.Signal.FAULT: "a test of itself, or its membership, failed: it leaves, and tries again for ever",
     worker_states.Signal.FAILED: "nothing can go on: the configuration or the credentials were refused at the start",
     worker_states.Signal.STOPPED: "it was told to end: what is charged is published and the shards are handed over",
 }
