@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stream_svt.planning.budget import Runs
+    from stream_svt.planning.recommending import Recommendation
     from stream_svt.settings.datasets import DatasetSpec
     from stream_svt.settings.monitors import MonitorSpec
 
@@ -190,12 +191,19 @@ def plan(
     click.echo(f"{head} No data was looked at, and nothing was spent.\n")
     click.echo("\n".join(advice.table(found)))
     click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
-    if path is None:
+    _print_advice(found, budget, None if path is None else monitor)
+
+
+def _print_advice(found: Recommendation, budget: Runs | None, written: MonitorSpec | None) -> None:
+    """Print what to set, for a monitor that is ``written`` down what to change; what to expect; what to mind."""
+    from stream_svt.planning import advice
+
+    if written is None:
         click.echo("Recommended; keys of the monitor to be written:")
     else:
-        click.echo(f"Recommended; change these keys of monitor {monitor.name!r}, none may stand there twice:")
-    lines = advice.settings(found.best, None if path is None else monitor)
-    click.echo("\n".join(f"    {line}" for line in lines or ["none: it has these settings"]))
+        click.echo(f"Recommended; change these keys of monitor {written.name!r}, none may stand there twice:")
+    for line in advice.settings(found.best, written) or ["none: it has these settings"]:
+        click.echo(f"    {line}")
     for title, sentences in (
         ("Expect", advice.expectations(found, budget)),
         ("Mind", advice.warnings(found)),
