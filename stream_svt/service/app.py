@@ -133,7 +133,7 @@ def build(
         web_router_enabled=False,
         web_tables_enabled=False,
     )
-    web.register(app, worker, overview)
+    web.register(app, worker, overview or Overview(worker))
     app.service(monitoring)
     return app
 

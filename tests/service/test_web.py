@@ -16,10 +16,10 @@ import pytest
 
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
-from stream_svt.service.web import OVERVIEW, connection_limit, pages
-from stream_svt.service.web.pages import ASSETS, HEADERS, PAGES, Kept, Page
+from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES, Kept, Page
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
@@ -223,7 +223,7 @@ async def _refused(stage: Stage) -> bool:
 async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_limit, "CONNECTIONS", 3)
+    monkeypatch.setattr(pages, "CONNECTIONS", 3)
     silent = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
     assert await _refused(stage)
     silent[0][1].close()
@@ -237,7 +237,7 @@ async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
 
 @pytest.mark.loopback
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limit, "IDLE", 0.3)
+    monkeypatch.setattr(pages, "IDLE", 0.3)
     async with Stage(SPEC).open() as stage:
         silent, silent_writer = await asyncio.open_connection("127.0.0.1", stage.port)
         slow, slow_writer = await asyncio.open_connection("127.0.0.1", stage.port)

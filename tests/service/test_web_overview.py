@@ -35,9 +35,7 @@ class Show:
     def __init__(self, partitions: int = 1) -> None:
         self.topic = Topic(partitions)
         self.worker = Stub(parse_config(SPEC))
-        self.overview = Overview(
-            self.topic.open, lambda: self.worker.workload.spec, self.worker.views, clock=lambda: 1000.0
-        )
+        self.overview = Overview(self.worker, self.topic.read)
 
     async def ask(self) -> Any:
         return json.loads(await self.overview.answer())
@@ -115,7 +113,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
     assert task is not None
     async with asyncio.timeout(5):
         await task
-    assert (len(show.overview._events.all()), show.overview._task) == (0, None)
+    assert (len(show.overview._newest), show.overview._task) == (0, None)
     assert await show.series() == ["one"]
     assert show.topic.opened == 2
 
@@ -148,7 +146,7 @@ async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(
 
 async def test_a_history_that_takes_long_is_said_to(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_ANSWER", 0.01)
-    monkeypatch.setattr(Topic, "caught_up", property(lambda _: False))
+    show.topic.endless = True
     assert (await show.ask())["trouble"] == "slow"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
 from faust.web.drivers.aiohttp import Web
 
-from stream_svt.monitor.released import DatasetView
 from stream_svt.service.app import Monitoring, build
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.overview import Overview
+from stream_svt.service.web.overview import Overview, Reading
 from stream_svt.service.worker import Worker
 from stream_svt.service.worker_states import State
 from tests.support.process import free_port
@@ -32,7 +31,7 @@ class Topic:
     def __init__(self, partitions: int = 1) -> None:
         self.partitions = partitions
         self.records: list[Record] = []
-        self.complete = True
+        self.endless = False
         self.opened = 0
         self.error: Exception | None = None
         self._ends = dict.fromkeys(range(partitions), 0)
@@ -46,41 +45,21 @@ class Topic:
         self._ends[partition] += 1
         self._news.set()
 
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Topic]:
-        """Begin to read."""
+    async def read(self, _: Worker) -> AsyncGenerator[Reading, None]:
+        """Yield a hundred records at a time, and nothing after a moment without news."""
         self.opened += 1
-        if self.error is not None:
-            raise self.error
-        self._at = dict.fromkeys(range(self.partitions), 0)
-        yield self
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether nothing is left to be read."""
-        return not self._due()
-
-    def _due(self) -> list[Record]:
-        return [record for record in self.records if record.offset >= self._at[record.partition]]
-
-    async def read(self) -> list[Record]:
-        """Return the next records, or nothing after a moment."""
-        if self.error is not None:
-            raise self.error
-        if not self._due():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await self._news.wait()
-        self._news.clear()
-        due = self._due()[:100]
-        for record in due:
-            self._at[record.partition] = record.offset + 1
-        return due
-
-    async def probe(self) -> None:
-        """Answer."""
-        if self.error is not None:
-            raise self.error
+        read = 0
+        while True:
+            if self.error is not None:
+                raise self.error
+            if read == len(self.records):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await self._news.wait()
+            self._news.clear()
+            found = self.records[read : read + 100]
+            read += len(found)
+            yield Reading(found, complete=True, caught_up=read == len(self.records) and not self.endless)
 
 
 class Stub(Worker):
@@ -107,9 +86,6 @@ class Stub(Worker):
         self._group = self  # it has `joined`
         return super().ready
 
-    def views(self) -> dict[str, DatasetView]:
-        return {name: view for status in self.shards for name, view in status.views.items()}
-
 
 class Stage:
     """A stub worker's pages, served on loopback.
@@ -124,7 +100,7 @@ class Stage:
         self.url = f"http://127.0.0.1:{self.port}"
         self.topic = Topic(partitions)
         self.worker = Stub(parse_config(f"{spec}\nweb: {{port: {self.port}}}\n"))
-        self.overview = Overview(self.topic.open, lambda: self.worker.workload.spec, self.worker.views)
+        self.overview = Overview(self.worker, self.topic.read)
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:

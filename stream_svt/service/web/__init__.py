@@ -2,58 +2,157 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from inspect import iscoroutinefunction
 
+import msgspec
+from aiohttp.web import AppRunner, RequestHandler, Server
 from faust import App
 from faust.web import Request, Response, Web
 
-from stream_svt.monitor.released import DatasetView
-from stream_svt.service.web.alert_tail import AlertTail, open_tail
-from stream_svt.service.web.connection_limit import LimitedRunner
+from stream_svt.service import metrics
+from stream_svt.service.web import worker_document
 from stream_svt.service.web.overview import Overview
-from stream_svt.service.web.pages import HEADERS, JSON, PAGES, Kept, MakePage, Page
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
+
+AGE = 1.0
+"""Seconds for which a page that is long work is shown again: what it says is of a moment that is past anyway."""
+
+CONNECTIONS = 256
+"""Open at once, from everywhere: a worker has few file descriptors and needs them for its brokers."""
+
+IDLE = 75.0
+"""Seconds without a request after which a connection is closed; proxies keep theirs for 60."""
 
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
 
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
 
-def register(app: App, worker: Worker, overview: Overview | None = None) -> None:
-    """Add the pages to a Faust app; other methods than GET and HEAD are refused by the framework.
+HEADERS = {
+    # Nothing comes from elsewhere, nothing is inline, no text becomes markup, and nobody frames the page.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer."""
 
-    Args:
-        overview: What the status page shows; by default, the worker's.
-    """
-    shown = overview or overview_of(worker)
+ASSETS = {
+    "status.css": "text/css; charset=utf-8",
+    "status.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+MakePage = Callable[[Worker], Page | Awaitable[Page]]
+
+
+async def metrics_page(worker: Worker) -> Page:
+    """Return everything Prometheus scrapes; put together on another thread, for that takes long with many datasets."""
+    return Page(200, metrics.CONTENT_TYPE, await asyncio.to_thread(worker.metrics.rendering()))
+
+
+def live(worker: Worker) -> Page:
+    """Answer whether the process should be kept: not once it cannot go on."""
+    return Page(200, TEXT, b"live\n") if worker.alive else Page(503, TEXT, b"failed\n")
+
+
+def ready(worker: Worker) -> Page:
+    """Answer whether every shard owned is open or parked; a standby without shards is ready."""
+    if worker.ready:
+        return Page(200, TEXT, b"ready\n")
+    waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
+    if worker.fault is not None:
+        waiting = [f"outside the group: {worker.fault.cause}: {worker.fault.reason}"]
+    return Page(503, TEXT, ("\n".join(waiting or ["not in the group yet"]) + "\n").encode())
+
+
+async def status(worker: Worker) -> Page:
+    """Return the released state as JSON; put together on another thread, likewise."""
+    document = await asyncio.to_thread(worker_document.status, worker)
+    return Page(200, JSON, msgspec.json.encode(document))
+
+
+def about(worker: Worker) -> Page:
+    """Return the released state without the datasets."""
+    return Page(200, JSON, msgspec.json.encode(worker_document.about(worker)))
+
+
+@cache
+def _file(name: str) -> bytes:
+    return files("stream_svt.service.web").joinpath("assets", name).read_bytes()
+
+
+def _asset(name: str, content_type: str) -> Callable[[Worker], Page]:
+    return lambda _: Page(200, content_type, _file(name))
+
+
+PAGES: dict[str, MakePage] = {
+    "/": _asset("index.html", "text/html; charset=utf-8"),
+    **{f"/assets/{name}": _asset(name, content_type) for name, content_type in ASSETS.items()},
+    "/metrics": metrics_page,
+    "/health/live": live,
+    "/health/ready": ready,
+    "/api/v1/status": status,
+    "/api/v1/worker": about,
+}
+"""Those that are awaited grow with the number of datasets: each is to be `Kept`."""
+
+
+class Kept:
+    """A page that is made at most once in `AGE` seconds, and never twice at once, however many ask for it."""
+
+    def __init__(self, make: Callable[[Worker], Awaitable[Page]]) -> None:
+        self._make = make
+        self._one_at_a_time = asyncio.Lock()
+        self._page: Page | None = None
+        self._made = 0.0
+
+    async def __call__(self, worker: Worker) -> Page:
+        """Return the page as it was when it was last made, or make it."""
+        async with self._one_at_a_time:
+            if self._page is None or time.monotonic() - self._made >= AGE:
+                self._page = await self._make(worker)
+                self._made = time.monotonic()
+            return self._page
+
+
+def register(app: App, worker: Worker, overview: Overview) -> None:
+    """Add the pages to a Faust app; other methods than GET and HEAD are refused by the framework."""
 
     async def answer(_: Worker) -> Page:
-        return Page(200, JSON, await shown.answer())
+        return Page(200, JSON, await overview.answer())
 
     for path, page in {**PAGES, OVERVIEW: answer}.items():
         name = path.strip("/").replace("/", "-") or "status-page"
         app.page(path, name=name)(_view(Kept(page) if iscoroutinefunction(page) else page, worker))
 
     async def close(_: object) -> None:
-        await shown.close()
+        await overview.close()
 
     app.web.web_app.on_shutdown.append(close)
     # Faust has no setting for it, and makes its own runner without any bound.
     app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
-
-
-def overview_of(worker: Worker) -> Overview:
-    """Return what a worker's status page shows."""
-    topics = worker.config.topics
-
-    def open_alerts() -> AbstractAsyncContextManager[AlertTail]:
-        return open_tail(cluster_of(worker.config), topics.alerts, topics.partitions)
-
-    def views() -> dict[str, DatasetView]:
-        return {name: view for status in worker.statuses() for name, view in status.views.items()}
-
-    return Overview(open_alerts, lambda: worker.workload.spec, views)
 
 
 def _view(page: MakePage, worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
@@ -69,3 +168,27 @@ def _view(page: MakePage, worker: Worker) -> Callable[[Web, Request], Awaitable[
         return response
 
     return view
+
+
+class LimitedServer(Server):
+    """A web server that ends a connection too many as soon as it is made."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a connection, or end it."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > CONNECTIONS:
+            # Not at once: the framework has not finished with it, and would trip over its end.
+            asyncio.get_running_loop().call_soon(transport.abort)
+
+
+class LimitedRunner(AppRunner):
+    """Runs an application behind the limits."""
+
+    async def _make_server(self) -> Server:
+        made = await super()._make_server()
+        return LimitedServer(
+            made.request_handler,
+            request_factory=made.request_factory,
+            access_log=None,
+            keepalive_timeout=IDLE,
+        )

@@ -10,89 +10,117 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
-from stream_svt.monitor.released import DatasetView, decode
+from stream_svt.monitor.released import decode
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, explain, started
 from stream_svt.service.shard import describe
-from stream_svt.service.web.alert_tail import AlertTail
 from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
+from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.settings.application import ApplicationSpec
 
 log = logging.getLogger(__name__)
 
+READ_AT_ONCE = 200
+"""Records a read returns at most: decoding them takes a few milliseconds, and the shards share the loop."""
+READ_WAIT_MS = 250
+HISTORY = 20_000
+"""Offsets read back, over all partitions: a second's work, in slices of a few milliseconds."""
 KEPT = 200
 """Newest events that are shown."""
-
 LINGER = 30.0
 """Seconds the topic is read on after the last request."""
-
 FIRST_ANSWER = 3.0
 """Longest time in seconds that a request waits for the history to be read."""
-
 PROBE = 10.0
+"""Seconds between two requests for a sign of life: a read does not tell silent brokers from absent ones."""
 PATIENCE = (1.0, 30.0)
 """Seconds between two tries to reach brokers that do not answer: the first, and the longest."""
-
 AT_ONCE = 50
 """Datasets of an answer between two turns of the shards: a few milliseconds."""
-
 LARGEST = 1 << 16
 """Bytes of a record that may be an event; the service writes none of a tenth of that."""
 
+_DOING = "reading the alerts"
 
-class _Newest:
-    """The newest events of all partitions: a history is read partition by partition, not by time."""
 
-    def __init__(self) -> None:
-        self._kept: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
+class Reading(NamedTuple):
+    """The next records of the alert topic, none after a moment without news.
 
-    def add(self, partition: int, time: str, event: msgspec.Raw) -> None:
-        """Add the next event of a partition."""
-        self._kept.setdefault(partition, deque(maxlen=KEPT)).append((time, event))
+    Attributes:
+        complete: Whether reading began with the first record that was ever on the topic.
+        caught_up: Whether all that was there when reading began has been read.
+    """
 
-    def all(self) -> list[msgspec.Raw]:
-        """Return the newest events, oldest first."""
-        found = sorted(chain.from_iterable(self._kept.values()), key=itemgetter(0))
-        return [event for _, event in found[-KEPT:]]
+    records: list[Any]
+    complete: bool
+    caught_up: bool
+
+
+async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
+    """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group.
+
+    Raises:
+        BrokerError: The brokers cannot be reached or refuse.
+    """
+    topics = worker.config.topics
+    places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
+    async with started(cluster_of(worker.config).reader(), _DOING) as consumer:
+        async with deadline(CALL_DEADLINE, _DOING):
+            consumer.assign(places)
+            first = await consumer.beginning_offsets(places)
+            behind = dict(await consumer.end_offsets(places))
+        share = max(HISTORY // topics.partitions, 1)
+        starts = {place: max(first[place], behind[place] - share) for place in places}
+        for place, start in starts.items():
+            consumer.seek(place, start)
+        probed = 0.0
+        while True:
+            try:
+                batch = await consumer.getmany(timeout_ms=READ_WAIT_MS, max_records=READ_AT_ONCE)
+            except KafkaError as error:
+                raise explain(error, _DOING) from error
+            # Positions, not records: markers of transactions take offsets too.
+            behind = {place: end for place, end in behind.items() if await consumer.position(place) < end}
+            yield Reading([*chain.from_iterable(batch.values())], not any(starts.values()), not behind)
+            if time.monotonic() - probed > PROBE:
+                async with deadline(CALL_DEADLINE, _DOING):
+                    await consumer.end_offsets(places)
+                probed = time.monotonic()
 
 
 class Overview:
-    """Reads the alert topic while somebody asks.
+    """Reads the alert topic while somebody asks; where another specification runs than before, all of it again.
 
     Args:
-        open_tail: Opens the end of the alert topic.
-        spec: Returns what runs now; where it is another one than before, everything is read again.
-        views: Returns the committed accounts of the datasets this worker owns now.
-        clock: Returns Unix time in seconds.
+        worker: Whose configuration and committed accounts are shown.
+        read: Reads the alert topic.
     """
 
     def __init__(
-        self,
-        open_tail: Callable[[], AbstractAsyncContextManager[AlertTail]],
-        spec: Callable[[], ApplicationSpec],
-        views: Callable[[], Mapping[str, DatasetView]],
-        *,
-        clock: Callable[[], float] = time.time,
+        self, worker: Worker, read: Callable[[Worker], AsyncGenerator[Reading, None]] = read_alerts
     ) -> None:
-        self._open_tail = open_tail
-        self._spec = spec
-        self._views = views
-        self._clock = clock
+        self._worker = worker
+        self._read = read
         self._task: asyncio.Task[None] | None = None
         self._asked = 0.0
+        self._patience = PATIENCE[0]
         self._warned = False
         self._forget()
 
     def _forget(self) -> None:
-        self._snapshot = StatusSnapshot(self._spec(), complete=False)
-        self._events = _Newest()
+        self._snapshot = StatusSnapshot(self._worker.workload.spec, complete=False)
+        # By partition: a history is read partition by partition, not by time.
+        self._newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
         self._settled = asyncio.Event()  # the history was read, or cannot be
         self._trouble = ""
 
@@ -106,7 +134,9 @@ class Overview:
                 await self._settled.wait()
         except TimeoutError:
             self._trouble = self._trouble or "slow"
-        snapshot, events, views, now = self._snapshot, self._events.all(), self._views(), self._clock()
+        snapshot, now = self._snapshot, time.time()
+        events = sorted(chain.from_iterable(self._newest.values()), key=itemgetter(0))[-KEPT:]
+        views = {name: view for status in self._worker.statuses() for name, view in status.views.items()}
         datasets: list[DatasetNow] = []
         for number, dataset in enumerate(snapshot.spec.shown, 1):
             datasets.append(snapshot.of(dataset, views.get(dataset.name), now))
@@ -120,7 +150,7 @@ class Overview:
                 "complete": snapshot.complete,
                 "datasets_declared": len(snapshot.spec.datasets),
                 "datasets": datasets,
-                "events": events,
+                "events": [event for _, event in events],
             }
         )
 
@@ -131,43 +161,43 @@ class Overview:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _goes_on(self, spec: ApplicationSpec) -> bool:
-        return time.monotonic() - self._asked < LINGER and spec is self._spec()
+        return time.monotonic() - self._asked < LINGER and spec is self._worker.workload.spec
 
     async def _run(self) -> None:
         """Read until nobody has asked for a while."""
-        patience = PATIENCE[0]
-        while self._goes_on(spec := self._spec()):
+        self._patience = PATIENCE[0]
+        while self._goes_on(spec := self._worker.workload.spec):
             try:
-                async with self._open_tail() as tail:
-                    patience = PATIENCE[0]
-                    await self._follow(tail, spec)
+                async with aclosing(self._read(self._worker)) as readings:
+                    await self._follow(readings, spec)
             except Exception as error:  # noqa: BLE001  who looks is told, and reading begins again
                 log.warning("event=status_page_feed error=%r", describe(error))
                 refused = isinstance(error, BrokerError) and not error.retriable
                 self._trouble = "refused" if refused else "unreachable"
                 self._settled.set()
-                await asyncio.sleep(patience)
-                patience = min(2 * patience, PATIENCE[1])
+                await asyncio.sleep(self._patience)
+                self._patience = min(2 * self._patience, PATIENCE[1])
         self._forget()
         self._task = None
 
-    async def _follow(self, tail: AlertTail, spec: ApplicationSpec) -> None:
+    async def _follow(self, readings: AsyncGenerator[Reading, None], spec: ApplicationSpec) -> None:
         """Fold the history, then show that instead of what was shown, and read on."""
-        snapshot, events = StatusSnapshot(spec, complete=tail.complete), _Newest()
-        probed = 0.0
-        while self._goes_on(spec):
-            for record in await tail.read():
-                self._take(record, snapshot, events)
-            if time.monotonic() - probed > PROBE:
-                await tail.probe()
-                probed = time.monotonic()
-            if tail.caught_up:
-                self._snapshot, self._events, self._trouble = snapshot, events, ""
+        snapshot = StatusSnapshot(spec, complete=False)
+        newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
+        async for records, complete, caught_up in readings:
+            snapshot.complete, self._patience = complete, PATIENCE[0]
+            for record in records:
+                if (event := self._folded(record, snapshot)) is not None:
+                    newest.setdefault(record.partition, deque(maxlen=KEPT)).append(event)
+            if caught_up:
+                self._snapshot, self._newest, self._trouble = snapshot, newest, ""
                 self._settled.set()
+            if not self._goes_on(spec):
+                break
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
-    def _take(self, record: Any, snapshot: StatusSnapshot, events: _Newest) -> None:  # noqa: ANN401
-        """Fold a record; records that are no events of this package are skipped."""
+    def _folded(self, record: Any, snapshot: StatusSnapshot) -> tuple[str, msgspec.Raw] | None:  # noqa: ANN401
+        """Fold a record, and return it with its time; None for what is no event of this package."""
         try:
             if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
@@ -178,7 +208,7 @@ class Overview:
                 self._warned = True
                 where = (record.partition, record.offset)
                 log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
-            return
+            return None
         # Encoded again: bytes that somebody else wrote to the topic never reach a browser as they are.
         content = msgspec.structs.asdict(envelope) | {"data": data}
-        events.add(record.partition, envelope.time, msgspec.Raw(msgspec.json.encode(content)))
+        return envelope.time, msgspec.Raw(msgspec.json.encode(content))
