@@ -73,9 +73,8 @@ def apply(
     if create_topics:
         from stream_svt.service.check import create_missing
 
-        for finding in wait_for(create_missing(config, cluster(config))).findings:
-            if finding.subject == "topics":
-                click.echo(finding.message, err=True)
+        for finding in wait_for(create_missing(config, cluster(config))):
+            click.echo(finding.message, err=True)
     proposal = wait_for(propose(config, cluster(config), bundle_of(path)))
     _show(config, proposal)
     if dry_run or not proposal.is_new:

@@ -45,15 +45,15 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
     config = load(path)
-    report = check_offline(config)
-    _print(report.findings)
+    findings = check_offline(config)
+    _print(findings)
     click.echo("\n".join(["", *explain(config.current), ""]))
     if not offline:
-        report = wait_for(check_brokers(config, cluster(config), create_topics=create_topics))
-        _print(report.findings)
+        findings = wait_for(check_brokers(config, cluster(config), create_topics=create_topics))
+        _print(findings)
         click.echo()
-    if report.problems:
-        click.echo(f"{count(len(report.problems), 'problem')}: see FAIL above.", err=True)
+    if problems := sum(finding.is_problem for finding in findings):
+        click.echo(f"{count(problems, 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
     click.echo("Ready to run." if not offline else "The configuration is valid.")
     return 0

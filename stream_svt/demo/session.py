@@ -119,8 +119,9 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
                 "transactional ids of this name it forgets by itself"
             )
         view.say("creating topics: stream-svt check --create-topics ...")
-        if problems := (await create_missing(load_config(config), cluster)).problems:
-            raise DemoFailed("; ".join(problem.message for problem in problems))
+        made = await create_missing(load_config(config), cluster)
+        if problems := [finding.message for finding in made if finding.is_problem]:
+            raise DemoFailed("; ".join(problems))
         view.say("starting the service: stream-svt run --apply ...")
         worker = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
         stack.push_async_callback(worker.stop)

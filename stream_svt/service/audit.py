@@ -13,7 +13,7 @@ from stream_svt.protocol.audit_state import ShardState, compare
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, spans, started
-from stream_svt.service.stored_state import journal_of
+from stream_svt.service.shard_log import journal_of
 from stream_svt.service.topology import require, unseen
 from stream_svt.settings.monitors import MonitorSpec
 

@@ -12,7 +12,7 @@ from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.control import id_of
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, started
-from stream_svt.service.stored_state import journal_of, masters
+from stream_svt.service.shard_log import journal_of, masters
 from stream_svt.service.topology import unseen
 from stream_svt.settings.carried import Carried
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
@@ -37,7 +38,7 @@ from stream_svt.service.kafka import (
     spans,
     started,
 )
-from stream_svt.service.stored_state import sealing_of
+from stream_svt.service.shard_log import sealing_of
 from stream_svt.service.topology import Topology, look, problems, wanted_topics
 from stream_svt.settings.options import Retry
 
@@ -66,44 +67,16 @@ class Finding:
     subject: str
     message: str
 
-
-def _ok(subject: str, message: str) -> Finding:
-    return Finding(Level.OK, subject, message)
-
-
-def _note(subject: str, message: str) -> Finding:
-    return Finding(Level.NOTE, subject, message)
-
-
-def _problem(subject: str, message: str) -> Finding:
-    return Finding(Level.PROBLEM, subject, message)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was looked at, in order."""
-
-    findings: list[Finding]
-
     @property
-    def problems(self) -> list[Finding]:
-        """What the service cannot work with."""
-        return [finding for finding in self.findings if finding.level is Level.PROBLEM]
+    def is_problem(self) -> bool:
+        """Whether the service cannot work with it."""
+        return self.level is Level.PROBLEM
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """What the checks look at: the configuration, and the cluster as it was read once."""
-
-    config: Config
-    cluster: Cluster
-    topology: Topology
-
-    def settings(self, topic: str) -> Mapping[str, str]:
-        return self.topology.settings.get(topic, {})
+_ok, _note, _problem = (partial(Finding, level) for level in Level)
 
 
-def check_offline(config: Config) -> Report:
+def check_offline(config: Config) -> list[Finding]:
     """Return what can be said about a valid configuration without asking any broker."""
     spec, shards = config.current, config.topics.partitions
     datasets, monitors = len(spec.datasets), len(spec.monitors)
@@ -115,9 +88,7 @@ def check_offline(config: Config) -> Report:
     findings = [
         _ok("configuration", f"{config.source}: {size}"),
         _ok("memory", f"{takes}; muted and waiting queries come on top"),
-        *(
-            _note("configuration", str(note)) for note in config.notes
-        ),  # those of the specification are among them
+        *(_note("configuration", str(note)) for note in config.notes),
     ]
     if config.master_key is None:
         message = (
@@ -132,67 +103,69 @@ def check_offline(config: Config) -> Report:
         "a dataset must belong to this application alone: a second application that monitors the same data "
         "keeps a second ledger, and the two losses add up. No check can see that"
     )
-    return Report([*findings, _ok("control", f"commands {rule}"), _note("ledger", alone)])
+    return [*findings, _ok("control", f"commands {rule}"), _note("ledger", alone)]
 
 
-async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> Report:
+async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:
     """Return what the brokers say about topics and permissions, after creating what is missing if asked to.
 
     Raises:
         BrokerError: They cannot be reached, or refuse the login.
     """
-    topology, findings = await _topology(config, cluster, create_topics=create_topics)
-    snapshot = _Snapshot(config, cluster, topology)
-    for check in (_topics, _advice, _retention, _permissions, _state, _predecessor):
-        findings += await check(snapshot)
-    # What one check could not read, the next one could not either.
-    return Report(list(dict.fromkeys(findings)))
-
-
-async def create_missing(config: Config, cluster: Cluster) -> Report:
-    """Create the topics that are not there; return what was done, and what could not be.
-
-    Raises:
-        BrokerError: The brokers cannot be reached, or refuse the login.
-    """
-    return Report((await _topology(config, cluster, create_topics=True))[1])
-
-
-async def _topology(
-    config: Config, cluster: Cluster, *, create_topics: bool
-) -> tuple[Topology, list[Finding]]:
-    doing = "looking at the topics"
-    wanted, findings = wanted_topics(config), []
-    async with started(cluster.admin(), doing) as admin, deadline(START_DEADLINE, doing, "DESCRIBE"):
-        # All topics: one asked for by its name would be created by a lenient broker.
-        described = {topic["topic"]: topic["partitions"] for topic in await admin.describe_topics()}
-        cluster_id = str((await admin.describe_cluster())["cluster_id"])
-        findings.append(_ok("brokers", f"cluster {cluster_id} answers"))
-        missing = [topic for topic in wanted if topic not in described]
-        if missing and create_topics:
-            made, missing = await _create(admin, config, missing)
-            findings += made
-    state = config.topics.state
-    if {len(part["replicas"]) for part in described.get(state, ())} == {1}:
+    made = await create_missing(config, cluster) if create_topics else []
+    topology, state = await look(config, cluster), config.topics.state
+    findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *made]
+    if state in topology.single:
         message = (
             f"topic {state!r} has one copy: losing that broker's disk loses the ledger, and no budget can be spent "
             "again; use replication factor 3 and min.insync.replicas 2 in production"
         )
         findings.append(_note("topics.state", message))
-    if missing:
-        counts = {
-            topic: len(described[topic]) if topic in described else config.topics.partitions
-            for topic in wanted
-            if topic not in missing
-        }
-        return Topology(cluster_id, counts, {}), findings
-    end = time.monotonic() + CALL_DEADLINE
-    topology = await look(config, cluster)
+    wrong = [_problem(one.field, one.message) for one in problems(config, topology)]
+    told = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
+    findings += wrong or [_ok("topics", told)]
+    findings += advice(config, topology)
+    for check in (_retention, _permissions, _state, _predecessor):
+        findings += await check(config, cluster, topology)
+    # What one check could not read, the next one could not either.
+    return list(dict.fromkeys(findings))
+
+
+async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
+    """Create the topics that are not there; return what was done, and what could not be.
+
+    Raises:
+        BrokerError: The brokers cannot be reached, or refuse the login.
+    """
+    doing, findings = "creating topics", []
+    counts = await partition_counts(cluster, doing)
+    count, copies = config.topics.partitions, config.topics.replication_factor
+    wanted = [
+        NewTopic(name, count, copies, topic_configs=topic_settings(config, name))
+        for name in wanted_topics(config)
+        if name not in counts
+    ]
+    if not wanted:
+        return []
+    async with started(cluster.admin(), doing) as admin, deadline(START_DEADLINE, doing, "CREATE"):
+        answer = await admin.create_topics(wanted)
+    made = set()
+    for name, code, *rest in answer.topic_errors:
+        if code == 0:
+            made.add(name)
+            findings.append(_ok("topics", f"created {name!r} with {count} partitions"))
+            continue
+        detail = (rest[0] if rest else None) or for_code(code).__name__
+        if code == TopicAuthorizationFailedError.errno:
+            detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
+        findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
     # The controller has created them; each broker learns of it a moment later.
-    while create_topics and not topology.partitions.keys() >= wanted.keys() and time.monotonic() < end:
-        await asyncio.sleep(_LOOK_AGAIN)
+    end = time.monotonic() + CALL_DEADLINE
+    while True:
         topology = await look(config, cluster)
-    return topology, findings
+        if topology.partitions.keys() >= made or time.monotonic() > end:
+            return findings
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def topic_settings(config: Config, topic: str) -> dict[str, str]:
@@ -213,75 +186,36 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
             "max.compaction.lag.ms": str(_HOUR_MS),
             **safe,
         }
-    if topic == own.alerts:
-        return {"cleanup.policy": "delete", "retention.ms": "-1", **safe}
-    if topic == own.control:
-        return {"cleanup.policy": "delete", "retention.ms": str(30 * _DAY_MS), **safe}
-    if topic == own.rejects:
-        return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **small}
-    return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **clock, **copies}
-
-
-async def _create(admin: Any, config: Config, missing: list[str]) -> tuple[list[Finding], list[str]]:  # noqa: ANN401
-    """Create topics; return what to say, and those that could not be."""
-    count, copies = config.topics.partitions, config.topics.replication_factor
-    wanted = [
-        NewTopic(
-            name=topic,
-            num_partitions=count,
-            replication_factor=copies,
-            topic_configs=topic_settings(config, topic),
-        )
-        for topic in missing
-    ]
-    findings, failed = [], []
-    for name, code, *rest in (await admin.create_topics(wanted)).topic_errors:
-        if code == 0:
-            findings.append(_ok("topics", f"created {name!r} with {count} partitions"))
-            continue
-        failed.append(name)
-        detail = (rest[0] if rest else None) or for_code(code).__name__
-        if code == TopicAuthorizationFailedError.errno:
-            detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
-        findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
-    return findings, failed
+    kept, others = {
+        own.alerts: (-1, safe),
+        own.control: (30 * _DAY_MS, safe),
+        own.rejects: (7 * _DAY_MS, small),
+    }.get(topic, (7 * _DAY_MS, clock | copies))
+    return {"cleanup.policy": "delete", "retention.ms": str(kept), **others}
 
 
 # The checks: each looks at one thing, and returns what it found
-
-
-async def _topics(snapshot: _Snapshot) -> list[Finding]:
-    wrong = [_problem(one.field, one.message) for one in problems(snapshot.config, snapshot.topology)]
-    count = snapshot.config.topics.partitions
-    told = f"all {len(wanted_topics(snapshot.config))} topics exist, with {count} partitions each"
-    return wrong or [_ok("topics", told)]
-
-
-async def _advice(snapshot: _Snapshot) -> list[Finding]:
-    return list(advice(snapshot.config, snapshot.topology))
 
 
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     """Yield what is said of settings with which the service works, and may not work well."""
     own = config.topics
     state = topology.settings.get(own.state, {})
-    if int(state.get("segment.bytes", 0)) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS:
-        yield _note(
-            "topics.state",
-            f"topic {own.state!r} rolls segments of {state['segment.bytes']} bytes: compaction never "
-            "touches the newest one, so a takeover reads all of it and closed runs stay readable; set "
-            "segment.bytes=67108864",
-        )
-    ratio = state.get("min.cleanable.dirty.ratio", "0")
-    if float(ratio) > 0.3:
-        message = f"min.cleanable.dirty.ratio={ratio} compacts late; 0.1 keeps takeovers short"
-        yield _note("topics.state", message)
-    if state.get("unclean.leader.election.enable") == "true":
-        message = "unclean.leader.election.enable=true can lose the newest charges; set it to false"
-        yield _note("topics.state", message)
-    if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
-        message = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
-        yield _note("topics.state", message)
+    segment, ratio = state.get("segment.bytes", "0"), state.get("min.cleanable.dirty.ratio", "0")
+    weak = {
+        f"topic {own.state!r} rolls segments of {segment} bytes: compaction never touches the newest one, so a "
+        "takeover reads all of it and closed runs stay readable; set segment.bytes=67108864": (
+            int(segment) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS
+        ),
+        f"min.cleanable.dirty.ratio={ratio} compacts late; 0.1 keeps takeovers short": float(ratio) > 0.3,
+        "unclean.leader.election.enable=true can lose the newest charges; set it to false": (
+            state.get("unclean.leader.election.enable") == "true"
+        ),
+        "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2": (
+            own.replication_factor >= 2 and state.get("min.insync.replicas") == "1"
+        ),
+    }
+    yield from (_note("topics.state", message) for message, holds in weak.items() if holds)
     alerts = topology.settings.get(own.alerts, {})
     names = ("retention.ms", "retention.bytes")
     if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
@@ -290,15 +224,14 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
             "charged, and where a state is lost, datasets without an event that is left have nothing left"
         )
-        remedy = ". Set both to -1, or accept it: topics.allow_alert_retention: true"
         if own.allow_alert_retention:
             yield _note("topics.alerts", f"{loss}; topics.allow_alert_retention accepts that")
         else:
-            yield _problem("topics.alerts", loss + remedy)
+            remedy = "Set both to -1, or accept it: topics.allow_alert_retention: true"
+            yield _problem("topics.alerts", f"{loss}. {remedy}")
     for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
-        is_own = path != "monitors.topic"
-        if is_own and settings.get("message.timestamp.type") == "CreateTime":
+        if path != "monitors.topic" and settings.get("message.timestamp.type") == "CreateTime":
             yield _note(
                 "topics",
                 f"topic {topic!r} goes by its writers' clocks: a broker refuses the records of one that is an hour "
@@ -317,16 +250,17 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             )
 
 
-async def _retention(snapshot: _Snapshot) -> list[Finding]:
+async def _retention(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
     """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
     findings = []
-    for number, monitor in enumerate(snapshot.config.spec.monitors):
+    for number, monitor in enumerate(config.spec.monitors):
         lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
-        if lifetime is None or monitor.topic not in snapshot.topology.partitions:
+        if lifetime is None:
             continue
-        parts = range(snapshot.topology.partitions[monitor.topic])
-        places = [TopicPartition(monitor.topic, part) for part in parts]
-        held = await spans(snapshot.cluster, places, "looking at what query topics hold")
+        places = [
+            TopicPartition(monitor.topic, part) for part in range(topology.partitions.get(monitor.topic, 0))
+        ]
+        held = await spans(cluster, places, "looking at what query topics hold")
         short = [
             str(one.partition) for one, (first, end) in held.items() if first > 0 and end - first < lifetime
         ]
@@ -339,33 +273,78 @@ async def _retention(snapshot: _Snapshot) -> list[Finding]:
     return findings
 
 
-async def _permissions(snapshot: _Snapshot) -> list[Finding]:
+async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
+    """Try everything that a worker does and that needs a right of its own."""
+    own, name = config.topics, config.spec.application
+    reads = [*config.spec.topics(), own.config, own.control, own.state, own.alerts]
+    attempts: list[Awaitable[Finding | None]] = [
+        *(_read(cluster, topic) for topic in reads if topic in topology.partitions),
+        *(
+            _write(cluster, topic, topology.settings.get(topic, {}))
+            for topic in (own.state, own.alerts, own.rejects)
+            if topic in topology.partitions
+        ),
+        _begin_transactions(cluster, f"{name}-check"),
+        _see_group(cluster, name),
+    ]
     found: list[Finding] = []
-    for attempt in _attempts(snapshot):
+    for attempt in attempts:
         try:
-            found += await attempt
+            found += filter(None, [await attempt])
         except BrokerError as error:
             found.append(_problem("permissions", str(error)))
     allowed = "reading, writing, transactions and the group are allowed, as far as can be tried"
-    return found if Report(found).problems else [*found, _ok("permissions", allowed)]
+    return found if any(one.is_problem for one in found) else [*found, _ok("permissions", allowed)]
 
 
-async def _state(snapshot: _Snapshot) -> list[Finding]:
+async def _read(cluster: Cluster, topic: str) -> None:
+    doing, place = f"reading topic {topic!r}", TopicPartition(topic, 0)
+    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        reader.assign([place])
+        await reader.seek_to_beginning(place)
+        await reader.getmany(place, timeout_ms=300, max_records=1)
+
+
+async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> Finding | None:
+    doing = f"writing to topic {topic!r}"
+    limit = int(settings.get("max.message.bytes", _LARGEST_PROBE))
+    if limit >= _LARGEST_PROBE:
+        message = f"{doing} was not tried: its largest record is not known or beyond 8 MiB"
+        return _note("permissions", message)
+    producer = AIOKafkaProducer(
+        **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
+    )
+    async with started(producer, doing, "WRITE"), deadline(CALL_DEADLINE, doing, "WRITE"):
+        with contextlib.suppress(MessageSizeTooLargeError):
+            await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
+    return None
+
+
+async def _begin_transactions(cluster: Cluster, name: str) -> None:
+    async with started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
+        pass
+
+
+async def _see_group(cluster: Cluster, group: str) -> None:
+    await group_offsets(cluster, group, f"looking at group {group!r}")
+
+
+async def _state(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
     """Look whether a worker could open what the shards have stored."""
-    config, own = snapshot.config, snapshot.config.topics
-    if snapshot.topology.partitions.get(own.state) != own.partitions:
+    own = config.topics
+    if topology.partitions.get(own.state) != own.partitions:
         return []
     doing = f"reading topic {own.state!r}"
     stored: dict[int, bytes] = {}
     try:
-        async with started(snapshot.cluster.reader(), doing) as reader:
+        async with started(cluster.reader(), doing) as reader:
             for shard in range(own.partitions):
                 newest = await newest_record(reader, own.state, shard, META, doing)
                 if newest is not None:
                     stored[shard] = newest
     except BrokerError as error:
         return [_problem("permissions", str(error))]
-    if refused := unopened(config, snapshot.topology.cluster_id, stored):
+    if refused := unopened(config, topology.cluster_id, stored):
         subject = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
         return [_problem(subject, message) for message in refused]
     key = "without a key" if config.master_key is None else "with the configured keys"
@@ -373,21 +352,21 @@ async def _state(snapshot: _Snapshot) -> list[Finding]:
     return [_ok("state", found if stored else "nothing is stored yet")]
 
 
-async def _predecessor(snapshot: _Snapshot) -> list[Finding]:
+async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
     """Check, where its alert topic can be read, that the application carried over was closed for this one."""
-    carried = snapshot.config.spec.carried
-    if carried is None or carried.cluster != snapshot.topology.cluster_id:
+    carried = config.spec.carried
+    if carried is None or carried.cluster != topology.cluster_id:
         return []
     doing = f"reading the end of alert topic {carried.alerts!r}"
     try:
-        count = (await partition_counts(snapshot.cluster, doing)).get(carried.alerts, 0)
+        count = (await partition_counts(cluster, doing)).get(carried.alerts, 0)
         places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
-        async with started(snapshot.cluster.reader(), doing) as reader:
+        async with started(cluster.reader(), doing) as reader:
             ends = await standings(reader, places) if places else {}
     except BrokerError as error:
         return [_note("carried_over", str(error))]
     application = f"application {carried.application!r}"
-    others = sorted({end.successor for end in ends.values()} - {snapshot.config.spec.application, ""})
+    others = sorted({end.successor for end in ends.values()} - {config.spec.application, ""})
     still_open = ", ".join(str(shard) for shard, end in sorted(ends.items()) if not end.successor)
     if others:
         message = f"{application} was closed for {others[0]!r}: two successors would spend the same budget"
@@ -443,50 +422,3 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
         f"{config.topics.state!r}: {why}"
         for why, numbers in shards.items()
     ]
-
-
-def _attempts(snapshot: _Snapshot) -> Iterator[Awaitable[Sequence[Finding]]]:
-    own, application, cluster = snapshot.config.topics, snapshot.config.spec.application, snapshot.cluster
-    for topic in (*snapshot.config.spec.topics(), own.config, own.control, own.state, own.alerts):
-        if topic in snapshot.topology.partitions:
-            yield _read(cluster, topic)
-    for topic in (own.state, own.alerts, own.rejects):
-        if topic in snapshot.topology.partitions:
-            yield _write(cluster, topic, snapshot.settings(topic))
-    yield _begin_transactions(cluster, f"{application}-check")
-    yield _see_group(cluster, application)
-
-
-async def _read(cluster: Cluster, topic: str) -> Sequence[Finding]:
-    doing = f"reading topic {topic!r}"
-    place = TopicPartition(topic, 0)
-    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-        reader.assign([place])
-        await reader.seek_to_beginning(place)
-        await reader.getmany(place, timeout_ms=300, max_records=1)
-    return ()
-
-
-async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> Sequence[Finding]:
-    doing = f"writing to topic {topic!r}"
-    limit = int(settings.get("max.message.bytes", _LARGEST_PROBE))
-    if limit >= _LARGEST_PROBE:
-        message = f"{doing} was not tried: its largest record is not known or beyond 8 MiB"
-        return [_note("permissions", message)]
-    producer = AIOKafkaProducer(
-        **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
-    )
-    async with started(producer, doing, "WRITE"), deadline(CALL_DEADLINE, doing, "WRITE"):
-        with contextlib.suppress(MessageSizeTooLargeError):
-            await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
-    return ()
-
-
-async def _begin_transactions(cluster: Cluster, name: str) -> Sequence[Finding]:
-    async with started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
-        return ()
-
-
-async def _see_group(cluster: Cluster, group: str) -> Sequence[Finding]:
-    await group_offsets(cluster, group, f"looking at group {group!r}")
-    return ()

@@ -27,7 +27,7 @@ from stream_svt.service.kafka import (
     deadline,
     started,
 )
-from stream_svt.service.stored_state import sealing_of
+from stream_svt.service.shard_log import sealing_of
 
 log = logging.getLogger(__name__)
 

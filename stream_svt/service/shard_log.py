@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,8 +14,11 @@ from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt import aiokafka_fixes
 from stream_svt.monitor import released
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
-from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.sealing import RecordContext, Sealing
+from stream_svt.protocol.state_reader import JournalSettings, Topics, keep_going
+from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
@@ -174,3 +179,47 @@ class ShardLog:
         if self._tell_time is not None and results[-1].timestamp_type == 1:
             self._tell_time(results[-1].timestamp / 1000)
         return max((result.offset for result in results[: len(alerts)]), default=None)
+
+
+def masters(config: Config) -> tuple[bytes, ...]:
+    """Return the master keys, the one that seals first."""
+    return () if config.master_key is None else (config.master_key, *config.previous_keys)
+
+
+def place_of(config: Config, cluster_id: str, shard: int) -> RecordContext:
+    """Return what the records of a shard's state are bound to."""
+    return RecordContext(cluster_id, config.spec.application, config.topics.state, shard)
+
+
+def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
+    """Return what seals and opens the records of a shard."""
+    return Sealing(place_of(config, cluster_id, shard), masters(config), os.urandom)
+
+
+def written_topics(config: Config) -> Topics:
+    """Return the topics that a journal writes."""
+    return Topics(config.topics.state, config.topics.alerts, config.topics.rejects)
+
+
+def journal_of(
+    config: Config,
+    cluster: Cluster,
+    cluster_id: str,
+    shard: int,
+    *,
+    tell_time: Callable[[float], None] | None = None,
+    give_way: Callable[[], Awaitable[None]] = keep_going,
+) -> Journal:
+    """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
+    written, place = written_topics(config), place_of(config, cluster_id, shard)
+    settings = JournalSettings(
+        place=place,
+        topics=written,
+        partitions=config.topics.partitions,
+        masters=masters(config),
+        adopt_plain=config.sealing.adopt_plain,
+        entropy=os.urandom,
+        epoch=time.time,
+        give_way=give_way,
+    )
+    return Journal(ShardLog(cluster, place.application, shard, written, tell_time), settings)

@@ -32,24 +32,20 @@ class Topology:
         cluster_id: Identity of the cluster; part of what seals state.
         partitions: Number of partitions by topic, for the topics that exist.
         settings: Topic settings by topic; a topic is absent where the user may not see them.
+        single: Topics of which every partition has one copy.
     """
 
     cluster_id: str
     partitions: Mapping[str, int]
     settings: Mapping[str, Mapping[str, str]]
+    single: frozenset[str] = frozenset()
 
 
 def wanted_topics(config: Config) -> dict[str, str]:
     """Return every topic the application needs, with the configuration field that names it."""
-    own = config.topics
-    topics = dict.fromkeys(config.spec.topics(), "monitors.topic")
-    return topics | {
-        own.control: "topics.control",
-        own.alerts: "topics.alerts",
-        own.state: "topics.state",
-        own.rejects: "topics.rejects",
-        own.config: "topics.config",
-    }
+    names = ("control", "alerts", "state", "rejects", "config")
+    own = {getattr(config.topics, name): f"topics.{name}" for name in names}
+    return dict.fromkeys(config.spec.topics(), "monitors.topic") | own
 
 
 def unseen(topic: str, operation: str) -> str:
@@ -66,17 +62,15 @@ async def look(config: Config, cluster: Cluster) -> Topology:
     Raises:
         BrokerError: They cannot be reached or refuse.
     """
-    names = list(wanted_topics(config))
     doing = "looking at the topics"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        described = await admin.describe_topics(names)
-        cluster_id = (await admin.describe_cluster())["cluster_id"]
-        partitions = {
-            topic["topic"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0
-        }
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in partitions]
+        described = await admin.describe_topics(list(wanted_topics(config)))
+        parts = {topic["topic"]: topic["partitions"] for topic in described if topic["error_code"] == 0}
+        cluster_id = str((await admin.describe_cluster())["cluster_id"])
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in parts]
         settings = _settings(await admin.describe_configs(resources)) if resources else {}
-    return Topology(str(cluster_id), partitions, settings)
+    single = frozenset(name for name, part in parts.items() if {len(one["replicas"]) for one in part} == {1})
+    return Topology(cluster_id, {name: len(part) for name, part in parts.items()}, settings, single)
 
 
 def _settings(responses: list[Any]) -> dict[str, dict[str, str]]:
@@ -92,23 +86,24 @@ def _settings(responses: list[Any]) -> dict[str, dict[str, str]]:
 
 def problems(config: Config, topology: Topology) -> list[Problem]:
     """Return what the configuration cannot work with, each with its remedy."""
-    found = []
-    count = config.topics.partitions
-    missing = {}
+    count, missing, found = config.topics.partitions, {}, []
     for topic, field in wanted_topics(config).items():
         has = topology.partitions.get(topic)
         if has is None:
             missing[topic] = field
         elif has != count:
-            message = (
-                f"topic {topic!r} has {has} partitions, topics.partitions says {count}: all topics of "
-                "an application need the same number"
-            )
-            found.append(Problem(0, field, message))
+            found.append(Problem(0, field, another_count(topic, has, count)))
     if missing:
         found.append(_missing(config, missing))
-    found += _setting_problems(config, topology)
-    return found
+    return [*found, *_setting_problems(config, topology)]
+
+
+def another_count(topic: str, has: int, wanted: int) -> str:
+    """Say that a topic has another number of partitions than the configuration says."""
+    return (
+        f"topic {topic!r} has {has} partitions, topics.partitions says {wanted}: all topics of an application need "
+        "the same number"
+    )
 
 
 def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
@@ -131,28 +126,22 @@ def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
 
 
 def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
-    def setting(topic: str, name: str, default: str = "") -> str:
-        return topology.settings.get(topic, {}).get(name, default)
-
     own = config.topics
-    for name, topic, what in (("state", own.state, "ledger"), ("config", own.config, "configuration")):
-        policy = setting(topic, "cleanup.policy", "compact")
-        if policy != "compact":
-            harm = f"expected compact: retention would delete the {what}"
-            yield Problem(0, f"topics.{name}", f"topic {topic!r} has cleanup.policy={policy}, {harm}")
-    for topic in (own.alerts, own.rejects, own.control):
-        if "compact" in setting(topic, "cleanup.policy"):
-            harm = "expected delete: compaction would drop records"
-            yield Problem(0, "topics", f"topic {topic!r} has cleanup.policy=compact, {harm}")
-    for topic in config.spec.topics():
-        policy = setting(topic, "cleanup.policy")
-        if "compact" in policy:
-            message = (
-                f"topic {topic!r} has cleanup.policy={policy}, expected delete: of the queries of a dataset, which "
-                "share its name as their key, compaction keeps the newest, and a takeover could not test the others "
-                "again"
+    for topic, field in wanted_topics(config).items():
+        policy = topology.settings.get(topic, {}).get("cleanup.policy")
+        wanted = "compact" if topic in (own.state, own.config) else "delete"
+        # What is not shown is not guessed.
+        if policy is None or policy == wanted or (wanted == "delete" and "compact" not in policy):
+            continue
+        harm = "compaction would drop records"
+        if wanted == "compact":
+            harm = f"retention would delete the {'ledger' if topic == own.state else 'configuration'}"
+        elif field == "monitors.topic":
+            harm = (
+                "of the queries of a dataset, which share its name as their key, compaction keeps the newest, and a "
+                "takeover could not test the others again"
             )
-            yield Problem(0, "monitors.topic", message)
+        yield Problem(0, field, f"topic {topic!r} has cleanup.policy={policy}, expected {wanted}: {harm}")
     for topic in config.spec.topics_with_broker_time():
         settings = topology.settings.get(topic, {})
         if settings and settings.get("message.timestamp.type") != "LogAppendTime":
@@ -162,7 +151,7 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
             )
             yield Problem(0, "monitors.topic", message)
     for number, monitor in enumerate(config.spec.monitors):
-        retention = setting(monitor.topic, "retention.ms", "-1")
+        retention = topology.settings.get(monitor.topic, {}).get("retention.ms", "-1")
         lifetime = monitor.append.lifetime.ms if isinstance(monitor.append, Retry) else None
         if lifetime is not None and 0 <= int(retention) < lifetime:
             message = (
@@ -180,12 +169,10 @@ async def require(config: Config, cluster: Cluster) -> Topology:
         BrokerError: As `look`.
     """
     topology = await look(config, cluster)
-    found = problems(config, topology)
-    if found:
+    if problems(config, topology):
         # A topic that was made a moment ago may not be known to every broker yet.
         await asyncio.sleep(SECOND_LOOK)
         topology = await look(config, cluster)
-        found = problems(config, topology)
-    if found:
+    if found := problems(config, topology):
         raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
     return topology

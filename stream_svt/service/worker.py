@@ -29,8 +29,8 @@ from stream_svt.service.reading import Reading
 from stream_svt.service.remedy import Remedy, Scope, classify
 from stream_svt.service.self_test import Fault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, WorkerParts, describe
+from stream_svt.service.shard_log import journal_of, written_topics
 from stream_svt.service.signatures import Verifier
-from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.turns import first, rest
 from stream_svt.service.worker_states import Signal

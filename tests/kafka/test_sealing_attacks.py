@@ -213,7 +213,7 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
         said: list[tuple[Level, str]] = []
         async with asyncio.timeout(20):
             while not said:  # topics that were made a moment ago may not be known yet
-                found = (await check_brokers(config(sealing), cluster_of(config(sealing)))).findings
+                found = await check_brokers(config(sealing), cluster_of(config(sealing)))
                 said = [
                     (one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}
                 ]

@@ -94,9 +94,9 @@ def test_alerts_that_are_forgotten_are_a_problem_unless_that_is_accepted(limit):
 
 def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
-    assert report.problems == []
-    assert report.findings[0].message.endswith(": 1 monitor on 1 dataset")
-    assert {finding.subject for finding in report.findings} >= {
+    assert not any(finding.is_problem for finding in report)
+    assert report[0].message.endswith(": 1 monitor on 1 dataset")
+    assert {finding.subject for finding in report} >= {
         "configuration",
         "memory",
         "sealing",
@@ -107,7 +107,7 @@ def test_offline_the_ledger_and_sealing_are_always_mentioned():
 def test_offline_it_is_said_how_much_memory_a_worker_takes():
     def memory(text: str) -> str:
         report = check_offline(parse_config(text.replace("COPIES", "1")))
-        (finding,) = [finding for finding in report.findings if finding.subject == "memory"]
+        (finding,) = [finding for finding in report if finding.subject == "memory"]
         return finding.message
 
     # The same with one shard, and said once.
@@ -123,7 +123,7 @@ def test_offline_it_is_said_how_much_memory_a_worker_takes():
 def test_offline_it_is_said_who_may_give_commands(tmp_path):
     def said(text: str) -> str:
         report = check_offline(parse_config(YAML.replace("COPIES", "1") + text, directory=tmp_path))
-        (finding,) = [finding for finding in report.findings if finding.subject == "control"]
+        (finding,) = [finding for finding in report if finding.subject == "control"]
         return finding.message
 
     assert said("") == "commands need no signature: the ACL of topic 'shop.control' decides"
@@ -207,6 +207,6 @@ def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for
 
 def test_each_note_is_made_once():
     report = check_offline(parse_config(YAML.replace("COPIES", "1").replace("threshold: 5", "threshold: 50")))
-    notes = [finding.message for finding in report.findings if finding.level is Level.NOTE]
+    notes = [finding.message for finding in report if finding.level is Level.NOTE]
     assert any("threshold" in note for note in notes)
     assert len(notes) == len(set(notes))
