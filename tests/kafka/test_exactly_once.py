@@ -41,7 +41,7 @@ class Trial:
     def use(self, **parts: Any) -> None:
         """Let the workers be built from other parts: Journal, ShardLog, Engine."""
         for name, part in parts.items():
-            module = "workload" if name == "Engine" else "stored_state"
+            module = "workload" if name == "Engine" else "shard_log"
             self.monkeypatch.setattr(f"stream_svt.service.{module}.{name}", part)
 
     async def send(self) -> None:
