@@ -73,10 +73,6 @@ class PackingError(MisuseError):
 class BudgetExceeded(StreamSvtError):
     """A charge or reservation does not fit the limit; nothing was changed. The design working, not a fault."""
 
-    def __init__(self, message: str, *, spent: int, reserved: int, asked: int, limit: int) -> None:
-        self.spent, self.reserved, self.asked, self.limit = spent, reserved, asked, limit
-        super().__init__(message)
-
 
 class UnreadableState(StreamSvtError):
     """Stored state cannot be trusted or read; the shard parks and must never start afresh in its place."""

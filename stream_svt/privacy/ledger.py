@@ -154,11 +154,7 @@ Nothing was charged.
             raise BudgetExceeded(
                 f"{self.kind.measure} {self._text(units)} does not fit: {self._text(self.spent)} spent and "
                 f"{self._text(self.reserved)} reserved of a limit of {self._text(self.limit)}. "
-                "Nothing was charged.",
-                spent=self.spent,
-                reserved=self.reserved,
-                asked=units,
-                limit=self.limit,
+                "Nothing was charged."
             )
 
     def _held(self, units: int) -> None:

@@ -28,10 +28,9 @@ class PureLedger(RuleBasedStateMachine):
         if fits:
             getattr(self.ledger, method)(units)
             return True
-        with pytest.raises(BudgetExceeded) as refusal:
+        with pytest.raises(BudgetExceeded, match="does not fit"):
             getattr(self.ledger, method)(units)
         assert self.ledger.to_bytes() == before
-        assert (refusal.value.asked, refusal.value.limit) == (units, self.limit)
         return False
 
     def free(self):
@@ -135,9 +134,10 @@ def test_what_a_ledger_cannot_do_is_refused_and_changes_nothing(ledger, method, 
 
 def test_a_refusal_names_the_amounts_in_the_measure_of_the_ledger():
     ledger = Ledger(Kind.ZCDP, 10**11)
-    with pytest.raises(BudgetExceeded, match=r"rho 1 does not fit: 0 spent .* limit of 0\.1") as refusal:
+    with pytest.raises(
+        BudgetExceeded, match=r"rho 1 does not fit: 0 spent and 0 reserved of a limit of 0\.1"
+    ):
         ledger.charge(10**12)
-    assert (refusal.value.spent, refusal.value.reserved) == (0, 0)
 
 
 @pytest.mark.parametrize("amounts", [(0,), (-1,), (MAX_UNITS + 1,), (1.0,), (10, 11), (10, -1), (10, True)])
