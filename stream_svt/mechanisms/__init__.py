@@ -6,12 +6,10 @@ it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it come
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.composition import Composition as Composition
 from stream_svt.mechanisms.constructors import above_threshold as above_threshold
 from stream_svt.mechanisms.constructors import adaptive as adaptive
 from stream_svt.mechanisms.constructors import ladder as ladder
 from stream_svt.mechanisms.constructors import sparse_vector as sparse_vector
-from stream_svt.mechanisms.contract import Law as Law
 from stream_svt.mechanisms.contract import Neighbours as Neighbours
 from stream_svt.mechanisms.contract import Shifts as Shifts
 from stream_svt.mechanisms.correction import Annealed as Annealed
@@ -30,6 +28,7 @@ from stream_svt.mechanisms.gaussian import gaussian as gaussian
 from stream_svt.mechanisms.hybrids import HybridEstimates as HybridEstimates
 from stream_svt.mechanisms.hybrids import HybridIdentity as HybridIdentity
 from stream_svt.mechanisms.hybrids import hybrid_estimates as hybrid_estimates
+from stream_svt.mechanisms.noise import Law as Law
 from stream_svt.mechanisms.noise import Noise as Noise
 from stream_svt.mechanisms.quantile import Adjacency as Adjacency
 from stream_svt.mechanisms.quantile import ClippedSum as ClippedSum
@@ -47,14 +46,15 @@ from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler
 from stream_svt.mechanisms.sampler import draw_threshold as draw_threshold
 from stream_svt.mechanisms.sampler import exact_geometric as exact_geometric
 from stream_svt.mechanisms.sampler import exact_gumbel as exact_gumbel
-from stream_svt.mechanisms.selection import Chosen as Chosen
-from stream_svt.mechanisms.selection import Drawn as Drawn
-from stream_svt.mechanisms.selection import Selection as Selection
+from stream_svt.mechanisms.sparse import Composition as Composition
 from stream_svt.mechanisms.sparse import NumericTop as NumericTop
 from stream_svt.mechanisms.sparse import Sparse as Sparse
 from stream_svt.mechanisms.sparse import numeric_sparse as numeric_sparse
 from stream_svt.mechanisms.sparse import sparse as sparse
 from stream_svt.mechanisms.sparse_vector import Branch as Branch
 from stream_svt.mechanisms.sparse_vector import SparseVector as SparseVector
+from stream_svt.mechanisms.top_k import Chosen as Chosen
+from stream_svt.mechanisms.top_k import Drawn as Drawn
 from stream_svt.mechanisms.top_k import LastGap as LastGap
+from stream_svt.mechanisms.top_k import Selection as Selection
 from stream_svt.mechanisms.top_k import TopK as TopK

@@ -28,10 +28,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.difference import expectation
-from stream_svt.mechanisms.noise import MONITORED, Floats, head, tail, tails
-from stream_svt.mechanisms.search import least
+from stream_svt.mechanisms.noise import MONITORED, Floats, Law, expectation, head, least, tail, tails
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, get_type_hints
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import grid_values, one_of, require_bool, require_own
 from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.run import Integers, Run, mechanism_id
 
 _AT_LEAST_ONE = {
@@ -62,18 +61,6 @@ def _typed_fields(kind: type) -> tuple[tuple[str, type], ...]:
     """Fields whose type is a plain class."""
     hints = get_type_hints(kind)
     return tuple((part.name, hints[part.name]) for part in fields(kind) if isinstance(hints[part.name], type))
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """Family of a noise and its rate, in epsilon per grid step."""
-
-    noise: Noise
-    rate: Fraction
-
-    def __post_init__(self) -> None:
-        """Refuse a value that is not a family."""
-        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

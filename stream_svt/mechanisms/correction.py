@@ -16,11 +16,16 @@ from fractions import Fraction
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require_bool
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.difference import survival_of_difference
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT
-from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise, mean, scales_at_odds
-from stream_svt.mechanisms.search import least
+from stream_svt.mechanisms.noise import (
+    RELATIVE_VARIANCE,
+    Law,
+    Noise,
+    least,
+    mean,
+    scales_at_odds,
+    survival_of_difference,
+)
 
 UPPER_BRANCH_SCALES = 9
 """Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""

@@ -19,9 +19,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms import search
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.noise import MONITORED, Noise, mean, variance
+from stream_svt.mechanisms.noise import MONITORED, Law, Noise, least, mean, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
 
@@ -110,7 +108,7 @@ def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta
     """
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
-        return bar + gap - search.least(lambda t: _survival(query, threshold, t + 1) <= limit)
+        return bar + gap - least(lambda t: _survival(query, threshold, t + 1) <= limit)
 
 
 def selective_bounds(
@@ -131,9 +129,9 @@ def selective_bounds(
         lower = upper = None
         if (-_as_decimal(slowest) * gap).exp() <= limit:
             # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
-            lower = bar + 1 - search.least(lambda tau: tail(gap + tau) <= limit * tail(tau))
+            lower = bar + 1 - least(lambda tau: tail(gap + tau) <= limit * tail(tau))
         if 1 - (-_as_decimal(slowest) * (gap + 1)).exp() > limit:
-            upper = bar - search.least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
+            upper = bar - least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
     return lower, upper
 
 

@@ -45,12 +45,11 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import grid_values, next_word
-from stream_svt.mechanisms.contract import Law, Neighbours, OneStep, Shifts
+from stream_svt.mechanisms.contract import Neighbours, OneStep, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
-from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
-from stream_svt.mechanisms.top_k import TopK
+from stream_svt.mechanisms.top_k import Chosen, Drawn, Selection, TopK
 
 Real = TypeVar("Real", float, Fraction)
 Word = Callable[[], int]

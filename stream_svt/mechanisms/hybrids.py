@@ -22,11 +22,11 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import noise_of_each, require_bool
-from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, OneStep, Shifts
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, OneStep, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT
-from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise
+from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Law, Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
-from stream_svt.mechanisms.selection import (
+from stream_svt.mechanisms.top_k import (
     Chosen,
     Drawn,
     Selection,

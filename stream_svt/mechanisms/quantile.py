@@ -41,11 +41,11 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import is_whole, noise_of_each, one_of, whole_numbers
-from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
-from stream_svt.mechanisms.selection import lifted
+from stream_svt.mechanisms.top_k import lifted
 
 DEFAULT_BASE = Fraction(1001, 1000)
 """Ratio of neighbouring candidates that the paper recommends."""

@@ -34,9 +34,9 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import noise_of_each, of_all_or_each
-from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts, begin
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Shifts, begin
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
 
 _MAX_BRANCHES = 16

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stream_svt.mechanisms import Law, estimates, noise
-from stream_svt.mechanisms.search import least
+from stream_svt.mechanisms.noise import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.datasets import DatasetSpec

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.noise import quantiles, tails
+from stream_svt.mechanisms.noise import Law, quantiles, tails
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.planning.workload import Drift, Floats, Workload, middles, thinned
 from stream_svt.settings.monitors import MonitorSpec

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
-from stream_svt.mechanisms.contract import Law
+from stream_svt.mechanisms.noise import Law
 from tests.exact.contract import Form, Tape, Told
 from tests.exact.enumeration import Kind, X, law
 

@@ -22,10 +22,11 @@ import pytest
 
 from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.contract import Neighbours, Shifts
+from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.quantile import Adjacency
 from stream_svt.mechanisms.run import Integers, Run
-from stream_svt.mechanisms.selection import Drawn
+from stream_svt.mechanisms.top_k import Drawn
 
 Check = Callable[["Form"], None]
 Values = tuple[int, ...]

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.contract import Neighbours, Shifts
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
+from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.run import Integers, Run, mechanism_id
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT

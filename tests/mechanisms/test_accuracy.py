@@ -28,8 +28,7 @@ from stream_svt.mechanisms.accuracy import (
     dwork_roth_alpha,
     report_probability,
 )
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.noise import MONITORED, pmf, quantiles, tail
+from stream_svt.mechanisms.noise import MONITORED, Law, pmf, quantiles, tail
 
 ONE = 10**9
 QUERY = Law(Noise.EXPONENTIAL, Fraction(1, 20))

@@ -9,9 +9,8 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Annealed, Comparison, Explicit, Exposure, Mean, Noise, Optimal, Uncorrected
-from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
-from stream_svt.mechanisms.noise import mean, pmf, tail, variance
+from stream_svt.mechanisms.noise import Law, mean, pmf, tail, variance
 
 SCALE = Fraction(25, 2)
 

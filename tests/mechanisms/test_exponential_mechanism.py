@@ -18,7 +18,7 @@ from stream_svt.mechanisms.exponential_mechanism import (
     tail_probability,
 )
 from stream_svt.mechanisms.run import Run
-from stream_svt.mechanisms.selection import Chosen
+from stream_svt.mechanisms.top_k import Chosen
 
 EPSILON = 800_000_000
 SALT = (0, 0)

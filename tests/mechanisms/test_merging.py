@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.estimates import certain_gap, estimate
 from stream_svt.mechanisms.merging import (
     blue_error_ratio,
@@ -19,7 +18,7 @@ from stream_svt.mechanisms.merging import (
     joint,
     reduction,
 )
-from stream_svt.mechanisms.noise import Noise, mean, variance
+from stream_svt.mechanisms.noise import Law, Noise, mean, variance
 
 
 @pytest.fixture

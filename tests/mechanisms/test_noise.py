@@ -14,14 +14,15 @@ import pytest
 import stream_svt
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Law, Noise, estimates
-from stream_svt.mechanisms.difference import expectation, survival_of_difference
 from stream_svt.mechanisms.grid import grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import (
     MONITORED,
+    expectation,
     head,
     mean,
     pmf,
     quantiles,
+    survival_of_difference,
     tail,
     tails,
     variance,

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.noise import least
 from stream_svt.mechanisms.sampler import exact_gumbel
-from stream_svt.mechanisms.search import least
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)

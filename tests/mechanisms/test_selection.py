@@ -15,8 +15,7 @@ from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.noise import Noise, variance
-from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
-from stream_svt.mechanisms.top_k import LastGap, TopK
+from stream_svt.mechanisms.top_k import Chosen, Drawn, LastGap, Selection, TopK
 
 EPSILON = 1_234_567_890
 SALT = (0, 0)

@@ -12,8 +12,16 @@ import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms import Explicit, Noise, Run, above_threshold, adaptive
-from stream_svt.mechanisms.composition import Composition, advanced_epsilon, zcdp_delta, zcdp_epsilon
-from stream_svt.mechanisms.sparse import NumericTop, Sparse, numeric_sparse, sparse
+from stream_svt.mechanisms.sparse import (
+    Composition,
+    NumericTop,
+    Sparse,
+    advanced_epsilon,
+    numeric_sparse,
+    sparse,
+    zcdp_delta,
+    zcdp_epsilon,
+)
 
 ONE = 10**9
 SALT = (1, 2)

@@ -21,8 +21,7 @@ from stream_svt.mechanisms import (
     noise,
     sparse_vector,
 )
-from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.noise import tails
+from stream_svt.mechanisms.noise import Law, tails
 from stream_svt.planning import Drift, Workload, forecast
 from stream_svt.planning.model import THRESHOLDS, course, report_chances, threshold_quantiles
 from stream_svt.settings.application_document import load_spec
