@@ -8,7 +8,7 @@ from benchmarks import takeover
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_gives_the_time_of_a_restore_and_of_a_takeover() -> None:
     found = takeover.figures(datasets=40, restores=1, kills=1)
     assert set(found) == {"restore_100k_seconds", "kill_to_ready_minus_session_timeout"}

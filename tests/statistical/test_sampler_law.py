@@ -85,10 +85,10 @@ def test_threshold_noise_follows_the_same_law(noise):
     assert misfit(draws, noise, rate * Fraction(7, 10)) > 8
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("number", [2 * 10**6, pytest.param(10**7, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("noise", Noise)
-def test_ten_million_draws_fit_the_law_on_every_point_of_the_grid_and_far_out(noise):
-    rate, number = Fraction(1, 7), 10**7
+def test_millions_of_draws_fit_the_law_on_every_point_of_the_grid_and_far_out(noise, number):
+    rate = Fraction(1, 7)
     draws = draw(noise, rate, number)
     assert misfit(draws, noise, rate, width=1) < 5
     assert misfit(draws, noise, rate * Fraction(101, 100), width=1) > 8
