@@ -1,17 +1,10 @@
 """How accurate runs of one branch are: what is reported and missed, with which probability, on the grid.
 
-Margins are values less their threshold, in grid steps. All statements hold for answers tested while the run is not
-over, and none of them is a privacy guarantee.
-
-* `report_probability` is exact. Given the threshold noise z, the noises of t tests are independent, so a query of
-  margin m is reported with probability 1 - (1 - p)^t, p = P(query noise >= r + z - m); the mean over z follows.
-  Liu et al. (section 4.4) add the rounds up, t p: an upper bound, and above 1 where p > 1/t. Nor may the mean over z
-  be taken first: the tests share z, and 1 - (1 - E p)^t is too large. `attempts_for` turns it around.
-* `accuracy` bounds, after Liu et al., how far from the threshold anything goes wrong among many queries and rounds,
-  with probability 1 - beta.
-* `alpha_accuracy` does so for the lecture's mechanisms, with one test a query and any noise; `dwork_roth_alpha` gives
-  the lecture's own alpha. An output on k queries is alpha-accurate if no top has an answer below T - alpha and no
-  bottom one above T + alpha.
+Margins are values less their threshold, in grid steps. All statements are of answers tested while the run is not
+over, and none is a privacy guarantee. Given the threshold noise z, the noises of t tests are independent: a query is
+reported with probability 1 - (1 - p)^t, p = P(query noise >= r + z - margin), and the mean over z is exact. Liu et
+al. (section 4.4) add the rounds up, t p: above 1 where p > 1/t. Nor may the mean over z be taken first, for the tests
+share z: 1 - (1 - E p)^t is too large.
 
 References:
     Liu et al. 2024: accuracy theorem for exponential query noise, a correction and several rounds. Dwork & Roth, The
@@ -41,9 +34,9 @@ class Accuracy:
     """Margins beyond which nothing goes wrong, except with probability beta, in grid steps.
 
     Attributes:
-        above: Every query whose value is at least threshold + above is reported: by `accuracy` at its first test
-            with the lowest correction, at the latest.
-        below: No query whose value is at most threshold - below is reported.
+        above: A query of at least threshold + above is reported: by `accuracy` at the latest at its first test with
+            the lowest correction.
+        below: No query of at most threshold - below is reported.
         answer: No number of a top is farther than this from its answer; 0 where there are no numbers.
     """
 
@@ -81,7 +74,7 @@ def report_probability(
 def attempts_for(margin: int, *, correction: int, query: Law, probability: float) -> int:
     """Least number of tests at one correction that report a query with at least that probability.
 
-    The margin is the value less the noisy threshold. ln(1 - probability) / ln(1 - p) tests, rounded up; refused where
+    The margin is the value less the noisy threshold: ln(1 - probability) / ln(1 - p) tests, rounded up. Refused where
     no number of tests that can be counted is enough.
     """
     _require_share(probability, "the probability of a report")
@@ -103,16 +96,16 @@ def accuracy(
 
         sum over j of P(query noise >= r_j + z + m) <= e^(-l (m + z)) sum over j of e^(-l r_j)
 
-    as far as every r_j + z + m >= 0; all `queries` of them, with `queries` times that. Give half of beta to each
-    side; the threshold noise stays below its (1 - beta/2) quantile A and, on the other side, above -B (B = 0 for
-    exponential noise, else half of that half pays for it):
+    as far as every r_j + z + m >= 0; all `queries` of them, with `queries` times that. Half of beta goes to each
+    side; the threshold noise stays below its (1 - beta/2) quantile A and above -B (B = 0 for exponential noise,
+    else half of that half pays for it):
 
         above = min(r) + A
         below = B + ln(queries * sum over j of e^(-l r_j) / beta') / l,   beta' = beta/2, or beta/4 if B > 0
 
-    rounded to whole steps outwards, and below at least B - min(r). For Laplace query noise nothing is certain above
-    the bar, so a miss costs probability too: above grows by the noise's (1 - beta/(4 queries)) quantile and A takes
-    the other quarter of beta; tests at higher corrections count for nothing there.
+    rounded outwards, and below at least B - min(r). For Laplace query noise a miss costs probability too: above grows
+    by the noise's (1 - beta/(4 queries)) quantile, A takes the other quarter of beta, higher corrections do not
+    count.
 
     The corrections are in grid steps, one for each attempt, in any order; Gumbel noise is refused.
     """
@@ -138,11 +131,9 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     """Accuracy of a run of one branch on the grid, with the noise and the first correction r it has.
 
     A top with margin at most -below needs query noise - threshold noise >= r + below, a bottom with margin at least
-    above needs it to be less than r - above. Each needs one of k query noises or of c threshold noises beyond some
-    quantile, so the sum of those probabilities bounds the failure; half of beta goes to either side, and the share of
-    the threshold noise is searched for.
-
-    Mechanisms of several branches are refused: theirs has no closed form here.
+    above needs less than r - above. Each needs one of k query noises or of c threshold noises beyond some quantile,
+    so that the sum of those probabilities bounds the failure; half of beta goes to either side, and the share of the
+    threshold noise is searched for. Several branches have no closed form and are refused.
     """
     thresholds, numbers = 1, None
     if isinstance(mechanism, SparseVector):
@@ -187,8 +178,8 @@ def dwork_roth_alpha(
     * NumericSparse (Theorem 3.28): 9 c (ln k + ln(4c/beta)) / epsilon; with delta (ln k + ln(4c/beta))
       sqrt(c ln(2/delta)) (sqrt(512) + 1) / epsilon.
 
-    Provided that at most c answers (for AboveThreshold: none but the last) reach threshold - alpha, since otherwise
-    the run ends before the k queries do.
+    No top has an answer below T - alpha and no bottom one above T + alpha, provided that at most c answers (for
+    AboveThreshold: none but the last) reach T - alpha: otherwise the run ends before the k queries do.
     """
     if numeric:
         scale = math.sqrt(cutoff * math.log(2 / delta)) * (math.sqrt(512) + 1) if delta else 9.0 * cutoff

@@ -72,11 +72,10 @@ def above_threshold(
 ) -> SparseVector:
     """AboveThreshold (Dwork & Roth 2014, Algorithm 1): report the first answer that reaches a noisy threshold.
 
-    With Laplace noise and answers that are not monotonic it is the lecture's, which halves epsilon (split 1).
-    Charge: epsilon, gap included, of which the threshold's part is spent even if nothing is reported. Any family may
-    be either noise: Durfee 2023 needs equal rates for Gumbel, the one-sided Lipschitz condition does not.
-
-    `split` is epsilon of the query / epsilon of the threshold; there is no correction by default, as in the lecture.
+    Charge: epsilon, gap included, of which the threshold's part is spent even if nothing is reported. Any family
+    may be either noise: Durfee 2023 needs equal rates for Gumbel, the one-sided Lipschitz condition does not.
+    `split` is epsilon of the query / epsilon of the threshold; 1 and no correction, with Laplace noise and answers
+    that are not monotonic, are the lecture's.
     """
     rule = correction or Uncorrected()
     return sparse_vector(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options)
@@ -90,12 +89,11 @@ def adaptive(
     `cutoff` is the number of middle tops the budget pays for; up to twice as many answers are reported.
 
     Args:
-        theta: Share of epsilon that the threshold gets. None: what minimises the variance of the middle
-            branch's comparison, except under annealing, which has its own split.
-        margin: Grid steps added to the top branch's corrections. None: two standard deviations of its noise
-            for corrections that do not know the number of tests (none, mean, optimal, explicit), as in the
-            paper; none at all under exposure and annealing, whose tables already set each branch's bar by its
-            own noise and count the branches.
+        theta: Share of epsilon that the threshold gets. None: what minimises the variance of the middle branch's
+            comparison, except under annealing, which has its own split.
+        margin: Grid steps added to the top branch's corrections. None: two standard deviations of its noise, as in
+            the paper, for corrections that do not know the number of tests; none under exposure and annealing, which
+            set each branch's bar by its own noise and count the branches.
         options: See `RunOptions`.
 
     Raises:
@@ -121,9 +119,8 @@ def ladder(
     Args:
         split: As for `sparse_vector`.
         shares: Divisors of the base branch's charge, falling to 1.
-        margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not
-            know the number of tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on
-            false alerts.
+        margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not know
+            the number of tests; two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
         options: See `RunOptions`.
 
     Raises:
@@ -164,8 +161,8 @@ class _Run:
     def least_variance_theta(self) -> Fraction:
         """Return the share of the threshold that minimises Var(threshold noise) + Var(middle branch's noise).
 
-        The closed form of the small-rate limit is within 3 % of the least variance up to rates of about 1;
-        beyond, the grid shows and the minimum is searched for (the closed form would be off by factors).
+        The closed form of the small-rate limit is within 3 % of the least up to rates of about 1; beyond, it is
+        searched for.
         """
         width = 1 if self.monotonic else 2
         families = RELATIVE_VARIANCE[self.query_noise] / RELATIVE_VARIANCE[self.threshold_noise]

@@ -80,8 +80,8 @@ def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left
     """Return a new run of a mechanism, with so many units left.
 
     Raises:
-        MisuseError: The threshold noise is none that a sampler returns, or the salt is not two numbers of 64
-            bits. Neither is repeated: they are secret.
+        MisuseError: The threshold noise is none that a sampler returns, or the salt is not two numbers of 64 bits.
+            Neither is repeated: they are secret.
     """
     if abs(threshold_noise) > THRESHOLD_NOISE_LIMIT:
         raise MisuseError("threshold noise beyond 2^60 grid steps; draw it with draw_threshold")
@@ -151,8 +151,7 @@ class Mechanism:
         """Begin a run, whose threshold charge is spent and whose secrets are durable before its first test.
 
         Args:
-            threshold_noise: A fresh draw of `threshold_law`, from the operating system's entropy; 0 where there is
-                no threshold.
+            threshold_noise: A fresh draw of `threshold_law` from the system's entropy; 0 where there is no threshold.
             salt: 128 fresh secret bits.
 
         Raises:

@@ -1,10 +1,9 @@
 """Threshold corrections: how far above the threshold a noisy answer must come before it is reported.
 
-A correction is public: it may depend on the attempt and on past outputs, never on a value, and then costs
-nothing. It is measured in scales of the query noise (scale s = 1/rate grid steps) and rounded up to the grid.
-Each correction also knows the split of epsilon it works best with: w = epsilon of all queries / epsilon of
-the threshold. General (not monotonic) queries have twice the query scale at the same epsilon, so w is chosen
-to keep threshold scale / query scale where it was.
+A correction is public: it may depend on the attempt and on past outputs, never on a value, and costs nothing. It is
+measured in scales of the query noise (1/rate grid steps), rounded up to the grid, and knows the split w = epsilon of
+all queries / epsilon of the threshold that it works best with. Queries that are not monotonic have twice the query
+scale at the same epsilon; w keeps threshold scale / query scale where it was.
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ class Correction(ABC):
 class Exposure(Correction):
     """For streams: tolerate `false_alerts` over all the tests that the budget must last for.
 
-    r = s ln(branches * expected_queries * attempts / false_alerts): a query exactly on the noisy threshold is
-    then reported by chance with probability at most false_alerts / expected_queries, however often it is
-    retried. Every retry is paid for here, with s ln(attempts).
+    r = s ln(branches * expected_queries * attempts / false_alerts): a query exactly on the noisy threshold is then
+    reported by chance with probability at most false_alerts / expected_queries, however often it is retried.
     """
 
     expected_queries: int
@@ -100,15 +98,14 @@ class Exposure(Correction):
 class Annealed(Correction):
     """For finite sets: the bar falls from `start` to `end` query-noise scales, by `step` a pass.
 
-    Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
-    where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
-    noise; stop higher (3 to 6) where precision matters more than filling the cutoff.
+    Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams, where
+    fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold noise; stop
+    higher (3 to 6) where precision matters more than filling the cutoff.
 
     Attributes:
         start, end, step: Of the last and most accurate branch, in its query-noise scales.
         upper: Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and
-            ln(items) keeps false alerts rare; 12 trades a third of the extra alerts for a precision that
-            holds even where most items lie near the threshold.
+            ln(items) keeps false alerts rare; 12 holds even where most items lie near the threshold.
     """
 
     start: Fraction = Fraction(12)
@@ -135,8 +132,8 @@ class Annealed(Correction):
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """One correction a pass; cheap branches stay at `upper` of their own, wider scales throughout.
 
-        Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
-        eighth are 72 scales of the base branch.
+        Annealed down as well they would spend the budget on noise: nine scales of an eighth's branch are 72 of the
+        base.
         """
         if not comparison.base:
             return (_steps(comparison.scale, self.upper),)
@@ -149,17 +146,12 @@ class Annealed(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimal(Correction):
-    """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)).
+    """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)), rounded up and never below 0.
 
-    Here k = queries/cutoff and G is the distribution function of the query noise of scale s. The maximum is at
-    1 - G(r) = 1/(k + 1):
-
-        exponential   r = s ln(k + 1)
-        laplace       r = s ln((k + 1)/2)
-        gumbel        r = -s ln ln(1 + 1/k)
-
-    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the grid itself. Kept while
-    retrying, the correction multiplies the exposure by the number of attempts; `Exposure` accounts for them.
+    Here k = queries/cutoff and G is the distribution function of the query noise of scale s. At 1 - G(r) = 1/(k +
+    1) it is s ln(k + 1) for exponential, s ln((k + 1)/2) for Laplace, -s ln ln(1 + 1/k) for Gumbel noise;
+    `optimal_steps` finds the maximum on the grid itself. Retries multiply the exposure by their number; `Exposure`
+    accounts for them.
     """
 
     queries: int
@@ -217,14 +209,13 @@ class Explicit(Correction):
 def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
     """Optimal threshold correction of Liu et al. (2024) on the grid, for any pair of noises; use it with `Explicit`.
 
-    The integer r that maximises G(r)^k (1 - G(r)): the probability that an answer on the bar is reported while k
-    others are not. G(r) is the probability that the noise is less than r. The product rises while
-    1 - G(r) > 1/(k + 1) and falls afterwards, so that it is found by bisection.
+    The integer r that maximises G(r)^k (1 - G(r)), G(r) the probability that the noise is less than r: an answer on
+    the bar is reported while k others are not. It rises while 1 - G(r) > 1/(k + 1) and falls afterwards.
 
     Args:
         ratio: k, queries for every answer wanted, greater than 0.
         query: Law of the query noise.
-        threshold: Law of the threshold noise, if G is to be that of query noise - threshold noise. None is the form
+        threshold: Law of the threshold noise, if G is to be that of query noise - threshold noise; None for the form
             of the paper, which treats the noisy threshold as given.
 
     Raises:
@@ -251,11 +242,10 @@ def least_variance_split(
 ) -> Fraction:
     """Epsilon of all queries / epsilon of the threshold that the papers use (Liu et al. 2024, Table 4).
 
-    It minimises the variance of an answer's comparison, Var(threshold noise) + Var(query noise). With V the variance
-    at scale 1, u = 1 for monotonic queries and 2 for others, and epsilon divided as 1 : w, the sum
-    V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum at w = (V_q/V_t)^(1/3) (u c)^(2/3). The default splits of
-    `Exposure` and `Annealed` are larger and better: a corrected comparison suffers less from the threshold's noise,
-    which all answers share.
+    It minimises the variance of an answer's comparison. With V the variance at scale 1, u = 1 for monotonic queries
+    and 2 for others, and epsilon divided as 1 : w, V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum at
+    w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and better: a corrected
+    comparison suffers less from the threshold's noise, which all answers share.
     """
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")

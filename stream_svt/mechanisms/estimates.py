@@ -49,14 +49,14 @@ def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
 def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int | None:
     """Level 1 - beta lower bound of a reported answer, in grid steps, or None where nothing can be said.
 
-    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It
-    rests on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage
-    measured was 85 % instead of 95 %). Gumbel query noise is refused: given that it reached a bar below its middle, its
-    excess exceeds g with probability up to 1.6 e^(-rate g).
+    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It rests
+    on threshold noise >= 0: only exponential threshold noise is certified (with Laplace the coverage measured was
+    85 % instead of 95 %). Gumbel query noise is refused: given that it reached a bar below its middle, its excess
+    exceeds g with probability up to 1.6 e^(-rate g).
 
     The promise is per alert (for all c alerts of a run ask for beta / c), and that at most a share beta of the
-    **reports** gets a wrong bound. Few may get any, and where most reports are false most of the bounds given are
-    wrong: read a bound beside the precision that the plan predicts.
+    **reports** gets a wrong bound. Where most reports are false most of the bounds given are wrong: read a bound
+    beside the precision that the plan predicts.
     """
     _refuse_gumbel(query.noise)
     if not threshold.noise.is_one_sided:

@@ -4,23 +4,20 @@ With integer utilities u_i of sensitivity D, U = D for monotonic utilities and 2
 
     P(s, gap >= m) = e^(l (u_s - m)) / (e^(l (u_s - m)) + sum over i != s of e^(l u_i))        m = 0, 1, ..
 
-so that index s has the probability e^(l u_s)/sum of all e^(l u_i), and the gap that of a logistic variable at the
-location u_s - ln(sum over i != s of e^(l u_i))/l of scale 1/l, given that it is at least 0, rounded down to grid steps.
-It is what noisy max with continuous Gumbel noise reports, and the gap how much the winner could lose and still win.
+so that index s has the probability e^(l u_s)/sum of all e^(l u_i), and the gap is that of a logistic variable at
+u_s - ln(sum over i != s of e^(l u_i))/l of scale 1/l, given that it is at least 0, rounded down to grid steps: what
+noisy max with continuous Gumbel noise reports, and how much the winner could lose and still win.
 
 Charge: **epsilon**, gap included, for log P(s, gap = m) moves by at most l U between neighbours (Ding et al. 2023,
-Theorem 7; the location of the logistic moves by at most U). Their Algorithm 8 as printed lacks the factor epsilon in
-that location: its exact loss is about 1 whatever epsilon is (10.3 times the charge at epsilon = 0.1). Under pure
-differential privacy the gap is free, under zCDP it is not: it doubles the range of the log-ratio, from a bound of
-epsilon^2/8 for the index alone to epsilon^2/2 (`stream_svt.privacy.range_bounded` has the exact prices).
+Theorem 7). Their Algorithm 8 as printed lacks the factor epsilon in the logistic's location: its exact loss is
+about 1 whatever epsilon is (10.3 times the charge at epsilon = 0.1). Under zCDP the gap is not free: it doubles the
+range of the log-ratio, from a bound of epsilon^2/8 for the index alone to epsilon^2/2
+(`stream_svt.privacy.range_bounded`).
 
-Two ways to run it:
-
-* `ExponentialMechanism` draws the index, then the gap given the index, each from one uniform number that is known to as
-  many bits as the answer takes: the law above, exactly ("black box": the mechanism need not be noisy max).
-* `NoisyMaxGumbel` adds discretised Gumbel noise on a refined grid and reports the largest with its gap ("naive"). It
-  is exactly epsilon-private, as any noisy top-1 with the lexicographic gap; its law is that above up to ties on the
-  refined grid.
+* `ExponentialMechanism` draws the index, then the gap given the index, each from one uniform number that is known
+  to as many bits as the answer takes: the law above, exactly ("black box").
+* `NoisyMaxGumbel` adds discretised Gumbel noise on a refined grid and reports the largest with its gap ("naive"):
+  exactly epsilon-private, as any noisy top-1 with the lexicographic gap, of that law up to ties on the refined grid.
 
 References:
     McSherry & Talwar 2007. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential
@@ -93,8 +90,7 @@ class ExponentialMechanism(OneStep):
 
         Args:
             values: Integer utilities, shape (answers,), below 2^47 in magnitude; their number is public.
-            word: Source of noise: fresh numbers of 64 uniform bits each, no fewer. Two are read, more where
-                they leave a draw open.
+            word: Source of fresh words; two are read, more where they leave a draw open.
 
         Raises:
             RunExhausted: When the run has made its step; nothing was drawn.
@@ -115,10 +111,9 @@ class ExponentialMechanism(OneStep):
 class NoisyMaxGumbel(OneStep):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise, on a finer grid.
 
-    Utilities and noise live on a grid `refinement` times finer, where ties are rare; the lexicographic gap is
-    rounded down to whole grid steps. Charge: `epsilon`, by the theorem on noisy top-k (rounding is post-processing).
-    For each answer and each gap, the probability differs from that of `ExponentialMechanism` by about rate/refinement,
-    relatively.
+    The grid is `refinement` times finer, where ties are rare; the lexicographic gap is rounded down to whole grid
+    steps. Charge: `epsilon`, by the theorem on noisy top-k (rounding is post-processing). For each answer and each
+    gap, the probability differs from that of `ExponentialMechanism` by about rate/refinement, relatively.
     """
 
     epsilon: int
@@ -192,8 +187,7 @@ def gap_probability(utilities: Sequence[int], row: int, gap: int, ratio: Real) -
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     """Draw an index with probability proportional to e^(rate utility), exactly.
 
-    The index is that at which the cumulative weights pass a uniform share of their total. Both are known within
-    bounds, which are made closer until they agree on it.
+    It is that at which the cumulative weights pass a uniform share of their total, both known within closing bounds.
     """
     utilities = grid_values(utilities)
     distances = (int(utilities.max()) - utilities).tolist()
@@ -210,9 +204,7 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
 def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
     """Draw the gap given that the index is `row`, exactly: the greatest m with P(gap >= m | row) >= U, U uniform.
 
-    With R = sum over i != row of e^(rate (u_i - u_row)), that is the floor of ln((1 + R - U)/(U R)) / rate. It has the
-    same law as lowering u_row step by step: draw an index with u_row lowered by m + 1; if it is `row`, or with
-    probability e^-rate otherwise, go on to m + 1; else stop.
+    With R = sum over i != row of e^(rate (u_i - u_row)), that is the floor of ln((1 + R - U)/(U R)) / rate.
     """
     utilities = grid_values(utilities)
     behind = int(utilities[row]) - np.delete(utilities, row)
@@ -255,7 +247,7 @@ def _refinements(word: Word, count: int) -> Iterator[tuple[Fraction, Fraction, i
 def _cumulative_weights(distances: list[int], rate: Fraction, digits: int) -> tuple[list[int], int]:
     """Cumulative sums of e^-(rate distance) in units of 10^-digits, and a bound of their error.
 
-    Distances are at least 0, and one of them is 0. Each weight is at most 1 and errs by 10^(1 - digits) (1 + x),
+    Distances are at least 0, one of them 0. Each weight is at most 1 and errs by 10^(1 - digits) (1 + x),
     x = rate * distance < 3 digits or the weight is below 10^-digits and left out.
     """
     return list(accumulate(_weight(distance, rate, digits) for distance in distances)), (

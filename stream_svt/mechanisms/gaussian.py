@@ -1,19 +1,17 @@
 """SVT-Gau: sparse vector with discrete Gaussian noise, a baseline for comparisons. No gap is told, for a reason.
 
-A Gaussian density falls faster than any exponential: no rate l has P(k) <= e^(l s) P(k + s) for all k. The
-alignment that makes a gap free for exponential, Laplace and Gumbel noise therefore has no bounded cost: with gaps,
-the exact loss reached 2.3 times the charge. Without gaps what is left is an (epsilon, delta) statement, weaker than
-that of every other mechanism here.
+A Gaussian density falls faster than any exponential: no rate l has P(k) <= e^(l s) P(k + s) for all k. The alignment
+that makes a gap free for other noise has no bounded cost: with gaps, the exact loss reached 2.3 times the charge.
+Without them what is left is an (epsilon, delta) statement, weaker than that of every other mechanism here.
 
 Guarantee:
-    Let the threshold's variance be such that a shift by D is (e0, d0)-private, and the query's such that a
-    shift by U is (e1, d1)-private. A run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private.
-    Proof: move the threshold noise up by D, which is good but for mass d0. Given it, a bottom is no less likely
-    on the neighbour, and a top at most e^e1 times as likely but for d1; call that excess bad. Outputs without
-    anything bad have ratio at most e^(e0 + c e1), and something bad happens with probability at most d0 + k d1.
-    Liu et al. compose sequentially over the c + 1 releases, d0 + c d1; tests that report nothing then go
-    unpaid, and no proof of it is known to us: `gaussian` divides a delta that way only when it is asked for the
-    mechanism `as_published`.
+    Let the threshold's variance be such that a shift by D is (e0, d0)-private, and the query's such that a shift by
+    U is (e1, d1)-private. A run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private. Proof: move the
+    threshold noise up by D, which is good but for mass d0. Given it, a bottom is no less likely on the neighbour, and
+    a top at most e^e1 times as likely but for d1; call that excess bad. Outputs without anything bad have ratio at
+    most e^(e0 + c e1), and something bad happens with probability at most d0 + k d1. Liu et al. compose over the
+    c + 1 releases, d0 + c d1; tests that report nothing then go unpaid, and no proof of it is known to us: `gaussian`
+    divides a delta that way only when it is asked for the mechanism `as_published`.
 
 References:
     Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3

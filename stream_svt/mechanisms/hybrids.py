@@ -44,20 +44,17 @@ from stream_svt.mechanisms.top_k import (
 class HybridIdentity(OneStep):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
-    The threshold takes part as an answer of value `threshold` and index before all others, with noise of the
-    same rate epsilon/(k U): it wins ties. Two outputs are possible, and each is charged for what it holds:
+    The threshold takes part as an answer of value `threshold`, public and in grid steps, and index before all others,
+    with noise of the same rate epsilon/(k U): it wins ties. Each output is charged for what it holds:
 
-    * The threshold is among the first k places, after m answers: those m with plain gaps, the last one's to the
-      noisy threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and those of the m answers by
-      at most U. With `threshold_gap` the gap from the threshold to the next answer is released too (as the
-      paper's algorithm does); then m + 1 places are a top-(m + 1) and cost (m + 1) epsilon/k. Since the threshold
-      wins all ties, its lexicographic gap is the plain one.
+    * The threshold is among the first k places, after m answers: those m with plain gaps, the last one's to the noisy
+      threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and those of the m answers by at most U.
+      With `threshold_gap` the gap from the threshold to the next answer is released too, as in the paper: a
+      top-(m + 1), which costs (m + 1) epsilon/k. Since the threshold wins all ties, its lexicographic gap is plain.
     * k answers come first: those, the last one's gap lexicographic, for the runner-up (an answer or the threshold)
       stays hidden. Charge epsilon, by the proof in `top_k`.
 
     A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
-
-    `threshold` is public, in grid steps; see `TopK` for the other fields.
 
     Examples:
         >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
@@ -140,9 +137,8 @@ class HybridIdentity(OneStep):
     ) -> Shifts:
         """Randomness alignment; like `TopK` it reads the noise.
 
-        Where the threshold ended the list and no gap leads to a hidden answer, the threshold moves up by D (not at
-        all where answers only fall) and the reported answers by as much plus what they fell. Otherwise it is the
-        lexicographic alignment with the threshold as index 0.
+        Where the threshold ended the list and no gap leads to a hidden answer, that of sparse vector; otherwise the
+        lexicographic one with the threshold as index 0.
         """
         rows = rows_of(outcomes) + 1
         before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
@@ -160,15 +156,12 @@ class HybridIdentity(OneStep):
 class HybridEstimates(Mechanism):
     """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
 
-    The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its
-    gap to that noisy threshold. Rates: threshold_charge/D and charge/U. Charge of t answers: threshold_charge + t *
-    query_charge, the former when the run is opened. The alignment is that of sparse vector: the threshold
-    moves up by D and the reported noisy values with it, which keeps their order and their gaps; ties are harmless.
-
-    A step that lists fewer than k leaves the run open, as sparse vector does: the next step, with fresh noise,
-    is charged for what it lists.
-
-    Build it with `hybrid_estimates`; `epsilon` is threshold_charge + count * query_charge.
+    The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its gap to
+    that noisy threshold. Rates threshold_charge/D and charge/U; charge of t answers: threshold_charge, when the run
+    is opened, + t * query_charge. The alignment is that of sparse vector: the threshold moves up by D and the
+    reported noisy values with it, which keeps their order and their gaps; ties are harmless. A step that lists
+    fewer than k leaves the run open: the next step, with fresh noise, is charged for what it lists. Build it with
+    `hybrid_estimates`.
     """
 
     epsilon: int

@@ -1,19 +1,13 @@
-"""Better estimates from gaps: what a gap and an independent noisy measurement of the same answer say together.
+"""Estimates from gaps, merged with independent noisy measurements of the same answers.
 
-A selection that costs half the budget releases gaps for free; the other half buys direct measurements of what was
-selected. Both are unbiased for the answer **before selection**, and their weighted mean has less variance than
-the measurement alone. `inverse_variance` merges two estimates of one answer; `joint` those of all alerts of a
-sparse-vector run, whose gaps share the threshold noise (about two points of mean squared error more); `blue_top_k`
-measurements and gaps of noisy top-k, where gaps tell differences only.
+A selection that costs half the budget releases gaps for free; the other half buys measurements of what was
+selected. Both are unbiased **before selection**; their weighted mean has less variance than the measurement.
+Results are floats in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
 
-The results are floats in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
-
-Selection bias:
-    An answer is reported because its noise was high, the more so the closer it is to the threshold: the gap is
-    biased upwards given the report (up to three scales of the query noise, measured where most reports were
-    false), and merging then makes the estimate **worse** than the measurement alone (mean squared error up to
-    twice as large on real counts, and elevenfold among those with a certified bound). Merge only where a plan
-    predicts a precision near 1, so that nearly all reports lie far above the bar.
+Selection bias: an answer is reported because its noise was high, so that its gap is biased upwards given the report
+(up to three scales of the query noise where most reports were false). Merging then makes the estimate **worse** than
+the measurement alone: mean squared error up to twice as large on real counts, elevenfold among those with a certified
+bound. Merge only where a plan predicts a precision near 1.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with
@@ -38,12 +32,7 @@ Numbers = Sequence[float] | Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Estimates and their variances, before selection.
-
-    Attributes:
-        values: Estimated answers in grid steps, shape (answers,).
-        variances: Of each, in squared grid steps, same shape.
-    """
+    """Estimated answers in grid steps and their variances before selection, each of shape (answers,)."""
 
     values: Floats
     variances: Floats
@@ -60,9 +49,6 @@ def inverse_variance(
     >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
     >>> merged.values.tolist(), merged.variances.tolist()
     ([12.5], [3.0])
-
-    Raises:
-        MisuseError: When a variance is not positive.
     """
     a, b = _positive(first_variance), _positive(second_variance)
     values = (np.atleast_1d(first) * b + np.atleast_1d(second) * a) / (a + b)
@@ -78,15 +64,14 @@ def joint(
 ) -> Estimate:
     """Return the best linear unbiased estimates of all alerts under one threshold noise.
 
-    With x_i = q_i + nu_i - rho and y_i = q_i + xi_i, the differences y_i - x_i estimate rho; its best linear predictor
-    has the precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). Each gap estimate, freed of it, is then merged with
-    its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
+    With x_i = q_i + nu_i - rho and y_i = q_i + xi_i, the differences y_i - x_i estimate rho; its best linear
+    predictor has the precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). Each gap estimate, freed of it, is then
+    merged with its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
 
     Args:
         gaps: Estimates from the gaps alone, see `stream_svt.mechanisms.estimates.estimate`, shape (alerts,).
         query_variance, threshold_variance: Of nu, of each alert (branches differ) or of all; of rho.
-        measurements: Independent unbiased estimates of the same answers, shape (alerts,).
-        measurement_variance: Theirs, of each or of all.
+        measurements, measurement_variance: Independent unbiased estimates, shape (alerts,); of each or of all.
 
     Raises:
         MisuseError: When a variance is not positive, or the numbers of gaps and measurements differ.
@@ -108,14 +93,14 @@ def joint(
 def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
     """Return the best linear unbiased estimates of the k largest answers: Ding et al. 2019, Theorem 3.
 
-    The deviations of the answers from their mean are the measured ones and those of the gaps, weighted lambda : 1, and
-    the mean is the measured one. In matrix form (X y + Y g)/((1 + lambda) k); computed here in k steps.
+    The deviations of the answers from their mean are the measured ones and those of the gaps, weighted lambda : 1,
+    and the mean is the measured one: (X y + Y g)/((1 + lambda) k) of the paper, in k steps.
 
     Args:
-        measurements: Unbiased estimates of the answers reported by noisy top-k, in its order, shape (k,).
-        gaps: The k - 1 gaps between them; a last gap is to an answer that was not measured and takes no part.
-        ratio: lambda, Var(selection noise)/Var(measurement noise), greater than 0; 1 where the budget is halved and
-            both noises are of one family and sensitivity.
+        measurements: Of the answers reported by noisy top-k, in its order, shape (k,).
+        gaps: The k - 1 gaps between them; a last gap, to an answer that was not measured, takes no part.
+        ratio: lambda = Var(selection noise)/Var(measurement noise); 1 where the budget is halved and both noises are
+            of one family and sensitivity.
 
     Raises:
         MisuseError: When there is not one gap less than there are measurements, or the ratio is not positive.
@@ -150,9 +135,8 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
 
     Half of the budget goes to a sparse-vector run with `count` alerts (k) and the split of least variance, half to
     Laplace measurements of each. With U/D = 1 for monotonic queries and 2 for others, the variance of a gap estimate
-    is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise:
-    a reduction of 1/(1 + (1 + k^(-2/3))^3) and 2/(2 + (1 + k^(-2/3))^3) for monotonic queries, with limits of 50 and
-    66 %. Holds for answers far above the threshold only; see the module on selection bias.
+    is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise.
+    For answers far above the threshold only; see the module on selection bias.
 
     >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
     [0.358, 0.527]

@@ -1,28 +1,24 @@
 """Quantiles without bounds on the data, and sums clipped at them (Durfee 2023).
 
-For data on the integer grid, with a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1, i = 0, 1,
-.. grow without end. A sparse-vector run with one top asks of each in turn whether enough of the data lie below; the
-first noisy yes, at k, tells t_k. (Algorithm 2 of the paper says b^k + l - 1; the code of its appendix C returns
-b^i - l + 1, with the sign of l - 1 turned.)
+For data on the integer grid, with a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1, i =
+0, 1, .. grow without end. A sparse-vector run with one top asks of each in turn whether enough of the data lie
+below; the first noisy yes, at k, tells t_k (Algorithm 2; the code of the paper's appendix C returns b^i - l + 1,
+with the sign of l - 1 turned).
 
-Guarantee:
-    Level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query in the paper's notation:
+Guarantee, for level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query:
 
-    * **Swap** neighbours (n is public): the answers are count(x < t_i) and all move the same way by at most 1,
-      the threshold is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge
-      covers a record more or less, whose threshold moves by 0 or 1 for all tests alike: the answers less it
-      still move one way by at most 1. The next form is charged less for it.
-    * **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and
-      e2/B. One unit more changes the answers by -A until the candidates have passed it and by B - A from there
-      on. Taking it away raises them by at most A: the threshold noise moves by A and the top's by at most B.
-      Adding it raises them by B - A from some test on: if the top is among those, the threshold noise moves by
-      B - A and the top's not at all, else by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1)
-      (Durfee's Lemma B.1), gap included, and a run stopped without a top costs max(A/B, 1 - A/B) e1. The
-      log-ratio lies between minus max((1 - A/B) e1, (A/B) e2) and (A/B) e1 + e2; an eighth of the square of
-      that width is the loss under zCDP.
+* **Swap** neighbours (n is public): the answers are count(x < t_i) and move the same way by at most 1, the threshold
+  is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge covers a record more or
+  less, whose threshold moves by 0 or 1 for all tests alike; the next form is charged less for it.
+* **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and e2/B. Taking a
+  unit away raises answers by at most A: the threshold noise moves by A and the top's by at most B. Adding it raises
+  them by B - A from some test on: if the top is among those, the threshold noise moves by B - A and the top's not at
+  all, else by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1) (Lemma B.1), gap included, and a run stopped
+  without a top costs max(A/B, 1 - A/B) e1. The log-ratio lies between minus max((1 - A/B) e1, (A/B) e2) and
+  (A/B) e1 + e2; an eighth of the square of that width is the loss under zCDP.
 
-    The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends
-    of the data, are composed sequentially: their charges add up.
+The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends of the
+data, are composed sequentially: their charges add up.
 
 References:
     Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, NeurIPS 2023: Algorithms 2 to 4,
@@ -147,8 +143,7 @@ class UnboundedQuantile(Mechanism):
         """Answers less their threshold, for so many candidates from `first` on; at least 0 is a yes.
 
         Raises:
-            MisuseError: When the records are no sorted array of whole numbers in grid steps, or the answers of so
-                many of them would not fit the grid.
+            MisuseError: When the records are no sorted array of whole grid steps, or are too many for the grid.
         """
         data = whole_numbers(data, "records")
         if (data[1:] < data[:-1]).any():
@@ -171,11 +166,7 @@ class UnboundedQuantile(Mechanism):
         return run.tops > 0
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Test the next candidates in order until one is reported.
-
-        Args:
-            values: From `answers`, for candidates that follow those tested before.
-            noise: Fresh query noise of each.
+        """Test the next candidates, with values from `answers`, in order until one is reported.
 
         Raises:
             RunExhausted: When the run has reported already; nothing was drawn.
@@ -195,8 +186,8 @@ class UnboundedQuantile(Mechanism):
     ) -> Shifts:
         """Randomness alignment, given all tests of a run.
 
-        The threshold noise moves by the most that an answer tested rises, the top's noise by as much plus what its
-        own answer falls; neither ever down.
+        The threshold noise moves by the most that an answer tested rises, the top's by as much plus what its own
+        falls.
         """
         rise = (second - first)[: outcomes.consumed]
         lift = max(0, int(rise.max())) if len(rise) else 0
@@ -256,11 +247,8 @@ def unbounded_quantile(
 class FullyUnboundedQuantile:
     """Quantile of data with no known least value: a run on the data and one on their negatives (Algorithm 4).
 
-    Charge: the sum of both; the second need not be opened when the first has told a candidate above 0.
-
-    Attributes:
-        upper: Quantile of x from 0 on.
-        lower: Quantile of -x from 0 on, at the complementary level.
+    Charge: the sum of both; the second need not be opened when the first has told a candidate above 0. `upper` is
+    of x from 0 on, `lower` of -x from 0 on, at the complementary level.
     """
 
     upper: UnboundedQuantile
@@ -298,8 +286,7 @@ def multiple_quantiles(
 ) -> tuple[UnboundedQuantile, ...]:
     """Quantiles of several levels, which rise strictly, an equal share of epsilon each.
 
-    Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Noise may
-    turn two results around, and sorting them is free.
+    Composed sequentially, under zCDP too. Noise may turn two results around; sorting them is free.
     """
     if not levels or list(levels) != sorted(set(levels)):
         raise MisuseError("levels of quantiles are one or more and rise strictly")
@@ -322,8 +309,8 @@ class ClippedSum:
     """Sum of records that are at least 0, each clipped at a quantile of them, with discrete Laplace noise.
 
     Charge: that of the quantile, whose start is 0, and `charge` units for the sum. Clipped records lie in [0, bound],
-    so that adding, removing or replacing one changes the sum by at most the bound, which is public once the quantile
-    is told. The alignment moves the sum's noise by the change, up or down: Laplace only.
+    so that adding, removing or replacing one changes the sum by at most the bound, public once the quantile is told.
+    The alignment moves the sum's noise by the change, up or down: Laplace only.
     """
 
     quantile: UnboundedQuantile

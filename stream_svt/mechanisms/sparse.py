@@ -147,8 +147,7 @@ class Sparse(Mechanism):
     """Repeated AboveThreshold, a fresh threshold after every top; build it with `sparse` or `numeric_sparse`.
 
     Attributes:
-        per_top: The AboveThreshold that is repeated.
-        cutoff: Tops of a whole run.
+        per_top: The AboveThreshold that is repeated, `cutoff` times in a whole run.
         answer_charge: Units that the number of a top costs; 0 where tops have no numbers.
         answer_noise: Family of its noise, at rate answer_charge/D. Laplace: an alignment moves it down as well as up.
     """
@@ -218,9 +217,8 @@ class Sparse(Mechanism):
     def rho(self) -> float:
         """Zero-concentrated loss of a whole run, charged for a round when its threshold is drawn.
 
-        (e0 + 2 e1)^2 / 8 a round for monotonic answers: the log-ratio lies in an interval of width e0 + 2 e1, and a
-        range of w costs w^2 / 8 (Cesar & Rogers 2021; Durfee 2023, Theorem 1). (e0 + e1)^2 / 2 for others (Bun &
-        Steinke 2016). A number adds e2^2 / 2.
+        (e0 + 2 e1)^2 / 8 a round for monotonic answers, the log-ratio lying in an interval of that width (Cesar &
+        Rogers 2021; Durfee 2023, Theorem 1), (e0 + e1)^2 / 2 for others (Bun & Steinke 2016). A number adds e2^2 / 2.
         """
         charges = (self.threshold_charge, self.per_top.smallest_charge, self.answer_charge)
         e0, e1, e2 = (units / UNITS_PER_EPSILON for units in charges)
@@ -245,8 +243,7 @@ class Sparse(Mechanism):
         """Go on after a top with a fresh threshold noise, which is charged; durable before the next test.
 
         Raises:
-            MisuseError: When the threshold in force has not reported its top: a second draw would cost it
-                again. For a run of another mechanism.
+            MisuseError: When the threshold in force has not reported its top, and for a run of another mechanism.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if not self.needs_threshold(run):
@@ -312,11 +309,9 @@ def sparse(
     """Sparse (Dwork & Roth 2014, Algorithm 2): up to `cutoff` tops, each with a threshold of its own.
 
     Args:
-        epsilon, delta: What the whole run may lose: units of 10^-9, and a probability (0 for pure
-            composition).
-        composition: How its rounds are added up. Each round gets the largest charge that keeps the total
-            within epsilon and delta; for few tops pure composition leaves more than advanced composition
-            does.
+        epsilon, delta: What the whole run may lose: units of 10^-9, and a probability (0 for pure composition).
+        composition: How its rounds are added up. Each gets the largest charge that keeps the total within epsilon
+            and delta; for few tops pure composition leaves more than advanced composition does.
         options: Those of `above_threshold` for each round.
 
     Raises:

@@ -1,22 +1,19 @@
 """Sparse vector with gap: report which answers of a stream reach a noisy threshold, paying only for those.
 
-One mechanism covers the plain form (one branch), Adaptive SVT (two) and the ladder (more). Each query is
-tested by the branches in order, the cheap and noisy ones first; the first that reaches the noisy threshold
-reports a top and its charge is taken from what the run has left.
+One mechanism covers the plain form (one branch), Adaptive SVT (two) and the ladder (more). Each query is tested by
+the branches in order, the cheap and noisy ones first; the first that reaches the noisy threshold reports a top and
+its charge is taken from what the run has left.
 
     gap = value + query noise - (threshold + correction + threshold noise),  top if gap >= 0
 
 Guarantee:
     With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and
-    2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio
-    at most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are
-    covered; bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as
-    the schedule reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch
-    that fired by at most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is
-    one-to-one.
-
-    Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
-    and charge agree exactly.
+    2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio at
+    most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
+    bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
+    reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by at
+    most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one. Rates are
+    computed from charges in whole units of 10^-9 epsilon, so that noise and charge agree exactly.
 
 References:
     Lyu, Su & Li, Understanding the Sparse Vector Technique, PVLDB 10(6), 2017.
@@ -51,8 +48,7 @@ class Branch:
         name: Shown with every alert: "top", "middle", ..
         charge: Units of 10^-9 epsilon that a report by this branch costs.
         rate: Rate of its query noise, charge / U, per grid step.
-        corrections: Grid steps added to the threshold, by attempt number; the last entry holds for later
-            attempts.
+        corrections: Grid steps added to the threshold, by attempt; the last entry holds for later attempts.
     """
 
     name: str
@@ -185,7 +181,7 @@ class SparseVector(Mechanism):
     ) -> Integers:
         """Gaps of every test at every branch, (branches, tests) in grid steps. Secret, except where a top is.
 
-        As `step`, with the threshold noise `rho` of each test's run; but nothing is checked here.
+        As `step`, with the threshold noise `rho` of each test's run; nothing is checked here.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
         margins = gaps[-1]  # the last branch's place until its turn: fresh memory is what costs most here
@@ -211,18 +207,19 @@ class SparseVector(Mechanism):
     ) -> tuple[Run, Outcomes]:
         """Test answers in order until they or the run end.
 
-        The caller makes the new run durable before anyone sees the outcomes: a visible top whose charge was
-        lost would be one top too many.
+        The caller makes the new run durable before anyone sees the outcomes: a visible top whose charge was lost
+        would be one top too many.
 
         Args:
-            values, thresholds, attempts: Grid values and public thresholds, below 2^47 in magnitude, and the number of
+            values, thresholds, attempts: Grid values and public thresholds, below 2^47 in magnitude, and the number
+            of
                 earlier tests of the same query.
             noise: Query noise of all tests for a branch; fresh at every attempt.
 
         Raises:
             RunExhausted: When the run is over already; nothing was drawn.
-            MisuseError: For a run of another mechanism, for answers that are no whole numbers of the grid,
-                and for noise that is not one int64 for each of them.
+            MisuseError: For a run of another mechanism, for answers that are no whole numbers of the grid, and for
+                noise that is not one int64 for each of them.
         """
         values = self.entered(run, values)
         tests = len(values)
@@ -252,10 +249,9 @@ class SparseVector(Mechanism):
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
         """Randomness alignment: how far noise moves so that the values `second` give these outcomes too.
 
-        The threshold noise moves up by D (not at all where answers only fall), and the noise of a branch that
-        fired by as much plus what its answer fell: 0 to U, upwards only. Bottoms keep their noise, since
-        their answer rises by at most what the threshold does. A run of several batches moves its threshold
-        noise once.
+        The threshold noise moves up by D (not at all where answers only fall), once for all batches of a run, and
+        the noise of a branch that fired by as much plus what its answer fell: 0 to U. Bottoms keep their noise,
+        since their answer rises by at most what the threshold does.
         """
         lift = self.lift(neighbours)
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)

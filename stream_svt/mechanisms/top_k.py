@@ -5,36 +5,29 @@ index order is public.
 
 Guarantee:
     With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and every noise at the
-    rate l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is the **lexicographic**
-    one:
+    rate l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is the **lexicographic** one:
 
         need  = v_s + [s < j_k],  s the best of the answers not reported (the hidden runner-up)
         g_k   = v_jk - need  >= 0,  the number of grid steps that j_k could lose and still be reported
 
     Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s is
-    not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has
-    the larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times
-    epsilon, and that is what `LastGap.PLAIN` is charged, which is what naming the runner-up as well would cost.
-    Declaring the probability of a tie as a delta, the repair of Ding et al. 2019, is of no use on a coarse
-    grid.
+    not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has the
+    larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times epsilon, and
+    that is what `LastGap.PLAIN` is charged. Declaring the probability of a tie as a delta, the repair of Ding et al.
+    2019, is of no use on a coarse grid. Ties broken uniformly at random showed no violation, but no proof is known.
 
-    Proof (of the lexicographic gap). Let d_i be how far answer i falls from the first dataset to the second, u
-    how far `need` rises with the noise unchanged, m the least d_i of the reported. Laplace noise may move
-    either way: every reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move
-    up only: the same where m + u >= 0; otherwise reported i move by d_i - m and the runner-up s of the
-    **first** dataset by d_s - m, all in 0..U, with the least of the reported unmoved: k noises at most. The
-    raised s is then the best loser of the second dataset, `need` is lower by m as is every reported noisy
-    value, and the output is the same. The map is one-to-one: its image tells s, and which of the two cases it
-    was.
+    Proof (of the lexicographic gap). Let d_i be how far answer i falls from the first dataset to the second, u how
+    far `need` rises with the noise unchanged, m the least d_i of the reported. Laplace noise may move either way:
+    every reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move up only: the
+    same where m + u >= 0; otherwise reported i move by d_i - m and the runner-up s of the **first** dataset by
+    d_s - m, all in 0..U, with the least of the reported unmoved: k noises at most. The raised s is then the best
+    loser of the second dataset, `need` is lower by m as is every reported noisy value, and the output is the same.
+    The map is one-to-one: its image tells s, and which of the two cases it was.
 
     Ding et al. 2023, eq. (5), raises the best loser of the *second* dataset instead. Its new noise then does not
-    depend on its old one: two noises have the same image, the map is many-to-one, not acyclic as their Lemma 6
-    says, and their Theorem 8 does not apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and
-    (1,2,3) both go to (2,2,3).) The theorem is right; the map above proves it.
-
-    Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain
-    differences. Ties broken uniformly at random showed no violation, but no proof is known: they are not
-    offered.
+    depend on its old one: the map is many-to-one, not acyclic as their Lemma 6 says, and their Theorem 8 does not
+    apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and (1,2,3) both go to (2,2,3).) The theorem
+    is right; the map above proves it.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
