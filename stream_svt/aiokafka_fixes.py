@@ -201,6 +201,11 @@ async def news(consumer: Consumer, *places: TopicPartition, seconds: float) -> N
             waiter.cancel()
 
 
+def wait_at_brokers(consumer: Consumer, milliseconds: int) -> None:
+    """Have fetches from now on wait so long at the brokers; one that is under way ends as it began."""
+    consumer._fetcher._fetch_max_wait_ms = milliseconds  # noqa: SLF001
+
+
 def has_failed(consumer: Consumer) -> bool:
     """Tell whether the client's fetch loop has ended, which it tells nobody: it would return nothing for ever."""
     return bool(consumer._fetcher.error_future.done())  # noqa: SLF001

@@ -21,8 +21,17 @@ from stream_svt.cli.connection import (
 )
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Version
-from stream_svt.service.applied import Overtaken, newest, read_versions, verifier
-from stream_svt.service.apply import Proposal, adoptions, commit, ends_of_alerts, propose, workers
+from stream_svt.service.applied import (
+    Overtaken,
+    Proposal,
+    adoptions,
+    ends_of_alerts,
+    newest,
+    propose,
+    publish,
+    read_versions,
+    workers,
+)
 from stream_svt.service.config import Config, bundle_of
 from stream_svt.service.signatures import SigningKey
 
@@ -102,7 +111,9 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
             return
         _refuse_to_retire(config, proposal, "with 'stream-svt apply', if that is meant")
         try:
-            version = wait_for(commit(config, cluster(config), proposal, key=key))
+            version = wait_for(
+                publish(config, cluster(config), proposal.bundle, before=proposal.before, key=key)
+            )
         except Overtaken:  # workers of one file start side by side
             if last:
                 raise
@@ -137,7 +148,7 @@ async def _apply(
 ) -> int:
     brokers = cluster(config)
     starts = await ends_of_alerts(config, brokers)
-    version = await commit(config, brokers, proposal, above=above, key=key)
+    version = await publish(config, brokers, proposal.bundle, before=proposal.before, above=above, key=key)
     click.echo(_applied(config, version))
     if not patience:
         return 0
@@ -195,5 +206,4 @@ def show(path: Path, name: str | None) -> int:
 
 
 async def _newest(config: Config) -> Version | None:
-    brokers, topic = cluster(config), config.topics.config
-    return newest(await read_versions(brokers, topic, await verifier(config, brokers)), topic)
+    return newest(await read_versions(config, cluster(config)), config.topics.config)

@@ -26,7 +26,8 @@ from stream_svt.cli.connection import (
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, id_of, send
+from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
+from stream_svt.service.kafka import cluster_id_of
 
 
 @click.group(
@@ -170,6 +171,6 @@ def _close_application(
     lost = ", and give its state up" if give_up_state else ""
     if not yes:
         confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
-    cluster_id = wait_for(id_of(cluster(config))) if give_up_state else ""
+    cluster_id = wait_for(cluster_id_of(cluster(config))) if give_up_state else ""
     shards = None if shard is None else [shard]
     return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)

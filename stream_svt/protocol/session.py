@@ -29,7 +29,7 @@ from stream_svt.protocol.takeover import Takeover
 
 log = logging.getLogger(__name__)
 
-IDLE_FETCH = 0.5
+IDLE_FETCH = 2.0
 """Seconds a fetch waits where nothing presses: bounds how late a new configuration or the watchdog is served."""
 
 FARTHEST_AHEAD = 600.0

@@ -1,4 +1,4 @@
-"""The configuration topic on Kafka: its versions are read, followed, and published one after the other.
+"""The configuration topic: its versions are read, followed, compared with a file, and published one after the other.
 
 All records stand on partition 0. A version is written in one transaction of a producer that whoever applies a
 configuration shares with all others who do: the one that starts later fences the earlier, and reads the topic then. So
@@ -9,29 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+import msgspec
+from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
-from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
+from stream_svt.monitor.released import EventType, Lifecycle, decode
+from stream_svt.planning.difference import Difference, difference, limits_changed
+from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.service.config import Config
-from stream_svt.service.control import id_of
+from stream_svt.service.assignor import user_data
+from stream_svt.service.codec import home
+from stream_svt.service.config import Config, spec_of
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
     Cluster,
     Fenced,
+    Member,
+    cluster_id_of,
     deadline,
+    members,
     partition_counts,
     read_partition,
+    spans,
     started,
 )
-from stream_svt.service.signatures import Verifier
-from stream_svt.service.topology import unseen
+from stream_svt.service.signatures import SigningKey, Verifier
+from stream_svt.service.topology import require, unseen
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +51,12 @@ FOLLOW_WAIT: Final = 1.0
 BACKOFF: Final = (1.0, 2.0, 5.0, 10.0)
 """Seconds before the topic is read again after an error."""
 
-Sign = Callable[[bytes], list[tuple[str, bytes]]]
-"""Returns the headers of a record `current` with this content."""
-
 
 class Overtaken(StreamSvtError):
     """Somebody else applied a configuration meanwhile; nothing was changed."""
 
 
-def sign_nothing(content: bytes) -> list[tuple[str, bytes]]:
-    """Return no headers."""
-    del content
-    return []
+# Reading
 
 
 async def verifier(config: Config, cluster: Cluster) -> Verify:
@@ -63,7 +67,7 @@ async def verifier(config: Config, cluster: Cluster) -> Verify:
     """
     if not config.control.required:
         return trust_the_topic
-    return Verifier(place_of(config, await id_of(cluster)), config.command_keys)
+    return Verifier(place_of(config, await cluster_id_of(cluster)), config.command_keys)
 
 
 def place_of(config: Config, cluster_id: str) -> RecordContext:
@@ -71,13 +75,13 @@ def place_of(config: Config, cluster_id: str) -> RecordContext:
     return RecordContext(cluster_id, config.spec.application, config.topics.config, PARTITION)
 
 
-async def read_versions(cluster: Cluster, topic: str, verify: Verify = trust_the_topic) -> Versions:
+async def read_versions(config: Config, cluster: Cluster) -> Versions:
     """Return what the configuration topic shows.
 
     Raises:
         BrokerError: It cannot be read.
     """
-    versions = Versions(verify)
+    topic, versions = config.topics.config, Versions(await verifier(config, cluster))
     doing = f"reading configuration topic {topic!r}"
     async with started(cluster.reader(), doing) as reader:
         async for found in read_partition(reader, topic, PARTITION, None, doing):
@@ -101,76 +105,13 @@ def newest(versions: Versions, topic: str) -> Version | None:
     raise ConfigError([Problem(0, "", f"the version applied last cannot be used: {why}")], f"topic {topic!r}")
 
 
-async def publish(
-    cluster: Cluster,
-    application: str,
-    topic: str,
-    bundle: Bundle,
-    *,
-    before: Current | None,
-    above: int = 0,
-    verify: Verify = trust_the_topic,
-    sign: Sign = sign_nothing,
-) -> Version:
-    """Write the next version, and return it.
-
-    Args:
-        before: The version that it is to follow, None for the first one.
-        above: Its number is larger than this one.
-
-    Raises:
-        Overtaken: Another version is there by now.
-        BrokerError: The brokers refuse; whether the version was written is not known then.
-    """
-    doing = f"writing configuration topic {topic!r}"
-    try:
-        async with started(cluster.producer(f"{application}-config"), doing, "WRITE") as producer:
-            known = (await read_versions(cluster, topic, verify)).current
-            if known != before:
-                there = "no version" if known is None else f"version {known.number}"
-                raise Overtaken(
-                    f"somebody else applied a configuration: {there} is there now. Nothing was changed; look at the "
-                    "difference again"
-                )
-            version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
-            async with deadline(START_DEADLINE, doing, "WRITE"):
-                await _write(producer, topic, version, before, sign)
-    except Fenced:
-        raise Overtaken(
-            "somebody else is applying a configuration at this moment. Nothing was changed; look at the difference "
-            "again"
-        ) from None
-    return version
-
-
-async def _write(
-    producer: AIOKafkaProducer, topic: str, version: Version, before: Current | None, sign: Sign
-) -> None:
-    await producer.begin_transaction()
-    sent = [
-        await producer.send(
-            topic,
-            value,
-            key=key,
-            partition=PARTITION,
-            headers=sign(value) if key == CURRENT and value is not None else [],
-        )
-        for key, value in records(version, before)
-    ]
-    for result in await asyncio.gather(*sent, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-    await producer.commit_transaction()
-
-
 async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
     """Yield the version applied last, then every newer one, for ever; errors are logged and pass."""
-    topic = config.topics.config
     known, failures, said = (0, ""), 0, ""
     while True:
         try:
             versions = Versions(await verifier(config, cluster), known)
-            async for version in _follow(cluster, topic, versions):
+            async for version in _follow(cluster, config.topics.config, versions):
                 failures, said = 0, ""
                 known = (version.number, version.digest)
                 yield version
@@ -204,7 +145,200 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
                 log.critical("event=configuration_refused topic=%s error=%r", topic, refused)
             if position < end:  # a version counts as a whole, and of several the last
                 continue
-            version = newest(versions, topic) if versions.current is not None else None
+            version = newest(versions, topic)
             if version is not None and (version.number, version.digest) != last:
                 last = (version.number, version.digest)
                 yield version
+
+
+# Applying
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A configuration that may be applied.
+
+    Attributes:
+        bundle: What is published.
+        before: The version that it follows, None where it is the first one.
+        is_new: Whether it differs from that.
+        difference: What it changes.
+        refused: Why the newest record of the topic is not followed, None where it is.
+    """
+
+    bundle: Bundle
+    before: Current | None
+    is_new: bool
+    difference: Difference
+    refused: str | None
+
+
+async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
+    """Compare a configuration with the version applied last, and with the topics; nothing is changed.
+
+    Raises:
+        ConfigError: It cannot be applied.
+        BrokerError: The brokers refuse.
+    """
+    await require(config, cluster)
+    await _require_readers(config, cluster)
+    versions = await read_versions(config, cluster)
+    known = newest(versions, config.topics.config)
+    old = None if known is None else spec_of(known.bundle, f"version {known.number} of the configuration")
+    changed = limits_changed(old, config.spec)
+    retired = frozenset[str]() if known is None else frozenset(known.bundle.retired)
+    found = difference(
+        old,
+        config.spec,
+        config.topics.partitions,
+        raised=await _raised_limits(config, cluster, changed) if changed else {},
+        retired=retired,
+        now_ms=int(time.time() * 1000),
+    )
+    if found.refused:
+        raise ConfigError(list(found.refused), config.source)
+    names = {dataset.name for dataset in config.spec.datasets}
+    gone = retired.union(() if old is None else (one.name for one in old.datasets if one.name not in names))
+    bundle = msgspec.structs.replace(bundle, retired=sorted(gone))
+    return Proposal(
+        bundle, versions.current, known is None or known.bundle != bundle, found, versions.refused
+    )
+
+
+async def _require_readers(config: Config, cluster: Cluster) -> None:
+    """Refuse where a live worker could not read what is to be applied."""
+    older = [one for one in await workers(config, cluster) if user_data(one.user_data).reads < FORMAT]
+    if older:
+        named = ", ".join(sorted(f"{one.client} at {one.host.lstrip('/')}" for one in older))
+        message = (
+            f"an older release runs that cannot read this configuration: {named}. Upgrade every worker first; "
+            "until then the version applied last stays"
+        )
+        raise ConfigError([Problem(0, "", message)], f"group {config.spec.application!r}")
+
+
+async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
+    """Return the newest limit, in ledger units, of those datasets whose limit an operator has raised."""
+    found: dict[str, int] = {}
+    kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
+    shards = {home(name.encode(), config.topics.partitions) for name in datasets}
+    doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
+    async with started(cluster.reader(), doing) as reader:
+        for shard in sorted(shards):
+            async for batch in read_partition(reader, config.topics.alerts, shard, None, doing):
+                for record in batch:
+                    told = _told(record.value, EventType.BUDGET_RAISED)
+                    if told is not None and told.account is not None and told.dataset in kinds:
+                        found[told.dataset] = round(told.account.limit * kinds[told.dataset].units)
+    return found
+
+
+async def publish(
+    config: Config,
+    cluster: Cluster,
+    bundle: Bundle,
+    *,
+    before: Current | None,
+    above: int = 0,
+    key: SigningKey | None = None,
+) -> Version:
+    """Write the next version, and return it.
+
+    Args:
+        before: The version that it is to follow, None for the first one.
+        above: Its number is larger than this one.
+        key: Signs it; None leaves it unsigned.
+
+    Raises:
+        Overtaken: Another version is there by now.
+        BrokerError: The brokers refuse; whether the version was written is not known then.
+    """
+    place = None if key is None else place_of(config, await cluster_id_of(cluster))
+    doing = f"writing configuration topic {config.topics.config!r}"
+    try:
+        async with started(cluster.producer(f"{config.spec.application}-config"), doing, "WRITE") as producer:
+            known = (await read_versions(config, cluster)).current
+            if known != before:
+                there = "no version" if known is None else f"version {known.number}"
+                raise Overtaken(
+                    f"somebody else applied a configuration: {there} is there now. Nothing was changed; look at the "
+                    "difference again"
+                )
+            version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
+            async with deadline(START_DEADLINE, doing, "WRITE"):
+                await producer.begin_transaction()
+                sent = []
+                for name, value in records(version, before):
+                    headers: list[tuple[str, bytes]] = []
+                    if key is not None and place is not None and name == CURRENT and value is not None:
+                        headers = [key.header(place, value)]
+                    topic = config.topics.config
+                    sent.append(
+                        await producer.send(topic, value, key=name, partition=PARTITION, headers=headers)
+                    )
+                for result in await asyncio.gather(*sent, return_exceptions=True):
+                    if isinstance(result, BaseException):
+                        raise result
+                await producer.commit_transaction()
+    except Fenced:
+        raise Overtaken(
+            "somebody else is applying a configuration at this moment. Nothing was changed; look at the difference "
+            "again"
+        ) from None
+    return version
+
+
+async def workers(config: Config, cluster: Cluster) -> list[Member]:
+    """Return the members of the application's group; a worker that waits for a first version is none.
+
+    Raises:
+        BrokerError: The brokers do not say.
+    """
+    name = config.spec.application
+    return await members(cluster, name, f"looking at group {name!r}")
+
+
+async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
+    """Return where the alert partition of each shard ends.
+
+    Raises:
+        BrokerError: The brokers do not say.
+    """
+    places = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
+    found = await spans(cluster, places, f"looking at the end of alert topic {config.topics.alerts!r}")
+    return {place.partition: end for place, (_, end) in found.items()}
+
+
+async def adoptions(
+    config: Config, cluster: Cluster, number: int, starts: dict[int, int], patience: float
+) -> AsyncIterator[int]:
+    """Yield each shard that has adopted a version, or a newer one, as that is read; end after ``patience`` seconds.
+
+    Raises:
+        BrokerError: The alert topic cannot be read.
+    """
+    doing = f"reading alert topic {config.topics.alerts!r}"
+    left, now = set(starts), asyncio.get_running_loop().time
+    until = now() + patience
+    async with started(cluster.reader(), doing) as reader:
+        reader.assign([TopicPartition(config.topics.alerts, shard) for shard in starts])
+        for shard, start in starts.items():
+            reader.seek(TopicPartition(config.topics.alerts, shard), start)
+        while left and (seconds := until - now()) > 0:
+            async with deadline(seconds + CALL_DEADLINE, doing):
+                batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))
+            for record in (record for batch in batches.values() for record in batch):
+                told = _told(record.value, EventType.CONFIGURATION_ADOPTED)
+                adopted = None if told is None else told.detail.get("number")
+                if record.partition in left and isinstance(adopted, int) and adopted >= number:
+                    left.discard(record.partition)
+                    yield record.partition
+
+
+def _told(record: bytes | None, kind: EventType) -> Lifecycle | None:
+    """Return the content of an event of a kind, None for any other record."""
+    try:
+        envelope, data = decode(record or b"")
+    except ValueError:
+        return None
+    return data if envelope.type == kind and isinstance(data, Lifecycle) else None

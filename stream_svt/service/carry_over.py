@@ -10,8 +10,7 @@ from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
-from stream_svt.service.control import id_of
-from stream_svt.service.kafka import Cluster, partition_counts, read_partition, started
+from stream_svt.service.kafka import Cluster, cluster_id_of, partition_counts, read_partition, started
 from stream_svt.service.shard_log import journal_of, masters
 from stream_svt.service.topology import unseen
 from stream_svt.settings.carried import Carried
@@ -38,7 +37,7 @@ async def read_balances(
             successor.
         BrokerError: Topics cannot be read.
     """
-    cluster_id = await id_of(cluster)
+    cluster_id = await cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)
     counts = {one.partitions for one in shards if one.partitions}
     if len(counts) > 1:

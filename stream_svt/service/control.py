@@ -32,6 +32,7 @@ from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
     Cluster,
+    cluster_id_of,
     deadline,
     partition_counts,
     started,
@@ -193,7 +194,7 @@ async def send(
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
         if topic not in seen:
             raise BrokerError(unseen(topic, operation))
-    cluster_id = "" if signing_key is None else await id_of(cluster)
+    cluster_id = "" if signing_key is None else await cluster_id_of(cluster)
 
     async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Awaitable[object]:
         key, value = command.dataset.encode() or None, msgspec.json.encode(command)
@@ -392,17 +393,6 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         for place in places:
             reader.seek(place, ends[place])
     return found
-
-
-async def id_of(cluster: Cluster) -> str:
-    """Return a cluster's id.
-
-    Raises:
-        BrokerError: The brokers do not say.
-    """
-    doing = "asking for the cluster's id"
-    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        return str((await admin.describe_cluster())["cluster_id"])
 
 
 @contextlib.asynccontextmanager

@@ -396,6 +396,17 @@ async def _ask_coordinator(
                 await asyncio.sleep(COORDINATOR_PAUSE)
 
 
+async def cluster_id_of(cluster: Cluster) -> str:
+    """Return a cluster's id.
+
+    Raises:
+        BrokerError: The brokers do not say.
+    """
+    doing = "asking for the cluster's id"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        return str((await admin.describe_cluster())["cluster_id"])
+
+
 async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
     """Return the number of partitions of every topic that this user may see.
 

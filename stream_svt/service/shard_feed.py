@@ -25,8 +25,8 @@ from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
 from stream_svt.service.turns import first, rest
 
-FETCH_WAIT_MS = 500
-"""Milliseconds a fetch waits at the brokers; a partition that is resumed waits as long behind it."""
+FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
+"""Milliseconds a fetch waits at the brokers, and once a fetch found nothing; a resumed partition waits behind it."""
 
 MISSING_PATIENCE = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
@@ -83,6 +83,9 @@ class ShardFeed:
         self._partitions = partitions
         self._stop = stop
         self._hold = hold
+        self._spread = (
+            1 - shard * 0.618 % 1 / 2
+        )  # or the fetches of all shards would end together, again and again
         self._client: Any = None
         self._next: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
@@ -195,7 +198,8 @@ class ShardFeed:
     ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
         """Return what there is to read, and where to read on."""
         client = await self._assigned()
-        found = await _take(client, places, seconds, most)
+        found = await _take(client, places, seconds * self._spread, most)
+        aiokafka_fixes.wait_at_brokers(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
         if not found:
             self._look_for(places)
         return found, {place: await client.position(place) for place in places}

@@ -16,9 +16,19 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service.applied import Overtaken, follow, newest, place_of, publish, read_versions, verifier
-from stream_svt.service.apply import commit, propose
-from stream_svt.service.config import bundle_of, load_config
+from stream_svt.service.applied import (
+    Overtaken,
+    Proposal,
+    follow,
+    newest,
+    place_of,
+    propose,
+    publish,
+    read_versions,
+    verifier,
+)
+from stream_svt.service.config import Config, bundle_of, load_config
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.reading import read
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import Worker, cluster_of
@@ -34,6 +44,10 @@ def file(scene: Scene, tmp_path: Path) -> Path:
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text())
     return path
+
+
+async def commit(config: Config, brokers: Cluster, proposal: Proposal, **options: Any) -> Version:
+    return await publish(config, brokers, proposal.bundle, before=proposal.before, **options)
 
 
 def write(path: Path, text: str) -> None:
@@ -152,7 +166,7 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
     failed = [one for one in outcomes if isinstance(one, Exception)]
     (version,) = [one for one in outcomes if isinstance(one, Version)]
     assert len(failed) == 1
-    assert newest(await read_versions(brokers, config.topics.config), config.topics.config) == version
+    assert newest(await read_versions(config, brokers), config.topics.config) == version
     with pytest.raises(Overtaken, match="version 1 is there now"):
         await commit(theirs, brokers, second)
     seen = await propose(theirs, brokers, second.bundle)
@@ -169,7 +183,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     follower = follow(load_config(file, is_whole=False), brokers)
     waiting = asyncio.ensure_future(anext(follower))
     forged = Bundle(scene.text(threshold=1))
-    await publish(brokers, "somebody", config.topics.config, forged, before=None)
+    await publish(scene.config(), brokers, forged, before=None)
     await asyncio.sleep(2.0)
     assert not waiting.done()
     proposal = await propose(config, brokers, bundle_of(file))
@@ -240,14 +254,9 @@ async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_pat
     write(file, text.replace("names: [a, b, c]", "file: names.txt"))
     config, brokers = load_config(file), cluster_of(load_config(file))
     version = await commit(config, brokers, await propose(config, brokers, bundle_of(file)))
-    found = newest(await read_versions(brokers, config.topics.config), config.topics.config)
+    found = newest(await read_versions(config, brokers), config.topics.config)
     assert found == version
     assert [dataset.name for dataset in (await read(found)).spec.datasets] == names
-    smaller = await publish(
-        brokers,
-        scene.application,
-        config.topics.config,
-        Bundle(text),
-        before=(await read_versions(brokers, config.topics.config)).current,
-    )
-    assert newest(await read_versions(brokers, config.topics.config), config.topics.config) == smaller
+    before = (await read_versions(config, brokers)).current
+    smaller = await publish(config, brokers, Bundle(text), before=before)
+    assert newest(await read_versions(config, brokers), config.topics.config) == smaller

@@ -23,7 +23,7 @@ import pytest
 from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
-from stream_svt.service.control import id_of
+from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.web import OVERVIEW, PAGES
 from stream_svt.service.worker import cluster_of
 from tests.support.keys import write_secrets
@@ -251,7 +251,7 @@ class Run:
     async def secrets(self) -> dict[str, list[bytes]]:
         """Return the keys, and the secrets of the sealed state, opened as only the service can."""
         scene = self.scene
-        cluster = await id_of(cluster_of(scene.config()))
+        cluster = await cluster_id_of(cluster_of(scene.config()))
         place = RecordContext(cluster, scene.application, f"{scene.application}.state", 0)
         sealing = Sealing(place, [MASTER], bytes)
         found: list[tuple[str, bytes]] = []

@@ -20,7 +20,8 @@ from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.control import Reply, for_datasets, for_shards, id_of
+from stream_svt.service.control import Reply, for_datasets, for_shards
+from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.settings.carried import Carried
 from tests.support import records
@@ -119,7 +120,7 @@ class Application:
             Action.CLOSE_APPLICATION,
             None if shard is None else [shard],
             successor=successor,
-            cluster=await id_of(cluster_of(config)) if give_up else "",
+            cluster=await cluster_id_of(cluster_of(config)) if give_up else "",
         )
         return await give(config, commands, patience=patience)
 
@@ -164,7 +165,7 @@ class Application:
     async def before_publication(self) -> State_:
         """Return the state of every shard as the last transaction left it that charged an event."""
         config = self.config()
-        cluster_id = await id_of(cluster_of(config))
+        cluster_id = await cluster_id_of(cluster_of(config))
         latest: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         found: dict[int, dict[bytes, bytes]] = {}
         for record in await self.scene.read("state"):

@@ -117,7 +117,7 @@ class Scene:
     async def follow(self, worker: Worker) -> None:
         """Have a worker adopt the version on the configuration topic."""
         topic = worker.config.topics.config
-        version = newest(await read_versions(cluster_of(worker.config), topic), topic)
+        version = newest(await read_versions(worker.config, cluster_of(worker.config)), topic)
         assert version is not None
         await worker.adopt(await read(version))
 
