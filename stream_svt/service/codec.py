@@ -102,48 +102,37 @@ def _murmur2(text: NDArray[np.uint8]) -> NDArray[np.uint32]:
     return found ^ (found >> np.uint32(15))
 
 
-class _Index(dict[bytes | None, int]):
-    """Record key to dataset index; what is not declared here gets a negative number that names the reason."""
+_KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
 
-    def __init__(self, partition: int, partitions: int) -> None:
+
+class DatasetIndex(dict[bytes | None, int]):
+    """The numbers of the datasets homed at one shard, by record key; of any other key, a number below 0.
+
+    Args:
+        names: Names of the datasets, in the order of their numbers; each is at home at the partition.
+    """
+
+    def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
         super().__init__()
         self._partition, self._partitions = partition, partitions
+        for _ in self.filling(names):
+            pass
 
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
         return -2 if home(key, self._partitions) == self._partition else -3
 
-
-_KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
-
-
-class DatasetIndex:
-    """The datasets homed at one shard, by record key.
-
-    Args:
-        names: Names of the datasets, in the order of their numbers; each is at home at the partition.
-
-    Attributes:
-        index: A dataset's number, by the key of its records.
-    """
-
-    def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
-        self.index = _Index(partition, partitions)
-        for _ in self.filling(names):
-            pass
-
     def filling(self, names: Iterable[str]) -> Iterator[None]:
         """Take more datasets in, in slices."""
         for name in names:
-            self.index[name.encode()] = len(self.index)
-            if len(self.index) % NAMES_AT_ONCE == 0:
+            self[name.encode()] = len(self)
+            if len(self) % NAMES_AT_ONCE == 0:
                 yield
 
     def reason(self, key: bytes | None) -> Reason | None:
         """Return why a record with this key is refused here, None where its dataset is at home."""
-        place = self.index[key]
-        return None if place >= 0 else _KEY_REASONS[place]
+        return _KEY_REASONS.get(self[key])
 
 
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
@@ -266,27 +255,17 @@ class QueryDecoder:
         batch.offset = np.full(rows, record.offset, np.int64)
         batch.row = np.arange(rows, dtype=np.int64)
         batch.timestamp_ms = np.full(rows, record.timestamp, np.int64)
-        batch.dataset = np.full(rows, self.dataset_index.index[record.key], np.int64)
+        batch.dataset = np.full(rows, self.dataset_index[record.key], np.int64)
         return batch
 
     def _nothing(self, records: Sequence[Record]) -> QueryBatch:
-        empty = np.zeros(0, np.int64)
-        return QueryBatch(
-            topic=self.topic,
-            first=records[0].offset,
-            end=records[-1].offset + 1,
-            offset=empty,
-            row=empty,
-            timestamp_ms=empty,
-            dataset=empty,
-            whole=empty,
-        )
+        return _batch(self.topic, records[0].offset, records[-1].offset + 1)
 
     def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
         count = len(records)
         first, end = records[0].offset, records[-1].offset + 1
         keys = [record.key for record in records]
-        dataset = np.fromiter(map(self.dataset_index.index.__getitem__, keys), np.int64, count)
+        dataset = np.fromiter(map(self.dataset_index.__getitem__, keys), np.int64, count)
         timestamp = np.fromiter([r.timestamp for r in records], np.int64, count)
         if end - first == count:
             offset = np.arange(first, end, dtype=np.int64)
@@ -524,34 +503,32 @@ def _content_type(record: Record) -> str:
     return "json"
 
 
+_COLUMNS: Final = ("offset", "row", "timestamp_ms", "dataset", "whole")
+
+
+def _batch(topic: str, first: int, end: int) -> QueryBatch:
+    """Return a batch without rows."""
+    offset, row, timestamp_ms, dataset, whole = (np.zeros(0, np.int64) for _ in _COLUMNS)
+    return QueryBatch(topic, first, end, offset, row, timestamp_ms, dataset, whole)
+
+
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
-    whole = QueryBatch(
-        topic=parts[0].topic,
-        first=parts[0].first,
-        end=parts[-1].end,
-        offset=np.concatenate([part.offset for part in parts]),
-        row=np.concatenate([part.row for part in parts]),
-        timestamp_ms=np.concatenate([part.timestamp_ms for part in parts]),
-        dataset=np.concatenate([part.dataset for part in parts]),
-        whole=np.concatenate([part.whole for part in parts]),
-        fraction=np.concatenate(
-            [np.zeros(len(part), np.int64) if part.fraction is None else part.fraction for part in parts]
-        ),
-    )
+    fractions = [np.zeros(len(part), np.int64) if part.fraction is None else part.fraction for part in parts]
+    whole = _batch(parts[0].topic, parts[0].first, parts[-1].end)
+    whole.fraction = np.concatenate(fractions)
+    for name in _COLUMNS:
+        setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
     sets: list[str | None] = []
     ids: list[str] = []
-    at = 0
     for part in parts:
-        rows = len(part)
-        whole.threshold |= {row + at: limit for row, limit in part.threshold.items()}
-        whole.monitor |= {row + at: name for row, name in part.monitor.items()}
-        whole.markers |= {row + at: name for row, name in part.markers.items()}
+        at, rows = len(ids), len(part)
+        for name in ("threshold", "monitor", "markers"):
+            getattr(whole, name).update({row + at: told for row, told in getattr(part, name).items()})
         whole.series += part.series
         sets += part.set_id if part.set_id is not None else [None] * rows
         ids += [part.query_id[row] for row in range(rows)]
         whole.rejects += part.rejects
-        at += rows
     whole.set_id = sets if sets.count(None) != len(sets) else None
     whole.query_id = ids
     return whole

@@ -151,7 +151,7 @@ class Workload:
             if not (dataset.pattern and is_over(dataset.name, gone.watermarks))
         ]
         for index, generator in enumerate(self.declared.generators):
-            after = max(generator.from_ms, gone.watermarks.get(generator.pattern, 0))
+            after = gone.watermarks.get(generator.pattern, 0)
             count = generator.count(after, self.now_ms + AHEAD_MS)
             if len(found) + count > MAX_DATASETS:
                 message = (

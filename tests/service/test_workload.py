@@ -67,7 +67,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
         assert names == [name for name in PLAIN_NAMES if home(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
         decoders = prepared.decoders(shard, one.datasets)
-        assert [decoders["counts"].dataset_index.index[name.encode()] for name in names] == list(
+        assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(
             range(len(names))
         )
         assert one.number == other.number
@@ -114,7 +114,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         object.__setattr__(dataset, "name", name)
         weakref.finalize(name, freed.append, dataset.name[:])
     del dataset, name
-    indexes = [weakref.ref(held.dataset_index.index) for held in used._held.values()]
+    indexes = [weakref.ref(held.dataset_index) for held in used._held.values()]
     gc.disable()  # as if all of it were set aside
     try:
         used.retire()
