@@ -67,9 +67,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
         assert names == [name for name in PLAIN_NAMES if home(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
         decoders = prepared.decoders(shard, one.datasets)
-        assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(
-            range(len(names))
-        )
+        assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(range(len(names)))
         assert one.number == other.number
         for mine, its in (
             (one.datasets.shown, other.datasets.shown),
