@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 import stream_svt
-from stream_svt.cli.applying import apply, config_group
+from stream_svt.cli.applying import apply, show_config
 from stream_svt.cli.auditing import audit, carry_over
 from stream_svt.cli.checking import check, prove, schema
 from stream_svt.cli.connection import Group
@@ -51,7 +51,7 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-for _command in (demo, run, apply, config_group, check, prove, plan, schema):
+for _command in (demo, run, apply, show_config, check, prove, plan, schema):
     app.add_command(_command)
 for _command in (watch, forward, status, control, carry_over, audit):
     app.add_command(_command)

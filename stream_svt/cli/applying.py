@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from stream_svt.cli.connection import (
-    Group,
     cluster,
     config_option,
     confirm,
@@ -19,7 +18,7 @@ from stream_svt.cli.connection import (
     signing_option,
     wait_for,
 )
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import Version
 from stream_svt.service.applied import (
     Overtaken,
@@ -174,35 +173,26 @@ def _applied(config: Config, version: Version) -> str:
     return f"Version {version.number} of {config.spec.application} is applied."
 
 
-@click.group(
+@click.command(
     "config",
-    cls=Group,
     short_help="Show the configuration that is applied.",
-    epilog=examples("config show -c monitors.yaml"),
+    epilog=examples("config -c monitors.yaml > applied.yaml"),
 )
-def config_group() -> None:
-    """Show the configuration that is applied."""
-
-
-@config_group.command(epilog=examples("config show -c monitors.yaml > applied.yaml"))
 @config_option()
 @click.option("--file", "name", metavar="NAME", help="Show this file that it names, instead of its text.")
-def show(path: Path, name: str | None) -> int:
+def show_config(path: Path, name: str | None) -> None:
     """Print the version applied last, as it was written; its number goes to standard error.
 
     Exit code 1: no version was applied yet, or there is no such file in it.
     """
     version = wait_for(_newest(load(path)))
     if version is None:
-        click.echo("stream-svt: no configuration was applied yet: 'stream-svt apply -c FILE'", err=True)
-        return 1
+        raise StreamSvtError("no configuration was applied yet: 'stream-svt apply -c FILE'")
     if name is not None and name not in version.bundle.files:
         there = ", ".join(version.bundle.files) or "none"
-        click.echo(f"stream-svt: the version names no file {name!r}; it names: {there}", err=True)
-        return 1
+        raise StreamSvtError(f"the version names no file {name!r}; it names: {there}")
     click.echo(f"Version {version.number}, digest {version.digest[:16]}", err=True)
     click.echo(version.bundle.text if name is None else version.bundle.files[name], nl=False)
-    return 0
 
 
 async def _newest(config: Config) -> Version | None:

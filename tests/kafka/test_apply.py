@@ -83,7 +83,7 @@ async def test_what_is_applied_is_what_every_worker_runs(
         write(file, scene.text())
         ended = await stream_svt("apply", "-c", file)  # nobody can answer
         assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
-        assert (await stream_svt("config", "show", "-c", file)).code == 1
+        assert (await stream_svt("config", "-c", file)).code == 1
         assert "Version 1 of" in await asyncio.to_thread(applied, file)
         for service in services:
             await service.ready()
@@ -108,7 +108,7 @@ async def test_what_is_applied_is_what_every_worker_runs(
 
         again = await stream_svt("apply", "-c", file)
         assert (again.code, "No change: that version says the same" in again.err) == (0, True)
-        shown = await stream_svt("config", "show", "-c", file)
+        shown = await stream_svt("config", "-c", file)
         assert shown.err.startswith("Version 2, digest ")
         assert shown.out.startswith(f"application: {scene.application}\ndatasets:\n")
         assert "kafka:" not in shown.out
