@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "two owners": (_UNFENCED, ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
+FIRST = {"TakesAnyState": 85, "MissesNothing": 85, "GoesOnWithAnyVersion": 84, "RetiresTooEarly": 248}
+"""The seed to begin with, where few catch it."""
 FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
 """Faults of histories in which a bug shows, where few do."""
 
@@ -124,25 +127,22 @@ def test_a_crash_after_any_effect_is_survived(form: int) -> None:
 @pytest.mark.parametrize("form", range(2))
 def test_a_state_put_back_after_any_effect_is_refused_or_the_newest(form: int) -> None:
     """One of before, and the records of an aborted transaction: sealed, complete, and not what was published."""
-    assert _put_back(form) == []
+    assert not any(_put_back(form))
 
 
 @pytest.mark.parametrize("journal", [broken.TakesCopiesForPublications, broken.PublishesAgain])
 def test_who_takes_copies_for_publications_or_publishes_again_is_caught(journal: type[Journal]) -> None:
-    found = _put_back(0, Variant(journal=journal))
-    assert "an owner went on with a state that the alerts contradict" in found
+    said = "an owner went on with a state that the alerts contradict"
+    assert any(said in found for found in _put_back(0, Variant(journal=journal)))
 
 
-def _put_back(form: int, variant: Variant | None = None) -> list[str]:
-    """Return what the first history shows that breaks a rule, where a state is put back after each effect in turn."""
+def _put_back(form: int, variant: Variant | None = None) -> Iterator[list[str]]:
+    """Yield what breaks a rule in histories in which a state is put back after each effect in turn."""
     whole = play(Script(7, form, 12, ()))
     for at in range(1, whole.effects + 1):
         for fault in (Fault.ROLLBACK, Fault.BESIDE):
             # An owner comes before all is mended.
-            script = Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP)))
-            if found := play(script, variant).rules.violations:
-                return found
-    return []
+            yield play(Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP))), variant).rules.violations
 
 
 def test_a_seed_is_one_history() -> None:
@@ -158,7 +158,8 @@ def test_a_seed_is_one_history() -> None:
 def test_a_broken_protocol_is_caught(name: str) -> None:
     variant, said = BROKEN[name]
     play_one = partial(history, variant=variant, faults=FAULTS.get(name))
-    found = played(play_one, range(400), most=1, processes=1)
+    first = FIRST.get(name, 0)
+    found = played(play_one, range(first, first + 150), most=1, processes=1)
     assert found.failures, f"{name} got through {found.count} histories"
     _, violations = found.failures[0]
     assert any(said in text for text in violations), violations
