@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.batch_parts import next_part, place
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.projection import Projection, Totals
@@ -230,21 +229,21 @@ class Engine:
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = [runner for runner in self.runners.values() if runner.spec.topic == batch.topic]
-        stop, end = next_part(
+        stop, end = _next_part(
             batch,
             runners,
             self._bounds,
             rejects=self._bounds.rejects - len(self.accounts.rejects),
             runs=self._bounds.runs - len(self.accounts.opened),
         )
-        before = place(batch, runners)
+        before = _place(batch, runners)
         done = True
         for runner in runners:
             done &= runner.advance(batch, stop, end)
             self._refuse_outside(runner, batch)
         # Before a commit in the middle, what lies before the place that it stores: it is not read again.
         advanced, done = done, done and end == batch.end
-        after = batch.end if done else place(batch, runners)
+        after = batch.end if done else _place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
         return Step(done=done, durable_first=not advanced, urgent=bool(self._events.events))
@@ -351,3 +350,60 @@ class Engine:
     def refuse(self, topic: str, offset: int, reason: str) -> None:
         """Refuse a record that is no query."""
         self.accounts.rejects.append((topic, offset, reason))
+
+
+def _place(batch: QueryBatch, runners: Sequence[Runner]) -> int:
+    """Return the first offset of a batch that some of its monitors have yet to look at."""
+    return max([batch.first, *([min(runner.offset for runner in runners)] if runners else [])])
+
+
+def _next_part(
+    batch: QueryBatch, runners: Sequence[Runner], bounds: Bounds, *, rejects: int, runs: int
+) -> tuple[int, int]:
+    """Return before which row and offset of a batch the monitors stop next: ``end`` may lie inside a record.
+
+    All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
+
+    Args:
+        rejects, runs: How many refused records and opened runs the next commit still takes.
+    """
+    size = len(batch)
+    offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
+    start = int(np.searchsorted(batch.offset, offset))
+    while start < size and batch.offset[start] == offset and batch.row[start] < row:
+        start += 1
+    cost = max(1, sum(runner.tester.row_cost for runner in runners))
+    stop = min(size, start + max(1, bounds.cost // cost))
+    refused = max(1, rejects)
+    if any(runner.periods is not None for runner in runners):  # each row may be refused
+        stop = min(stop, start + refused)
+    stop = _rows_to_open(batch, runners, start, stop, bounds.runs, max(1, runs))
+    end = batch.end if stop == size else int(batch.offset[stop])
+    rest = [offset_ for offset_, _ in batch.rejects if offset_ >= offset]
+    if len(rest) > refused and rest[refused] < end:
+        end = rest[refused]
+        stop = int(np.searchsorted(batch.offset, end))
+    return stop, end
+
+
+def _rows_to_open(
+    batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, at_once: int, room: int
+) -> int:
+    """Return before which row at most ``room`` runs open, one for each dataset and monitor that waits."""
+    rows = batch.dataset[start:stop]
+    waiting = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
+    while waiting and start < stop:
+        # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
+        # few of them open one.
+        last = min(stop, start + at_once)
+        datasets, first = np.unique(batch.dataset[start:last], return_index=True)
+        opens = np.zeros(last - start, dtype=np.int64)
+        for runner in waiting:
+            opens[first] += runner.runs.status[datasets] == Status.WAITING
+        total = np.cumsum(opens)
+        if total[-1] > room:
+            return start + max(1, int(np.searchsorted(total, room, side="right")))
+        if total[-1]:
+            return last
+        start = last
+    return stop

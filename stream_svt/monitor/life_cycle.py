@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from stream_svt.transitions import follow
-
 
 class State(StrEnum):
     """Where a monitor stands; public, because it follows from released outcomes and commands alone."""
@@ -48,12 +46,3 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.EXHAUSTED, Signal.BUDGET_RAISED): State.IDLE,
     (State.EXHAUSTED, Signal.CLOSED): State.HALTED,
 }
-
-
-def advance(state: State, signal: Signal) -> State:
-    """Return the state that follows.
-
-    Raises:
-        MisuseError: The signal cannot happen in this state.
-    """
-    return follow(TRANSITIONS, state, signal, "a monitor")

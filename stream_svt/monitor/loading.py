@@ -11,11 +11,14 @@ from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.mutes import MonitorMutes, Mutes
-from stream_svt.monitor.pending import KINDS
 from stream_svt.monitor.queue_journal import Queue, number_of
+from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import ProgressRecord, RunState, from_bytes
 from stream_svt.monitor.spec_journal import Named
+from stream_svt.monitor.sweep import OpenSets
 from stream_svt.settings.monitors import MonitorSpec
+
+KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
 
 LOADED_AT_ONCE = 80_000
 """Bytes of state records that are loaded between two yields: a few milliseconds of work."""
@@ -120,7 +123,7 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
     if isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, MonitorMutes()).hold(number, queue)
     elif runner is not None:
-        if type(queue) is not runner.append.queue:
+        if type(queue) is not runner.tester.queue:
             message = (
                 f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from stream_svt.mechanisms.sampler import Salt
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.mutes import series_hashes
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.run_arrays import Integers, Mask, RunArrays, Status
 
 
@@ -111,16 +112,35 @@ class Segment:
 
 
 class QueryTester:
-    """Tests queries of one monitor and reports the tops.
+    """Tests every query of one monitor once, and reports the tops. Those that test again (append) build on this.
 
     Args:
         runs: The monitor's runs.
         noise: Source of query noise.
+
+    Attributes:
+        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
+        queue: What queries of a dataset wait in, None where none waits.
     """
+
+    row_cost = 1
+    queue: type[Queue[Any]] | None = None
 
     def __init__(self, runs: RunArrays, noise: QueryNoise) -> None:
         self.runs = runs
         self.noise = noise
+
+    def test(self, view: View, start: int, stop: int) -> int:
+        """Test rows [start, stop); return the row reached, before ``stop`` where something comes first."""
+        return self.test_arrivals(view, start, stop).stop
+
+    def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
+        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
+        return view.stop
+
+    def close(self, view: View, row: int) -> bool:  # noqa: ARG002
+        """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
+        return True
 
     # -- on arrival ------------------------------------------------------------------------------------------
 

@@ -7,20 +7,41 @@ its last attempt, beyond its lifetime, or when the queue is full and a newer one
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import numpy as np
 
-from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.pending import RetryQueue
-from stream_svt.monitor.query_tester import Candidate, Tests, View
+from stream_svt.monitor.query_tester import Candidate, QueryTester, Tests, View
+from stream_svt.monitor.queue_journal import NUMBER_BYTES, Queue, sweep_up_to
 from stream_svt.monitor.run_arrays import Mask, Status
 from stream_svt.monitor.snapshot import Name, Waiting
 from stream_svt.settings.options import Retry
 
 
-class RetryAppend(Append):
+@dataclass(slots=True, repr=False, eq=False)
+class RetryQueue(Queue[Waiting]):
+    """Series whose last test was a bottom, oldest first. ``count`` is the number of queries seen."""
+
+    kind: ClassVar[int] = 1
+    holds: ClassVar[tuple[type, ...]] = (Waiting,)
+
+    def attempt(self, place: Waiting) -> int:
+        """Return how often a place was tested."""
+        return 1 + self.sweeps - place.begun
+
+    def swept(self, last: Waiting | None = None) -> None:
+        """Take note that all places had one more attempt, or those up to the ``last`` one."""
+        if last is None:
+            self.sweeps += 1
+        else:
+            sweep_up_to(last.number, self.entries.values())
+            self.cut.append(last.number)
+        self.journal.note(self, NUMBER_BYTES)
+
+
+class RetryAppend(QueryTester):
     """Append with ``retry``."""
 
     row_cost = 50
@@ -41,7 +62,7 @@ class RetryAppend(Append):
         live: Mask = runs.status[datasets] == Status.TESTABLE
         if view.eligible is not None:
             live &= view.eligible[start:stop]
-        reached = {candidate.row: candidate for candidate in self.tester.candidates(view, start, live)}
+        reached = {candidate.row: candidate for candidate in self.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
@@ -105,7 +126,7 @@ class RetryAppend(Append):
     def _columns(self, view: View, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return values and thresholds of rows [start, stop), in grid steps."""
         everything = np.ones(stop - start, dtype=np.bool_)
-        values, thresholds = self.tester.on_grid(view.batch, start, everything)
+        values, thresholds = self.on_grid(view.batch, start, everything)
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
@@ -119,7 +140,7 @@ class RetryAppend(Append):
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
         self.runs.tested += 1
-        branch = None if reached is None else self.tester.branch(dataset, reached.gaps)
+        branch = None if reached is None else self.branch(dataset, reached.gaps)
         if reached is not None and branch is not None:
             self._report(dataset, arrival, branch, int(reached.gaps[branch]), attempt=0, now=now)
             return True
@@ -163,10 +184,10 @@ class RetryAppend(Append):
         values = np.frombuffer(b"".join([p.value for _, p in waiting]), dtype="<i8").astype(np.int64)
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
         tests = Tests(numbers, offsets, rows, values, thresholds, attempts)
-        chosen, gaps = self.tester.reached(tests)
+        chosen, gaps = self.reached(tests)
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
         for index, (name, place) in enumerate(waiting):
-            branch = self.tester.branch(dataset, fired[index]) if index in fired else None
+            branch = self.branch(dataset, fired[index]) if index in fired else None
             attempt = queue.attempt(place)
             if branch is not None or attempt + 1 >= rules.attempts:
                 queue.remove(name)

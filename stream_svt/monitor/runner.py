@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.append import Append
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.query_tester import QueryNoise, QueryTester, View
 from stream_svt.monitor.retry import RetryAppend
@@ -24,7 +23,7 @@ from stream_svt.settings.options import Retry, Sweep
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 _NO_ROW = np.zeros(0, dtype=np.bool_)
 
-_APPENDS: Mapping[type, type[Append]] = {type(None): Append, Sweep: SweepAppend, Retry: RetryAppend}
+_TESTERS: Mapping[type, type[QueryTester]] = {type(None): QueryTester, Sweep: SweepAppend, Retry: RetryAppend}
 
 
 class Runner:
@@ -32,7 +31,7 @@ class Runner:
 
     Attributes:
         runs: The monitor's runs.
-        append: Tests the rows.
+        tester: Tests the rows.
         offset, row, clock_ms: The next query to look at, and the running maximum of the broker's timestamps
             before it.
         started: Whether the monitor's topic was ever read.
@@ -45,7 +44,7 @@ class Runner:
     ) -> None:
         self.name = spec.name
         self.runs = RunArrays(accounts, spec, datasets)
-        self.append = _APPENDS[type(spec.append)](QueryTester(self.runs, noise))
+        self.tester = _TESTERS[type(spec.append)](self.runs, noise)
         self.periods = datasets.periods
         self.offset = 0
         self.row = 0
@@ -65,14 +64,14 @@ class Runner:
         """
         view = self._view(batch, stop)
         at, size = view.start, stop
-        self.append.tester.open_waiting(view, at, size, ahead=True)
+        self.tester.open_waiting(view, at, size, ahead=True)
         while True:
             if self.runs.accounts.full and at < size:
                 self._stop_at(view, at)
                 return False
             due = self._resample_due(view, at)
-            last = min(at + int(due.argmax()) if due.any() else size, self.append.next_close(view, at))
-            reached = self.append.test(view, at, last)
+            last = min(at + int(due.argmax()) if due.any() else size, self.tester.next_close(view, at))
+            reached = self.tester.test(view, at, last)
             if at < reached < last:
                 at = reached  # cut short, to look again at what comes next
                 continue
@@ -80,7 +79,7 @@ class Runner:
                 self._stop_at(view, reached)
                 return False
             self._resample(view, reached)
-            if not self.append.close(view, reached):
+            if not self.tester.close(view, reached):
                 self._stop_at(view, reached)
                 return False
             at = reached

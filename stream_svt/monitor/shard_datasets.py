@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,9 @@ NEVER = np.iinfo(np.int64).max
 
 
 class ShardDatasets(Sequence[DatasetSpec]):
-    """The datasets of one shard, by number; nothing in it ever changes.
+    """The datasets of one shard, by number; nothing in it changes once they are filled in.
 
     Args:
-        datasets: In the order of their numbers.
         names_shown: Which are shown one by one.
 
     Attributes:
@@ -37,30 +36,21 @@ class ShardDatasets(Sequence[DatasetSpec]):
         patterns: Of each generator the numbers of its datasets, and their longest lateness in milliseconds.
     """
 
-    number: dict[str, int]
-    shown: Mask
-    zcdp: Mask
-    limit: Integers
-    periods: tuple[Integers, Integers] | None
-    patterns: dict[str, tuple[Integers, int]]
-
-    def __init__(self, datasets: Sequence[DatasetSpec], names_shown: Container[str] = frozenset()) -> None:
-        for _ in self._gather(datasets, names_shown):
-            pass
-
-    @classmethod
-    def gathering(
-        cls, datasets: Sequence[DatasetSpec], names_shown: Container[str]
-    ) -> Generator[None, None, ShardDatasets]:
-        """Gather in slices; return what `ShardDatasets` does."""
-        made = cls.__new__(cls)
-        yield from made._gather(datasets, names_shown)  # noqa: SLF001  a second constructor
-        return made
+    def __init__(self, names_shown: Container[str] = frozenset()) -> None:
+        self._names_shown = names_shown
+        self._datasets: list[DatasetSpec] = []
+        self._covered: dict[tuple[str, ...], Mask] = {}
+        self.number: dict[str, int] = {}
+        self.periods: tuple[Integers, Integers] | None = None
+        self.patterns: dict[str, tuple[Integers, int]] = {}
 
     @classmethod
     def of_names(cls, spec: ApplicationSpec, names: Sequence[str]) -> ShardDatasets:
         """Return the datasets of these names; KeyError where one is not declared."""
-        return cls([spec.dataset(name) for name in names], spec.names_shown)
+        made = cls(spec.names_shown)
+        for _ in made.filling([spec.dataset(name) for name in names]):
+            pass
+        return made
 
     def __len__(self) -> int:
         return len(self._datasets)
@@ -90,11 +80,9 @@ class ShardDatasets(Sequence[DatasetSpec]):
                 yield
         self._covered[monitor.datasets] = found
 
-    def _gather(self, datasets: Sequence[DatasetSpec], names_shown: Container[str]) -> Iterator[None]:
+    def filling(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
+        """Take the datasets in, in slices; they are of use once no slice is left."""
         count = len(datasets)
-        self._covered: dict[tuple[str, ...], Mask] = {}
-        self._datasets: list[DatasetSpec] = []
-        self.number = {}
         self.shown = np.zeros(count, dtype=np.bool_)
         self.zcdp = np.zeros(count, dtype=np.bool_)
         self.limit = np.zeros(count, dtype=np.int64)
@@ -108,7 +96,7 @@ class ShardDatasets(Sequence[DatasetSpec]):
             end = at + len(part)
             self._datasets += part
             self.number.update((dataset.name, number) for number, dataset in enumerate(part, at))
-            self.shown[at:end] = [dataset.name in names_shown for dataset in part]
+            self.shown[at:end] = [dataset.name in self._names_shown for dataset in part]
             self.zcdp[at:end] = [dataset.kind is Kind.ZCDP for dataset in part]
             self.limit[at:end] = [dataset.limit for dataset in part]
             if any(dataset.is_period for dataset in part):

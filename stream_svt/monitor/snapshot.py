@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.life_cycle import Signal, State, advance
+from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
+from stream_svt.transitions import follow
 
 VERSION = 1
 
@@ -65,8 +66,8 @@ class RunState(_Secret, array_like=True, gc=False):
     spent: int = 0
 
     def signal(self, signal: Signal) -> None:
-        """Go to the state that follows."""
-        self.state = advance(self.state, signal)
+        """Go to the state that follows; MisuseError where the signal cannot happen in this one."""
+        self.state = follow(TRANSITIONS, self.state, signal, "a monitor")
 
     @property
     def shown(self) -> str:

@@ -8,21 +8,125 @@ correction was tried. Which query is tested when depends on released outcomes an
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import cast
+from typing import ClassVar, cast
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.pending import OpenSets, Waits
-from stream_svt.monitor.query_tester import QueryTester, Segment, Tests, View
-from stream_svt.monitor.run_arrays import Integers, Status
-from stream_svt.monitor.snapshot import OpenSet
+from stream_svt.monitor.query_tester import QueryNoise, QueryTester, Segment, Tests, View
+from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.run_arrays import Integers, RunArrays, Status
+from stream_svt.monitor.snapshot import Block, OpenSet, size_of
 from stream_svt.settings.options import Sweep
 
+_BLOCK_BYTES = 60_000
+"""A block whose line is longer is stored in halves: it is written again as a whole."""
 
-class SweepAppend(Append):
+
+@dataclass(slots=True, repr=False)
+class Waits:
+    """Queries that wait, as columns; ``numbers`` has rows for offset, row, value and threshold, in grid steps."""
+
+    numbers: NDArray[np.int64]
+    series: list[str | None]
+    query_id: list[str]
+
+    @staticmethod
+    def of(blocks: list[Block]) -> Waits:
+        """Return the queries in blocks."""
+        columns = [np.frombuffer(block.numbers, dtype="<i8").reshape(4, -1) for block in blocks]
+        return Waits(
+            np.concatenate(columns, axis=1).astype(np.int64),
+            [series for block in blocks for series in block.series],
+            [query_id for block in blocks for query_id in block.query_id],
+        )
+
+    def part(self, rows: slice) -> Waits:
+        """Return some of the queries."""
+        return Waits(self.numbers[:, rows], self.series[rows], self.query_id[rows])
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class OpenSets(Queue[OpenSet | Block]):
+    """The open sets of a monitor on a dataset. ``blocks`` has the queries that wait, by set: the bottoms of a batch."""
+
+    kind: ClassVar[int] = 0
+    holds: ClassVar[tuple[type, ...]] = (OpenSet, Block)
+
+    blocks: dict[str, list[Block]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of open sets."""
+        return len(self.blocks)
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of queries that wait in open sets."""
+        return sum(map(self.size_of, self.blocks))
+
+    def open(self, set_id: str) -> OpenSet | None:
+        """Return an open set, None where none of this name is open."""
+        found = self.entries.get(set_id)
+        return found if isinstance(found, OpenSet) else None
+
+    def size_of(self, set_id: str) -> int:
+        """Return the number of queries that wait in a set."""
+        return sum(len(block.query_id) for block in self.blocks[set_id])
+
+    def begin(self, set_id: str, opened_ms: int) -> OpenSet:
+        """Open a set."""
+        self.count += 1
+        opened = OpenSet(self.count, set_id, opened_ms, 0)
+        self.blocks[set_id] = []
+        self.put(set_id, opened)
+        return opened
+
+    def add_tops(self, growing: OpenSet, tops: int) -> None:
+        """Count tops found in a set."""
+        self.put(growing.set_id, msgspec.structs.replace(growing, tops=growing.tops + tops))
+
+    def add(self, growing: OpenSet, waits: Waits) -> None:
+        """Keep the bottoms of one batch."""
+        numbers = waits.numbers.astype("<i8").tobytes()
+        block = Block(self.count + 1, growing.number, numbers, waits.series, waits.query_id)
+        if size_of(block) > _BLOCK_BYTES and len(waits.series) > 1:
+            half = len(waits.series) // 2
+            self.add(growing, waits.part(slice(half)))
+            self.add(growing, waits.part(slice(half, None)))
+            return
+        self.count += 1
+        self.blocks[growing.set_id].append(block)
+        self.put(block.number, block)
+
+    def close(self, set_id: str) -> None:
+        """Forget a set."""
+        self.remove(set_id)
+        for block in self.blocks.pop(set_id):
+            self.remove(block.number)
+
+    def forget(self) -> None:
+        """Close all sets."""
+        for set_id in list(self.blocks):
+            self.close(set_id)
+
+    def settle(self) -> None:
+        """See `Queue`."""
+        names = {entry.number: entry.set_id for entry in self.entries.values() if isinstance(entry, OpenSet)}
+        self.blocks = {set_id: [] for set_id in names.values()}
+        for block in self.entries.values():
+            if isinstance(block, Block):
+                if block.owner not in names:
+                    raise ValueError(f"there is no line of set {block.owner}")
+                if {len(block.numbers), 32 * len(block.series)} != {32 * len(block.query_id)}:
+                    raise ValueError("its columns are not of one length")
+                self.blocks[names[block.owner]].append(block)
+
+
+class SweepAppend(QueryTester):
     """Append with ``sweep``."""
 
     row_cost = (
@@ -30,8 +134,8 @@ class SweepAppend(Append):
     )
     queue = OpenSets
 
-    def __init__(self, tester: QueryTester) -> None:
-        super().__init__(tester)
+    def __init__(self, runs: RunArrays, noise: QueryNoise) -> None:
+        super().__init__(runs, noise)
         self._opened: list[tuple[int, int, str]] | None = None
 
     @property
@@ -59,7 +163,7 @@ class SweepAppend(Append):
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
-        segment = self.tester.test_arrivals(view, start, stop)
+        segment = self.test_arrivals(view, start, stop)
         self._keep(segment)
         return segment.stop
 
@@ -91,7 +195,7 @@ class SweepAppend(Append):
                 sets.add_tops(waiting, len(mine) - len(bottoms))
             if len(kept):
                 if on_grid is None:
-                    values, thresholds = self.tester.on_grid(view.batch, start, everything)
+                    values, thresholds = self.on_grid(view.batch, start, everything)
                     on_grid = values, np.broadcast_to(thresholds, len(live))
                 values, thresholds = on_grid
                 batch, chosen = view.batch, kept.tolist()
@@ -188,14 +292,14 @@ class SweepAppend(Append):
         datasets = np.full(len(rest), dataset, dtype=np.int64)
         offsets, rows, values, thresholds = waiting.numbers[:, rest]
         tests = Tests(datasets, offsets, rows, values, thresholds, attempt)
-        chosen, gaps = self.tester.reached(tests)
+        chosen, gaps = self.reached(tests)
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
             series = waiting.series[index]
             if runs.mutes.is_muted(dataset, series, now):
                 continue
-            branch = self.tester.branch(dataset, gaps[:, k])
+            branch = self.branch(dataset, gaps[:, k])
             if branch is not None:
                 offset, row, _, threshold = waiting.numbers[:, index].tolist()
                 crossing = Crossing(

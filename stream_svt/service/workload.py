@@ -115,7 +115,8 @@ class Workload:
             found = yield from self._datasets(shard, gone)
             dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
             yield from dataset_index.filling(dataset.name for dataset in found)
-            datasets = yield from ShardDatasets.gathering(found, self.spec.names_shown)
+            datasets = ShardDatasets(self.spec.names_shown)
+            yield from datasets.filling(found)
             for monitor in self.spec.monitors:
                 yield from datasets.covering(monitor)
             self._held[shard] = _Held(gone, datasets, dataset_index)

@@ -11,9 +11,9 @@ import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.pending import RetryQueue, Waits
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import (
     Block,
     DatasetRecord,
@@ -23,6 +23,7 @@ from stream_svt.monitor.snapshot import (
     pack_secrets,
     unpack_secrets,
 )
+from stream_svt.monitor.sweep import Waits
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 

@@ -160,8 +160,8 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
-    append = type(play.engine.runners["m0"].append).__name__
-    assert append == ("Append" if after == "plain" else f"{after.title()}Append")
+    tester = type(play.engine.runners["m0"].tester).__name__
+    assert tester == ("QueryTester" if after == "plain" else f"{after.title()}Append")
     assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.engine.runners["m1"].runs.queued(number) for number in range(3)) > 0
 

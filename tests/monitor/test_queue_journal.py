@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor import pending, queue_journal
+from stream_svt.monitor import queue_journal, sweep
+from stream_svt.monitor.loading import KINDS
 from stream_svt.monitor.mutes import Mutes
-from stream_svt.monitor.pending import KINDS, OpenSets, RetryQueue, Waits
 from stream_svt.monitor.queue_journal import Queue, QueueJournal, key_of
+from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import Gone, OpenSet, QueueRecord, Swept, Waiting
+from stream_svt.monitor.sweep import OpenSets, Waits
 from tests.support.monitor_forms import (
     waiting,
 )
@@ -46,7 +48,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every record be short, and compaction be due at once."""
     for name, value in SMALL.items():
         monkeypatch.setattr(queue_journal, name, value)
-    monkeypatch.setattr(pending, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(sweep, "_BLOCK_BYTES", 200)
 
 
 def put_into(records: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> None:

@@ -90,7 +90,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
         raise AssertionError("the datasets are looked at again")
 
     monkeypatch.setattr(workload, "homes", again)
-    monkeypatch.setattr(shard_datasets.ShardDatasets, "_gather", again)
+    monkeypatch.setattr(shard_datasets.ShardDatasets, "filling", again)
     monkeypatch.setattr(codec.DatasetIndex, "filling", again)
     monkeypatch.setattr(spec.MonitorSpec, "matcher", again)
     for shard in range(PARTITIONS):

@@ -91,7 +91,7 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        append = runner.append
+        append = runner.tester
         if isinstance(append, RetryAppend):
             arrive = append._arrive
 
@@ -103,7 +103,7 @@ class Computed:
 
             append._arrive = arrived  # type: ignore[method-assign]
             return
-        test_arrivals = append.tester.test_arrivals
+        test_arrivals = append.test_arrivals
 
         def noted(view: Any, start: int, stop: int) -> Segment:
             segment = test_arrivals(view, start, stop)
@@ -115,7 +115,7 @@ class Computed:
                 self._add(engine, runner, dataset, run, place, row in found)
             return segment
 
-        append.tester.test_arrivals = noted  # type: ignore[method-assign]
+        append.test_arrivals = noted  # type: ignore[method-assign]
 
     def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
         test = (engine.datasets[dataset].name, runner.name, run), place

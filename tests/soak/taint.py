@@ -132,7 +132,7 @@ class AlignedEngine(Engine):
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
-        tester, runs = runner.append.tester, runner.runs
+        tester, runs = runner.tester, runner.runs
         draw, open_run = tester.draw, runs.open_run
         tester.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]

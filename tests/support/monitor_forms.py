@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.pending import OpenSets, RetryQueue, Waits
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType
+from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
+from stream_svt.monitor.sweep import OpenSets, Waits
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.application_document import load_spec
 from tests.support.engine_play import Play, Query
