@@ -22,10 +22,9 @@ from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
 from stream_svt.settings.document import Document, KeyPath, read
-from stream_svt.settings.environment import apply_environment
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.messages import did_you_mean, quote
-from stream_svt.settings.sections import KafkaConfig
+from stream_svt.settings.sections import KafkaConfig, apply_environment
 from stream_svt.settings.validation import Strict, check, consistent
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"

@@ -105,7 +105,7 @@ class EventBuilder:
             spec_hash=plan.hash,
         )
         subject = account.name if crossing.series is None else f"{account.name}/{crossing.series}"
-        self._add(EventType.ALERT, account, spec.name, run_state.run, subject, alert)
+        self._of_dataset(EventType.ALERT, account, subject, alert)
 
     def announce(
         self,
@@ -118,16 +118,15 @@ class EventBuilder:
         detail: dict[str, Any] | None = None,
     ) -> None:
         """Announce anything else about a dataset, with its account."""
-        run = 0 if run_state is None else run_state.run
         data = Lifecycle(
             dataset=account.name,
             monitor=monitor,
-            run=run,
+            run=0 if run_state is None else run_state.run,
             reason=reason,
             account=account.account(charge),
             detail=detail or {},
         )
-        self._add(kind, account, monitor, run, account.name, data)
+        self._of_dataset(kind, account, account.name, data)
 
     def spec_changed(self, monitor: str, reason: str, spec_hash: str, fields: list[str]) -> None:
         """Announce that a monitor was added, changed or removed."""
@@ -145,31 +144,20 @@ class EventBuilder:
 
     def shard_event(self, kind: EventType, *, reason: str, detail: dict[str, Any], monitor: str = "") -> None:
         """Announce something about the shard as a whole."""
-        self.sequence += 1
         self.shard_events += 1
         data = Lifecycle(dataset="", monitor=monitor, run=0, reason=reason, account=None, detail=detail)
-        self.events.append(
-            ReleasedEvent(
-                type=kind,
-                id=f"{self._application}/shard-{self._shard}/{self.shard_events}",
-                sequence=self.sequence,
-                subject=f"shard-{self._shard}",
-                data=data,
-            )
-        )
+        subject = f"shard-{self._shard}"
+        self._add(kind, f"{subject}/{self.shard_events}", subject, data)
 
-    def _add(
-        self,
-        kind: EventType,
-        account: DatasetAccount,
-        monitor: str,
-        run: int,
-        subject: str,
-        data: Alert | Lifecycle,
+    def _of_dataset(
+        self, kind: EventType, account: DatasetAccount, subject: str, data: Alert | Lifecycle
     ) -> None:
-        self.sequence += 1
         account.events += 1
-        event_id = f"{self._application}/{account.name}/{monitor}/{run}/{account.events}"
+        self._add(kind, f"{account.name}/{data.monitor}/{data.run}/{account.events}", subject, data)
+
+    def _add(self, kind: EventType, name: str, subject: str, data: Alert | Lifecycle) -> None:
+        self.sequence += 1
+        event_id = f"{self._application}/{name}"
         self.events.append(
             ReleasedEvent(type=kind, id=event_id, sequence=self.sequence, subject=subject, data=data)
         )

@@ -9,9 +9,9 @@ durable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from operator import add
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,18 +42,6 @@ DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
 
 
-N = TypeVar("N", int, float, "MonitorTotals", "OtherTotals")
-
-
-def _sum(parts: Iterable[Mapping[str, N]]) -> dict[str, N]:
-    """Return the sums by name."""
-    found: dict[str, N] = {}
-    for part in parts:
-        for name, amount in part.items():
-            found[name] = found[name] + amount if name in found else amount
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class MonitorTotals:
     """A monitor over the datasets of a shard.
@@ -70,15 +58,6 @@ class MonitorTotals:
     spent: Mapping[str, float]
     run_left: Mapping[str, float]
 
-    def __add__(self, other: MonitorTotals) -> MonitorTotals:
-        return MonitorTotals(
-            states=_sum([self.states, other.states]),
-            muted=self.muted + other.muted,
-            queued=self.queued + other.queued,
-            spent=_sum([self.spent, other.spent]),
-            run_left=_sum([self.run_left, other.run_left]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class OtherTotals:
@@ -89,9 +68,6 @@ class OtherTotals:
     spent: float
     reserved: float
     charges: int
-
-    def __add__(self, other: OtherTotals) -> OtherTotals:
-        return OtherTotals(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +176,18 @@ class Projection:
 
     def views(self) -> list[DatasetView]:
         """Return the released state of all datasets as it stands after loading."""
-        return self._views(range(len(self._datasets)))
+        return list(map(self._view, range(len(self._datasets))))
 
     def shown(self) -> list[DatasetView]:
         """Return the released state, as it stands after loading, of the datasets that are shown one by one."""
         self._views_changed = False
-        return self._views(np.flatnonzero(self._datasets.shown).tolist())
+        return list(map(self._view, np.flatnonzero(self._datasets.shown).tolist()))
 
     def changed_views(self) -> list[DatasetView]:
         """Return the views of what the next commit changes; where monitors changed, of every dataset shown."""
         if self._views_changed:
             return self.shown()
-        return self._views(n for n in sorted(self._accounts.dirty) if self._datasets.shown[n])
+        return [self._view(n) for n in sorted(self._accounts.dirty) if self._datasets.shown[n]]
 
     def take(self) -> Totals:
         """Sum up what the next commit changes."""
@@ -229,9 +205,6 @@ class Projection:
             part = numbers[at : at + DATASETS_AT_ONCE]
             self.update(part)
             self.changed.difference_update(part)
-
-    def _views(self, numbers: Iterable[int]) -> list[DatasetView]:
-        return [self._view(number) for number in numbers]
 
     def _view(self, number: int) -> DatasetView:
         account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
@@ -269,16 +242,11 @@ class Projection:
         """Take what datasets that have a ledger hold now, each named once."""
         where = np.array(numbers, dtype=np.int64)
         held = [self._accounts.held[number] for number in numbers]
-        ledgers = [account.ledger for account in held]
-        self._ledgers.put(
-            where,
-            {
-                "limit": [ledger.limit for ledger in ledgers],
-                "spent": [ledger.spent for ledger in ledgers],
-                "reserved": [ledger.reserved for ledger in ledgers],
-                "charges": [account.charges for account in held],
-            },
-        )
+        columns = {
+            name: [getattr(account.ledger, name) for account in held]
+            for name in ("limit", "spent", "reserved")
+        }
+        self._ledgers.put(where, columns | {"charges": [account.charges for account in held]})
         for account, declared in zip(held, self._datasets.limit[where].tolist(), strict=True):
             if account.ledger.limit != declared:
                 self._raised[account.name] = account.ledger.limit
@@ -323,10 +291,20 @@ class Projection:
         )
 
 
-def sums_of(totals: Sequence[Totals]) -> Totals:
+def sums_of(totals: Iterable[Totals]) -> Totals:
     """Return the sums over several shards."""
-    return Totals(
-        monitors=_sum([one.monitors for one in totals]),
-        others=_sum([one.others for one in totals]),
-        raised=_sum([one.raised for one in totals]),
-    )
+    return reduce(_plus, totals, Totals())
+
+
+def _plus(one: Any, other: Any) -> Any:  # noqa: ANN401 - records, mappings and numbers
+    """Return a sum: of records by field, of mappings by name."""
+    if isinstance(one, Mapping):
+        names = dict.fromkeys([*one, *other])
+        return {
+            name: _plus(one[name], other[name]) if name in one and name in other else {**one, **other}[name]
+            for name in names
+        }
+    if is_dataclass(one):
+        record: Any = type(one)
+        return record(*(_plus(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)))
+    return one + other

@@ -25,8 +25,6 @@ from stream_svt.monitor.snapshot import (
     Swept,
     Waiting,
     from_bytes,
-    name_of,
-    size_of,
 )
 
 RECORD_BYTES = 100_000
@@ -78,10 +76,10 @@ class Queue(Generic[E]):
 
     def put(self, name: Name, entry: E) -> None:
         """Keep an entry, in the place of the one of this name if there is one."""
-        size = size_of(entry)
+        size = entry.size
         known = self.entries.get(name)
         if known is not None:
-            self.journal.live -= size_of(known)
+            self.journal.live -= known.size
         self.entries[name] = entry
         self.touched[name] = None
         self.journal.live += size
@@ -92,7 +90,7 @@ class Queue(Generic[E]):
         entry = self.entries.pop(name)
         self.touched.pop(name, None)
         self.gone.append(entry.number)
-        self.journal.live -= size_of(entry)
+        self.journal.live -= entry.size
         self.journal.note(self, NUMBER_BYTES)
         return entry
 
@@ -103,7 +101,7 @@ class Queue(Generic[E]):
 
     def drop(self) -> None:
         """Forget the queue with everything in it."""
-        self.journal.live -= sum(size_of(entry) for entry in self.entries.values())
+        self.journal.live -= sum(entry.size for entry in self.entries.values())
         self.entries, self.touched = {}, {}
         self.home, self.dropped = -1, True
         self.journal.note(self, NUMBER_BYTES)
@@ -202,7 +200,7 @@ class QueueJournal:
                 if queue.home == number:
                     writer.write(queue, ())
             for queue, entry in oldest.entries:
-                if queue.entries.get(name_of(entry)) is entry:
+                if queue.entries.get(entry.name) is entry:
                     writer.write(queue, (entry,))
             del self._records[number]
             self.size -= oldest.size
@@ -258,8 +256,8 @@ class QueueJournal:
         for queue, entries in found:
             first, queue.gone = max(queue.gone, default=0), []
             kept = sorted((number, entry) for number, entry in entries.items() if number >= first)
-            queue.entries = {name_of(entry): entry for _, entry in kept}
-            self.live += sum(size_of(entry) for entry in queue.entries.values())
+            queue.entries = {entry.name: entry for _, entry in kept}
+            self.live += sum(entry.size for entry in queue.entries.values())
             try:
                 queue.settle()
             except ValueError as error:

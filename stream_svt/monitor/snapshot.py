@@ -122,6 +122,16 @@ class Waiting(_Secret, array_like=True, gc=False, tag=0):
     series: str | None
     query_id: str
 
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        return (self.offset, self.row) if self.series is None else self.series
+
+    @property
+    def size(self) -> int:
+        """How many bytes its line has at most."""
+        return _PLACE_BYTES + text_bytes(self.series) + text_bytes(self.query_id)
+
 
 class OpenSet(_Secret, array_like=True, gc=False, tag=1):
     """A finite set of queries that is still growing, and the tops found in it so far."""
@@ -130,6 +140,16 @@ class OpenSet(_Secret, array_like=True, gc=False, tag=1):
     set_id: str
     opened_ms: WholeNumber
     tops: WholeNumber
+
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        return self.set_id
+
+    @property
+    def size(self) -> int:
+        """How many bytes its line has at most."""
+        return _ENTRY_BYTES + text_bytes(self.set_id)
 
 
 class Block(_Secret, array_like=True, gc=False, tag=2):
@@ -144,6 +164,17 @@ class Block(_Secret, array_like=True, gc=False, tag=2):
     series: list[str | None]
     query_id: list[str]
 
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        return self.number
+
+    @property
+    def size(self) -> int:
+        """How many bytes its line has at most."""
+        texts = sum(map(text_bytes, [*self.series, *self.query_id]))
+        return _ENTRY_BYTES + len(self.numbers) + 10 * len(self.series) + texts
+
 
 class Mute(_Secret, array_like=True, gc=False, tag=3):
     """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
@@ -152,34 +183,19 @@ class Mute(_Secret, array_like=True, gc=False, tag=3):
     series: str
     until: WholeNumber
 
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        return self.series
+
+    @property
+    def size(self) -> int:
+        """How many bytes its line has at most."""
+        return _MUTE_BYTES + text_bytes(self.series)
+
 
 Entry = Waiting | OpenSet | Block | Mute
 """Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
-
-
-def name_of(entry: Entry) -> Name:
-    """Return what identifies an entry in its queue."""
-    match entry:
-        case Waiting():
-            return (entry.offset, entry.row) if entry.series is None else entry.series
-        case OpenSet():
-            return entry.set_id
-        case Block():
-            return entry.number
-        case Mute():
-            return entry.series
-
-
-def size_of(entry: Entry) -> int:
-    """Return how many bytes the line of an entry has at most."""
-    if isinstance(entry, Waiting):
-        return _PLACE_BYTES + text_bytes(entry.series) + text_bytes(entry.query_id)
-    if isinstance(entry, Mute):
-        return _MUTE_BYTES + text_bytes(entry.series)
-    if isinstance(entry, OpenSet):
-        return _ENTRY_BYTES + text_bytes(entry.set_id)
-    texts = sum(map(text_bytes, entry.series)) + sum(map(text_bytes, entry.query_id))
-    return _ENTRY_BYTES + len(entry.numbers) + 10 * len(entry.series) + texts
 
 
 class Gone(_Secret, array_like=True, tag=4):

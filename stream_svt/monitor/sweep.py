@@ -20,7 +20,7 @@ from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.query_tester import QueryNoise, QueryTester, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.run_arrays import Integers, RunArrays, Status
-from stream_svt.monitor.snapshot import Block, OpenSet, size_of
+from stream_svt.monitor.snapshot import Block, OpenSet
 from stream_svt.settings.options import Sweep
 
 _BLOCK_BYTES = 60_000
@@ -93,7 +93,7 @@ class OpenSets(Queue[OpenSet | Block]):
         """Keep the bottoms of one batch."""
         numbers = waits.numbers.astype("<i8").tobytes()
         block = Block(self.count + 1, growing.number, numbers, waits.series, waits.query_id)
-        if size_of(block) > _BLOCK_BYTES and len(waits.series) > 1:
+        if block.size > _BLOCK_BYTES and len(waits.series) > 1:
             half = len(waits.series) // 2
             self.add(growing, waits.part(slice(half)))
             self.add(growing, waits.part(slice(half, None)))

@@ -17,7 +17,6 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.application_document import application_of, load_spec
 from stream_svt.settings.declarations import ReadNames, lines_of
 from stream_svt.settings.document import read, without
-from stream_svt.settings.environment import apply_environment
 from stream_svt.settings.messages import did_you_mean
 from stream_svt.settings.sections import (
     SECTIONS,
@@ -30,6 +29,7 @@ from stream_svt.settings.sections import (
     ServiceDocument,
     TopicsConfig,
     WebConfig,
+    apply_environment,
     section_notes,
 )
 from stream_svt.settings.validation import check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +20,7 @@ from stream_svt.errors import Problem
 from stream_svt.settings.declarations import DatasetDeclaration
 from stream_svt.settings.document import Document
 from stream_svt.settings.fields import Duration, Flag, Name, Text, TopicName, duration_text, whole, within
-from stream_svt.settings.messages import quote
+from stream_svt.settings.messages import did_you_mean, quote
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.validation import Strict, consistent, several
 
@@ -334,3 +334,35 @@ def section_notes(document: Document, found: ServiceDocument) -> list[Problem]:
             "'stream-svt control close-application --give-up-state'"
         )
     return [Problem(document.line(key), ".".join(key), message) for key, message in notes.items()]
+
+
+ENVIRONMENT = "STREAM_SVT_"
+"""What the variables begin with that replace a key of the file, such as ``STREAM_SVT_KAFKA_SESSION_TIMEOUT``."""
+
+_NOT_FROM_ENVIRONMENT = tuple(
+    f"{ENVIRONMENT}{name}" for name in ("CONTROL_", "SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST")
+)
+
+
+def apply_environment(
+    document: Document, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]
+) -> None:
+    """Let environment variables replace keys of some sections, so that one file serves several places.
+
+    Reported are those that name no key. What is monitored and who may give commands stands in the file only.
+    """
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(_NOT_FROM_ENVIRONMENT):
+            message = "who may give commands is said in the file only: remove the variable"
+            document.problems.append(Problem(0, variable, message))
+        for name, model in sections.items():
+            prefix = f"{ENVIRONMENT}{name.upper()}_"
+            if not variable.startswith(prefix):
+                continue
+            key = variable.removeprefix(prefix).lower()
+            if key in model.model_fields:
+                document.put((name, key), text, f"environment variable {variable}")
+            else:
+                near = did_you_mean(key, list(model.model_fields))
+                message = f"environment variable names no key of {name}{near}"
+                document.problems.append(Problem(0, variable, message))
