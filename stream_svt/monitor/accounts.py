@@ -6,6 +6,7 @@ here may not be compared before the commit that holds it is durable.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from stream_svt.mechanisms.sampler import draw_threshold
@@ -19,7 +20,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import RunState, pack_secrets
+from stream_svt.monitor.snapshot import RunState
 from stream_svt.privacy.loss import Kind, to_float
 
 EVENT_BYTES = 800
@@ -44,6 +45,7 @@ class Accounts:
         queues: The journal of mutes, and of what waits for another test.
         mutes: By monitor, those that ran before included.
         records, rejects: Further state records, and refused records, of the next commit.
+        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
         dirty: Numbers of the datasets whose account changed since the last commit.
         opened: Monitor, dataset and number of each run opened since the last commit.
     """
@@ -64,6 +66,8 @@ class Accounts:
         self.held: dict[int, DatasetAccount] = {}
         self.records: dict[bytes, bytes | None] = {}
         self.rejects: list[tuple[str, int, str]] = []
+        self.tested: Counter[str] = Counter()
+        self.skipped: Counter[tuple[str, str]] = Counter()
         self.dirty: set[int] = set()
         self.opened: list[tuple[str, int, int]] = []
         self._entropy = entropy
@@ -88,6 +92,7 @@ class Accounts:
             self.records[f"d/{account.name}".encode()] = account.to_bytes()
         records, self.records = self.records, {}
         self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
+        self.tested, self.skipped = Counter(), Counter()
         return records
 
     def account(self, number: int) -> DatasetAccount:
@@ -131,10 +136,7 @@ class Accounts:
         run_state.started_ms = clock_ms
         mechanism = plan.mechanism
         noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, self._entropy)
-        salt = self._entropy(16)
-        run_state.secrets = pack_secrets(
-            noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
-        )
+        run_state.secrets = noise.to_bytes(8, "little", signed=True) + self._entropy(16)
         self.opened.append((monitor, number, run_state.run))
         detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
         reason = "first" if run_state.run == 1 else "resampled"

@@ -284,17 +284,11 @@ class Engine:
             rejects=accounts.rejects,
             views=self.projection.changed_views(),
             totals=self.projection.take(),
-            tested={name: runner.runs.tested for name, runner in self.runners.items() if runner.runs.tested},
-            skipped={
-                (name, reason): count
-                for name, runner in self.runners.items()
-                for reason, count in runner.runs.skipped.items()
-            },
+            tested=accounts.tested,
+            skipped=accounts.skipped,
         )
         self._taken += accounts.opened
         commit.records = accounts.take_records()
-        for runner in self.runners.values():
-            runner.runs.tested, runner.runs.skipped = 0, {}
         return commit
 
     def committed(self) -> None:

@@ -146,10 +146,9 @@ def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
         place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
         raise CommandRefused(f"{place} {why}; nothing was changed")
     for runs in meant:
-        if command.action is Action.PAUSE:
-            runs.pause(number, at_full_price=command.now)
-        elif command.action is Action.RESUME:
-            runs.resume(number)
+        if command.action in (Action.PAUSE, Action.RESUME):
+            paused = command.action is Action.PAUSE
+            runs.pause(number, paused=paused, at_full_price=paused and command.now)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
         else:

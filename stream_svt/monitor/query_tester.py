@@ -153,7 +153,8 @@ class QueryTester:
         self._find_tops(segment)
         segment.cut()
         runs, live, silent = self.runs, segment.live, segment.silent
-        runs.tested += int(live.sum())
+        if tested := int(live.sum()):
+            runs.accounts.tested[runs.name] += tested
         runs.skip("muted", int(silent.sum()))
         if not live.all():
             datasets = view.batch.dataset[start : segment.stop]
@@ -305,7 +306,7 @@ class QueryTester:
         gaps = self.runs.plan.mechanism.branch_gaps(
             tests.value,
             tests.threshold,
-            self.runs.threshold_noise[tests.dataset],
+            self.runs.secrets["noise"][tests.dataset],
             tests.attempt,
             lambda branch: self.draw(tests, branch),
         )
@@ -319,7 +320,7 @@ class QueryTester:
         return self.noise.draw(
             mechanism.query_noise,
             mechanism.branches[branch].rate,
-            salt=(runs.salt_high[tests.dataset], runs.salt_low[tests.dataset]),
+            salt=(runs.secrets["salt_high"][tests.dataset], runs.secrets["salt_low"][tests.dataset]),
             offset=tests.offset,
             row=tests.row if tests.row.any() else 0,
             attempt=tests.attempt,

@@ -139,7 +139,7 @@ class RetryAppend(QueryTester):
         now: int,
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
-        self.runs.tested += 1
+        self.runs.accounts.tested[self.runs.name] += 1
         branch = None if reached is None else self.branch(dataset, reached.gaps)
         if reached is not None and branch is not None:
             self._report(dataset, arrival, branch, int(reached.gaps[branch]), attempt=0, now=now)

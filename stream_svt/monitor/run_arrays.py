@@ -19,7 +19,7 @@ from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mut
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
-from stream_svt.monitor.snapshot import SECRETS, RunState, unpack_secrets
+from stream_svt.monitor.snapshot import SECRETS, RunState
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Mute, OnHalt, Sweep
 
@@ -53,11 +53,10 @@ class RunArrays:
 
     Attributes:
         covers: Mask over the datasets of the shard: those that the monitor runs on.
-        status, threshold_noise, salt_high, salt_low, deadline: Arrays over the datasets of the shard.
-            ``deadline`` is the clock (ms) at which a run ends by schedule.
+        status, secrets, deadline: Arrays over the datasets of the shard. ``secrets`` are the `SECRETS` of the
+            open runs, ``deadline`` is the clock (ms) at which a run ends by schedule.
         plan: What runs are opened under, and all open ones were.
         queues: What waits for another test, by dataset.
-        tested, skipped: Queries tested, and not tested by reason, since they were last reset.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec, datasets: ShardDatasets) -> None:
@@ -67,20 +66,11 @@ class RunArrays:
         self.datasets = datasets
         self.covers = datasets.covers(spec)
         self.status = np.where(self.covers, Status.WAITING, Status.SKIP).astype(np.uint8)
-        self.threshold_noise = np.zeros(count, dtype=np.int64)
-        self.salt_high = np.zeros(count, dtype=np.uint64)
-        self.salt_low = np.zeros(count, dtype=np.uint64)
+        self.secrets = np.zeros(count, dtype=SECRETS)
         self.deadline = np.full(count, NEVER, dtype=np.int64)
         self.plan = Plan.of(spec)
         self.mutes = accounts.mutes.setdefault(spec.name, MonitorMutes())
         self.queues: dict[int, Queue[Any]] = {}
-        self.tested = 0
-        self.skipped: dict[str, int] = {}
-
-    @property
-    def covers_all(self) -> bool:
-        """Whether the monitor runs on every dataset of the shard."""
-        return bool(self.covers.all())
 
     @property
     def spec(self) -> MonitorSpec:
@@ -90,9 +80,8 @@ class RunArrays:
     def take_over(self, datasets: Sequence[int], run_states: Sequence[RunState]) -> None:
         """Go on where the slots of some datasets stand."""
         where = np.array(datasets, dtype=np.int64)
-        secrets = np.frombuffer(b"".join([run_state.secrets for run_state in run_states]), dtype=SECRETS)
-        self.threshold_noise[where] = secrets["noise"]
-        self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
+        secrets = b"".join([run_state.secrets for run_state in run_states])
+        self.secrets[where] = np.frombuffer(secrets, dtype=SECRETS)
         status = [status_of(run_state) for run_state in run_states]
         self.status[where] = np.where(self.covers[where], status, Status.SKIP)
         if self.spec.resample_every is not None:
@@ -108,8 +97,7 @@ class RunArrays:
         if run_state is None:
             self.status[dataset] = status_of(self.accounts.run_state(self.name, dataset))
             return
-        secrets = unpack_secrets(run_state.secrets)
-        self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
+        self.secrets[dataset] = np.frombuffer(run_state.secrets, dtype=SECRETS)[0]
         self.schedule(dataset, run_state)
         self.status[dataset] = Status.PENDING
 
@@ -125,20 +113,18 @@ class RunArrays:
     def _run_ended(self, dataset: int, run_state: RunState) -> None:
         """Forget the secrets of a run that ended, and end the mutes that held until then."""
         self.mutes.end_run(dataset)
-        self.threshold_noise[dataset] = 0
-        self.salt_high[dataset] = self.salt_low[dataset] = 0
+        self.secrets[dataset] = 0
         self.deadline[dataset] = NEVER
         self.status[dataset] = status_of(run_state)
 
-    def pause(self, dataset: int, *, at_full_price: bool = False) -> None:
-        """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
+    def pause(self, dataset: int, *, paused: bool = True, at_full_price: bool = False) -> None:
+        """Skip the queries of a dataset from now on, or test them again.
+
+        An open run stays open, unless it is closed ``at_full_price``.
+        """
         if at_full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
-        self.status[dataset] = status_of(self.accounts.pause(self.name, dataset, paused=True))
-
-    def resume(self, dataset: int) -> None:
-        """Test the queries of a paused dataset again."""
-        self.status[dataset] = status_of(self.accounts.pause(self.name, dataset, paused=False))
+        self.status[dataset] = status_of(self.accounts.pause(self.name, dataset, paused=paused))
 
     def reopen(self, dataset: int) -> None:
         """Let the next query of a dataset open a new run with a new threshold."""
@@ -191,7 +177,7 @@ class RunArrays:
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""
         if count:
-            self.skipped[reason] = self.skipped.get(reason, 0) + count
+            self.accounts.skipped[self.name, reason] += count
 
     # -- what waits for another test -------------------------------------------------------------------------
 
@@ -209,9 +195,3 @@ class RunArrays:
         queue = self.queues.get(dataset)
         if queue is not None:
             queue.forget()
-
-    def drop_queues(self) -> None:
-        """Drop what waits on any dataset, and that anything ever did."""
-        for queue in self.queues.values():
-            queue.drop()
-        self.queues = {}

@@ -117,7 +117,7 @@ class Runner:
 
     def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
         """Return which rows are queries for this monitor (None: all), and which are but for their period."""
-        if self.runs.covers_all and not batch.markers and not batch.monitor and self.periods is None:
+        if self.runs.covers.all() and not batch.markers and not batch.monitor and self.periods is None:
             return None, _NO_ROWS
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False

@@ -13,7 +13,6 @@ Every record starts with its format version; a version this code does not know i
 
 from __future__ import annotations
 
-import struct
 from functools import cache
 from typing import Annotated, TypeVar
 
@@ -35,18 +34,17 @@ class _Secret(msgspec.Struct, array_like=True):
         return f"{type(self).__name__}()"
 
 
-_SECRETS = struct.Struct("<qQQ")
 SECRETS = np.dtype([("noise", "<i8"), ("salt_high", "<u8"), ("salt_low", "<u8")])
-"""The same as a type of arrays."""
-NO_SECRETS = bytes(_SECRETS.size)
+"""Threshold noise of a run, and the halves of the salt of its query noise."""
+NO_SECRETS = bytes(SECRETS.itemsize)
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
 
 class RunState(_Secret, array_like=True, gc=False):
     """One monitor on one dataset, in memory as it is stored.
 
-    ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
-    it is zero once the run is closed. ``left`` is what the open run may still spend, in epsilon units.
+    ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record tells nothing of them; it is zero once the
+    run is closed. ``left`` is what the open run may still spend, in epsilon units.
 
     A shard holds up to millions of these: they refer to nothing but text, bytes and numbers, so that Python's garbage
     collector need not know them.
@@ -267,17 +265,6 @@ class TopicRecord(msgspec.Struct, array_like=True):
     version: int
     sensitivity: str
     general: bool
-
-
-def pack_secrets(threshold_noise: int, salt_high: int, salt_low: int) -> bytes:
-    """Return a run's secrets as a `RunState` holds them."""
-    return _SECRETS.pack(threshold_noise, salt_high, salt_low)
-
-
-def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
-    """Return threshold noise and the two halves of the salt."""
-    threshold_noise, salt_high, salt_low = _SECRETS.unpack(secrets)
-    return threshold_noise, salt_high, salt_low
 
 
 Record = TypeVar(

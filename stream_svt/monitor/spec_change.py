@@ -146,7 +146,8 @@ def _cover(engine: Engine, runs: RunArrays, covers: NDArray[np.bool_]) -> Iterat
 
 
 def _remove(engine: Engine, name: str) -> None:
-    engine.runners.pop(name).runs.drop_queues()
+    for queue in engine.runners.pop(name).runs.queues.values():
+        queue.drop()
     engine.projection.remove(name)
     engine.specs.remove(name)
     engine.accounts.events.spec_changed(name, "removed", "", [])

@@ -168,7 +168,7 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
     assert standing(plays[0]) == standing(plays[1])
     for runner in ("m0", "m1"):
         one, other = (play.engine.runners[runner].runs for play in plays)
-        for name in ("status", "deadline", "salt_high"):
+        for name in ("status", "deadline", "secrets"):
             assert (getattr(one, name) == getattr(other, name)).all()
         assert one.plan == other.plan
 

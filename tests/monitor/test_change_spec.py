@@ -260,7 +260,7 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
         play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    play.engine.runners["m1"].runs.resume(0)
+    play.engine.runners["m1"].runs.pause(0, paused=False)
     assert _paused(play, "m1") == []
     tops = len(_alerts(play))
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])

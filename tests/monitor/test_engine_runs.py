@@ -15,13 +15,12 @@ from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import (
+    SECRETS,
     Block,
     DatasetRecord,
     RunState,
     Waiting,
     from_bytes,
-    pack_secrets,
-    unpack_secrets,
 )
 from stream_svt.monitor.sweep import Waits
 from tests.support.engine_play import Play, Query, batch_of
@@ -50,6 +49,10 @@ def _stored(play: Play) -> dict[str, DatasetRecord]:
     }
 
 
+def _secrets(run_state: RunState) -> tuple[int, ...]:
+    return np.frombuffer(run_state.secrets, SECRETS)[0].tolist()
+
+
 @pytest.mark.parametrize("form", ["plain", "sweep", "retry", "resampled"])
 def test_a_run_draws_its_noise_once_and_shares_it_with_no_other_monitor(form):
     entropy = Entropy(1)
@@ -73,9 +76,7 @@ def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch)
         run_states = [
             run_state for record in _stored(play).values() for run_state in record.run_states.values()
         ]
-        durable = {
-            unpack_secrets(run_state.secrets)[0] for run_state in run_states if run_state.state == "running"
-        }
+        durable = {_secrets(run_state)[0] for run_state in run_states if run_state.state == "running"}
         assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
         runs.update((int(noise), 0) for noise in np.unique(rho))
         return reached(self, values, thresholds, rho, attempt, draw)
@@ -118,13 +119,8 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
         for name, record in _stored(play).items():
             run_state = record.run_states["m0"]
             runner, number = play.engine.runners["m0"], play.engine.number[name]
-            secrets = unpack_secrets(run_state.secrets)
-            held = (
-                runner.runs.threshold_noise[number],
-                runner.runs.salt_high[number],
-                runner.runs.salt_low[number],
-            )
-            assert secrets == tuple(int(secret) for secret in held)
+            secrets = _secrets(run_state)
+            assert secrets == runner.runs.secrets[number].tolist()
             if run_state.state == "running":
                 assert all(secrets[1:])
             else:
@@ -138,7 +134,7 @@ def test_the_length_of_a_record_tells_nothing_of_its_noise():
     account, sizes = play.engine.accounts.account(0), set()
     run_state = account.run_states["m0"]
     for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
-        run_state.secrets = pack_secrets(noise, salt, salt)
+        run_state.secrets = np.array((noise, salt, salt), SECRETS).tobytes()
         sizes.add(len(account.to_bytes()))
     assert len(sizes) == 1
 

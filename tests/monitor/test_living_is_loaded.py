@@ -57,15 +57,11 @@ def picture(engine: Engine) -> dict[Any, Any]:
             )
             found[name, number, "mutes"] = mutes_of(runner, number)
             if run_state.state is State.RUNNING:
-                secrets = (
-                    runner.runs.threshold_noise,
-                    runner.runs.salt_high,
-                    runner.runs.salt_low,
-                    runner.runs.deadline,
-                )
+                runs = runner.runs
                 found[name, number, "run"] = (
-                    runner.runs.plan.hash,
-                    *(int(column[number]) for column in secrets),
+                    runs.plan.hash,
+                    runs.secrets[number].tobytes(),
+                    int(runs.deadline[number]),
                 )
     for number, account in engine.accounts.held.items():
         found["ledger", number] = account.ledger, account.events
@@ -174,7 +170,7 @@ def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_ow
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
     change_spec(play.engine, play.spec)
-    play.engine.runners["m0"].runs.resume(0)
+    play.engine.runners["m0"].runs.pause(0, paused=False)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])

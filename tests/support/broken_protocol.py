@@ -24,7 +24,7 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import ProgressRecord, RunState, pack_secrets, to_bytes
+from stream_svt.monitor.snapshot import ProgressRecord, RunState, to_bytes
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -368,7 +368,7 @@ class _Redrawn(dict[int, DatasetAccount]):
         for run_state in account.run_states.values():
             if any(run_state.secrets):
                 noise = 1 + int.from_bytes(os.urandom(1), "big")  # zeros: no run is open
-                run_state.secrets = pack_secrets(noise, noise, noise)
+                run_state.secrets = noise.to_bytes(8, "little", signed=True) * 3
         super().__setitem__(number, account)
 
 

@@ -164,7 +164,7 @@ def standing(play: Play) -> dict[Any, Any]:
                 run_state.spent,
                 mutes_of(runner, number),
                 run_state.secrets,
-                int(runner.runs.threshold_noise[number]),
+                runner.runs.secrets[number].tobytes(),
                 int(runner.runs.deadline[number]),
                 runner.runs.queued(number),
             )
