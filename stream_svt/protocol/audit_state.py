@@ -6,7 +6,7 @@ open runs, closed runs have no secrets left, and no state is older than the aler
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stream_svt.monitor.dataset_account import read_dataset
@@ -16,7 +16,7 @@ from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_byte
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, Auditor, DatasetTally, RunTally, amount_text
-from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.protocol.journal import Journal
 from stream_svt.settings.datasets import Watermarks, is_over
 
 _OLDER = (
@@ -40,16 +40,16 @@ class ShardState:
     watermarks: Watermarks = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shard: int, restored: Restored, journal: Journal) -> ShardState:
+    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> ShardState:
         """Return what a journal found that was looked at."""
         datasets = {
             key[2:].decode(): read_dataset(content, key.decode())
-            for key, content in restored.records.items()
+            for key, content in records.items()
             if key.startswith((b"d/", b"r/"))
         }
-        progress = restored.progress
+        progress = journal.meta.progress
         watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
-        return cls(shard, restored.last_event, datasets, journal.waiting, watermarks)
+        return cls(shard, journal.meta.last_event, datasets, journal.waiting, watermarks)
 
 
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:

@@ -68,8 +68,8 @@ class Committer:
         await self._tick()
         began = self._now()
         commit = self.engine.take_commit()
-        self._journal.set_read_to(self._bounds())
-        self._journal.set_commands(self.commands.controls.standing)
+        self._journal.meta.read_to = dict(self._bounds())
+        self._journal.meta.commands = self.commands.controls.standing
         await self._journal.commit(commit)
         self.engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.

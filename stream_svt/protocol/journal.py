@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
@@ -20,7 +19,6 @@ from stream_svt.errors import ApplicationClosed, CommandRefused, MisuseError, St
 from stream_svt.monitor import released
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Known, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY
@@ -33,33 +31,19 @@ ORIGIN_BYTES = 8
 """Random bytes of an event's origin: with the sequence, two histories have no origin in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What a takeover found: an empty mapping and no progress is the very first start.
-
-    ``last_event`` is the number of the newest event.
-    """
-
-    records: dict[bytes, bytes] = field(repr=False)
-    progress: bytes | None = field(repr=False)
-    noise_key: bytes = field(repr=False)
-    state_id: str
-    commands: Standing
-    last_event: int
-    read_to: dict[str, int]
-
-
 class Journal:
     """Reads and writes one shard's state, on the partitions of ``log``; fences the previous writer.
 
     Attributes:
+        place: What its records are bound to.
+        published: Numbers of the events that the last transaction published.
         proved: Whether it was opened, and the state proved.
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
         self._settings = settings
-        self._place = settings.place
+        self.place = settings.place
         self._shard = settings.place.shard
         self._broken = True
         meta = Meta(partitions=settings.partitions, noise_key=b"", digest_key=b"", state_id=b"")
@@ -70,7 +54,8 @@ class Journal:
         self.proved = False
 
     @property
-    def _meta(self) -> Meta:
+    def meta(self) -> Meta:
+        """What the state says of itself; the next transaction makes durable what is changed in it."""
         return self._held.meta
 
     def _new_reader(self) -> StateReader:
@@ -98,35 +83,15 @@ class Journal:
         return list(self._held.outbox)
 
     @property
-    def cluster(self) -> str:
-        """Id of the cluster."""
-        return self._place.cluster
-
-    @property
-    def sequence(self) -> int:
-        """Number of the last transaction."""
-        return self._meta.sequence
-
-    @property
     def live_records(self) -> int:
         """Number of live records, without meta and outbox."""
         return len(self._held.macs)
 
-    def set_commands(self, standing: Standing) -> None:
-        """Say which command is the next one; durable with the next transaction."""
-        self._meta.commands = standing
-
-    @property
-    def read_to(self) -> Mapping[str, int]:
-        """By query topic the offset before which everything lies that was ever stepped (see `Meta`)."""
-        return self._meta.read_to
-
-    def set_read_to(self, ends: Mapping[str, int]) -> None:
-        """Say how far each topic may be stepped; durable with the next transaction."""
-        self._meta.read_to = dict(ends)
-
-    async def open(self) -> Restored:
+    async def open(self) -> dict[bytes, bytes]:
         """Take the shard over: fence, read, verify, and write a first transaction of this session.
+
+        Returns:
+            The engine's records; none, and no progress in `meta`, at the very first start.
 
         Raises:
             UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
@@ -142,11 +107,11 @@ class Journal:
         try:
             raw = await self._read()
             found = await self._prove(raw)
-            if self._meta.commands.closed and not self.pending:
+            if self.meta.commands.closed and not self.pending:
                 raise self.closed_error()
             self._broken, self._claim = False, True
             self.proved = True
-            await self.commit(Commit(progress=self._meta.progress or b""))
+            await self.commit(Commit(progress=self.meta.progress or b""))
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
@@ -156,13 +121,13 @@ class Journal:
             await self._log.prove()
             raise
         await self._seal_again({key: found.records[key] for key in found.stale})
-        return self._restored(found)
+        return found.records
 
     async def prove(self) -> None:
         """Find out whether the state still is this journal's to write; see `Log.prove`."""
         await self._log.prove()
 
-    async def look(self, *, beside_alerts: bool = False) -> Restored:
+    async def look(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
         """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
         Args:
@@ -174,7 +139,7 @@ class Journal:
         self._broken = True
         self._reader = self._new_reader()
         raw = await self._read()
-        return self._restored(await self._prove(raw, beside_alerts=beside_alerts))
+        return (await self._prove(raw, beside_alerts=beside_alerts)).records
 
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
@@ -185,7 +150,7 @@ class Journal:
             ApplicationClosed: The shard is closed already.
             Fenced, BrokerError: As `open`; the outcome is unknown.
         """
-        if command.cluster != self._place.cluster:
+        if command.cluster != self.place.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
         self._broken = True
         await self._log.fence()
@@ -207,15 +172,15 @@ class Journal:
         else:
             raise CommandRefused("the state can be proved: close the shard without --give-up-state")
         # Where the state knows of events that are not there, a gap before the last one shows it.
-        is_own = self._meta.state_id.hex() == newest.state_id
-        number = max(newest.number, newest.largest, self._meta.published if is_own else 0) + 1
+        is_own = self.meta.state_id.hex() == newest.state_id
+        number = max(newest.number, newest.largest, self.meta.published if is_own else 0) + 1
         detail = {"successor": command.successor, "balances": 0, "command": command.id}
         data = released.Lifecycle(
             dataset="", monitor="", run=0, reason="given-up", account=None, detail=detail
         )
         event = released.ReleasedEvent(
             type=released.EventType.APPLICATION_CLOSED,
-            id=f"{self._place.application}/shard-{self._shard}/closed/{number}",
+            id=f"{self.place.application}/shard-{self._shard}/closed/{number}",
             sequence=number,
             subject=f"shard-{self._shard}",
             data=data,
@@ -223,7 +188,7 @@ class Journal:
         origin = f"{GIVEN_UP}{self._settings.entropy(ORIGIN_BYTES).hex()}"
         encoded = released.encode(
             event,
-            application=self._place.application,
+            application=self.place.application,
             shard=self._shard,
             time=self._now_text(),
             origin=origin,
@@ -243,7 +208,7 @@ class Journal:
         if CLOSED in raw:
             return self._reader.decode_closed(raw[CLOSED])
         self._held = (await self._reader.restore(raw)).held
-        meta = self._meta
+        meta = self.meta
         if self.pending or not meta.commands.closed:
             return None
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
@@ -254,23 +219,11 @@ class Journal:
             raise self.closed_error()
         return raw
 
-    def _restored(self, found: Restoration) -> Restored:
-        meta = self._meta
-        return Restored(
-            found.records,
-            meta.progress,
-            meta.noise_key,
-            meta.state_id.hex(),
-            meta.commands,
-            meta.last_event,
-            dict(meta.read_to),
-        )
-
     async def flush(self) -> int:
         """Publish what waits, or the first slice of it, without new state; return how many events went out."""
         if not self.pending:
             return 0
-        return await self.commit(Commit(progress=self._meta.progress or b""))
+        return await self.commit(Commit(progress=self.meta.progress or b""))
 
     async def close(self) -> None:
         """Give the producer up; nothing is committed by this."""
@@ -285,7 +238,7 @@ class Journal:
         self._held = found.held
         if beside_alerts:
             await self._check_rollback(empty=not raw)
-        own, now = self._meta.partitions, self._settings.partitions
+        own, now = self.meta.partitions, self._settings.partitions
         if own != now:
             raise self._reader.unreadable(
                 f"the application has {own} partitions and its topics now have {now}: a dataset would get a second "
@@ -296,7 +249,7 @@ class Journal:
 
     async def _check_rollback(self, *, empty: bool) -> None:
         """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
-        meta, topic = self._meta, self._settings.topics.alerts
+        meta, topic = self.meta, self._settings.topics.alerts
         known = Known()
         if not empty:
             waiting = {number for number, *_ in self._held.outbox}
@@ -319,7 +272,7 @@ class Journal:
     async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
         seen = Seen(known)
-        first, end = await self._log.read_alerts(self._meta.alert_offset, seen.take, committed=committed)
+        first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
     def _now_text(self) -> str:
@@ -328,32 +281,32 @@ class Journal:
 
     async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
         """Write again what the present key has not sealed; what waits to be published is sealed with the old one."""
-        if stale or not self._meta.sealed_only:
+        if stale or not self.meta.sealed_only:
             while self.pending:
                 await self.flush()
         again: dict[bytes, bytes | None] = {}
         size, bounds = 0, self._settings.bounds
         for key, content in stale.items():
             if again and (len(again) == bounds.records or size + len(content) > bounds.size):
-                await self.commit(Commit(records=again, progress=self._meta.progress or b""))
+                await self.commit(Commit(records=again, progress=self.meta.progress or b""))
                 again, size = {}, 0
             again[key] = content
             size += len(content)
         if again:
-            await self.commit(Commit(records=again, progress=self._meta.progress or b""))
-        self._meta.sealed_only = self.key_id != NO_KEY
+            await self.commit(Commit(records=again, progress=self.meta.progress or b""))
+        self.meta.sealed_only = self.key_id != NO_KEY
 
     async def _read_back(self) -> None:
         """Read the first record written: WRITE without READ would only show at the next takeover."""
         # Committed, but its marker may not be written yet: read_committed could miss it.
         raw = await self._log.read_state(committed=False)
-        if META not in raw or self._reader.sealing.open(META, raw[META]).sequence != self._meta.sequence:
+        if META not in raw or self._reader.sealing.open(META, raw[META]).sequence != self.meta.sequence:
             raise self._reader.unreadable("the first record written could not be read back")
 
     def closed_error(self) -> ApplicationClosed:
         """Return what says that the shard was closed for ever."""
         return ApplicationClosed(
-            f"shard {self._shard} of application {self._place.application!r} is closed for ever: 'control "
+            f"shard {self._shard} of application {self.place.application!r} is closed for ever: 'control "
             "close-application' ended it. 'stream-svt carry-over' gives a successor what is left of each budget"
         )
 
@@ -373,9 +326,9 @@ class Journal:
         self._broken = True
         claim, self._claim = self._claim, False
         shown = self._held.to_publish(self._settings.bounds)
-        events, origin = list[Event](), self._meta.origin
+        events, origin = list[Event](), self.meta.origin
         if commit.events or commit.rejects:
-            origin = f"{self._meta.sequence + 1}-{self._settings.entropy(ORIGIN_BYTES).hex()}"
+            origin = f"{self.meta.sequence + 1}-{self._settings.entropy(ORIGIN_BYTES).hex()}"
             events = self._freeze(commit.events, origin)
         sealed, after = self._held.after(
             commit, events, origin, len(shown), claim=claim, sealing=self._reader.sealing
@@ -399,12 +352,12 @@ class Journal:
                 event.data.dataset.encode(),
                 released.encode(
                     event,
-                    application=self._place.application,
+                    application=self.place.application,
                     shard=self._shard,
                     time=now,
                     origin=origin,
-                    state_id=self._meta.state_id.hex(),
-                    command=self._meta.commands.number,
+                    state_id=self.meta.state_id.hex(),
+                    command=self.meta.commands.number,
                     prove=self._reader.sealing.prover() if event.type in released.CLOSING else None,
                 ),
             )

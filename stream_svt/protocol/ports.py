@@ -27,27 +27,22 @@ class Record(Protocol):
     @property
     def offset(self) -> int:
         """Place in the partition."""
-        ...
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since 1970, set by the broker where the topic says so."""
-        ...
 
     @property
     def key(self) -> bytes | None:
         """Key, or None."""
-        ...
 
     @property
     def value(self) -> bytes | None:
         """Content, or None for a tombstone."""
-        ...
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
         """Headers in order; one may be without a value."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,6 @@ class Log(Protocol):
 
     async def fence(self) -> None:
         """Begin as the shard's writer: earlier writers can commit nothing more, their open transaction is gone."""
-        ...
 
     async def transact(self, transaction: Transaction) -> int | None:
         """Write all of it or nothing; return the offset of the newest alert, None where there was none.
@@ -80,7 +74,6 @@ class Log(Protocol):
         Raises:
             Fenced, BrokerUnavailable: The outcome is unknown.
         """
-        ...
 
     async def prove(self) -> None:
         """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions.
@@ -88,11 +81,9 @@ class Log(Protocol):
         Raises:
             Fenced, BrokerUnavailable: It is not, or that is unknown.
         """
-        ...
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records of the state partition, up to its end as it is now."""
-        ...
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
@@ -102,11 +93,9 @@ class Log(Protocol):
         Returns:
             First offset that the partition still holds, and its end.
         """
-        ...
 
     async def close(self) -> None:
         """Give the producer up; nothing is committed by this."""
-        ...
 
 
 class Feed(Protocol):
@@ -115,12 +104,10 @@ class Feed(Protocol):
     @property
     def stopping(self) -> bool:
         """Whether the shard was told to stop."""
-        ...
 
     @property
     def held(self) -> bool:
         """Whether a rebalance is under way: nothing more may be stepped until it has settled."""
-        ...
 
     async def settled(self) -> None:
         """Wait for the end of the rebalance, with nothing in flight; every topic is read on from where it was.
@@ -128,11 +115,9 @@ class Feed(Protocol):
         Raises:
             Stopped: The shard was told to stop, or goes elsewhere.
         """
-        ...
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset of the shard's partition of each topic, as they are now."""
-        ...
 
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
@@ -143,27 +128,21 @@ class Feed(Protocol):
             Stopped: The shard was told to stop; nothing was consumed.
             RecordsLost: The next records of a topic are gone.
         """
-        ...
 
     async def position(self, topic: str) -> int:
         """Offset that the next fetch reads from: behind broker markers, too."""
-        ...
 
     def seek(self, topic: str, offset: int) -> None:
         """Read on from this offset."""
-        ...
 
     def resume(self, topics: Iterable[str]) -> None:
         """Let fetches of these topics return records."""
-        ...
 
     def pause(self, topics: Iterable[str]) -> None:
         """Stop reading these topics; skips nothing."""
-        ...
 
     def high_water(self, topic: str) -> int | None:
         """Return the end of the topic as of the last fetch, None where not known yet."""
-        ...
 
 
 class Decoder(Protocol):
@@ -171,7 +150,6 @@ class Decoder(Protocol):
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries among records that follow one another; malformed ones go to `rejects`."""
-        ...
 
 
 class Workload(Protocol):
@@ -180,30 +158,24 @@ class Workload(Protocol):
     @property
     def spec(self) -> ApplicationSpec:
         """The specification wanted."""
-        ...
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Names of the query topics."""
-        ...
 
     @property
     def partitions(self) -> int:
         """Number of partitions of every topic."""
-        ...
 
     @property
     def version(self) -> tuple[int, str]:
         """Number and digest of the version applied, (0, "") where the specification came otherwise."""
-        ...
 
     def gather(self, shard: int, gone: Gone) -> Iterable[None]:
         """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
-        ...
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
-        ...
 
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
@@ -212,7 +184,6 @@ class Workload(Protocol):
 
         ``also`` are topic and name of monitors that queries may name, too.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,28 +207,21 @@ class Observer(Protocol):
 
     def read(self, topic: str, records: int) -> None:
         """So many records of a topic were read."""
-        ...
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """A commit is durable; it took so long, and the engine's steps before it so long each."""
-        ...
 
     def flushed(self, seconds: float) -> None:
         """A transaction that only publishes took so long."""
-        ...
 
     def published(self, events: int, latency: float | None) -> None:
         """So many events became visible; ``latency``: seconds since the fetch of what led to the first of them."""
-        ...
 
     def taken_over(self, seconds: float, restoring: float) -> None:
         """A takeover took so long, of which reading and checking the state took so long."""
-        ...
 
     def refused(self, topic: str, reason: str) -> None:
         """A command was refused that is not reported on the reject topic: there were too many."""
-        ...
 
     def failed(self, shard: int, reason: str) -> None:
         """Something went wrong, by kind."""
-        ...

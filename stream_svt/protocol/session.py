@@ -292,7 +292,7 @@ class ShardSession:
         status = self._status
         status.beat = self._clock.now()
         status.key_id, status.state_records = self._journal.key_id, self._journal.live_records
-        status.sequence = self._journal.sequence
+        status.sequence = self._journal.meta.sequence
         for topic in self._committer.topics:
             high = self._feed.high_water(topic)
             if high is not None and topic in status.offsets:

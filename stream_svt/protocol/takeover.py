@@ -15,7 +15,6 @@ from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.command_handler import CommandHandler
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Controls, Gate
-from stream_svt.protocol.journal import Restored
 from stream_svt.protocol.ports import Decoder
 from stream_svt.protocol.session_parts import SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal
@@ -62,12 +61,12 @@ class Takeover:
         """
         parts, committer = self._parts, self._committer
         began = parts.clock.now()
-        restored = await parts.journal.open()
+        records = await parts.journal.open()
         restoring = parts.clock.now() - began
-        committer.read_to = dict(restored.read_to)
-        if restored.commands.closed:
+        committer.read_to = dict(parts.journal.meta.read_to)
+        if parts.journal.meta.commands.closed:
             await committer.end_closed()
-        await self._load(restored)
+        await self._load(records)
         engine, controls = committer.engine, committer.commands.controls
         decoders = parts.workload.decoders(parts.shard, engine.datasets, engine.readers())
         spans = await parts.feed.spans([*committer.topics, parts.control])
@@ -85,28 +84,30 @@ class Takeover:
         else:
             replay_to = await self.find_places(spans)
         await committer.commit()
-        return TakenOver(len(restored.records), restoring, decoders, replay_to)
+        return TakenOver(len(records), restoring, decoders, replay_to)
 
-    async def _load(self, restored: Restored) -> None:
+    async def _load(self, records: dict[bytes, bytes]) -> None:
         """Load the engine with what was read."""
         parts, committer, workload = self._parts, self._committer, self._parts.workload
-        for _ in workload.gather(parts.shard, gone(workload.spec, restored.records, restored.progress)):
+        meta = parts.journal.meta
+        for _ in workload.gather(parts.shard, gone(workload.spec, records, meta.progress)):
             await committer.turn()
-        engine = committer.engine = workload.engine(parts.shard, restored.noise_key)
-        controls = Controls(restored.commands, restored.state_id, parts.verify)
+        engine = committer.engine = workload.engine(parts.shard, meta.noise_key)
+        controls = Controls(meta.commands, meta.state_id.hex(), parts.verify)
         committer.commands = CommandHandler(
             parts.shard, parts.control, engine, controls, parts.clock, parts.observer
         )
         await committer.publish_backlog()  # a commit comes after everything that was charged before
-        if restored.progress is not None:
-            self.compare_versions(restored.progress)
-        for _ in loading(engine, restored.records, restored.progress):
+        progress = parts.journal.meta.progress
+        if progress is not None:
+            self.compare_versions(progress)
+        for _ in loading(engine, records, progress):
             await committer.turn()
         if not controls.closing:
             may_retire = workload.version[0] > 0
             engine.retirement.check(engine.number, parts.shard, may_retire=may_retire)
-        if restored.progress is None:
-            engine.begin_state(workload.partitions, parts.journal.cluster)
+        if progress is None:
+            engine.begin_state(workload.partitions, parts.journal.place.cluster)
 
     def compare_versions(self, progress: bytes) -> None:
         """Refuse to go on with an older configuration than the shard has adopted, or with another of the same number.

@@ -51,10 +51,10 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
     """Read and verify the state of a shard; once more where a compaction may have come in between."""
     journal = journal_of(config, cluster, cluster_id, shard)
     try:
-        restored = await journal.look()
+        records = await journal.look()
     except UnreadableState:
-        restored = await journal.look()
-    return ShardState.of(shard, restored, journal)
+        records = await journal.look()
+    return ShardState.of(shard, records, journal)
 
 
 async def audit_topic(

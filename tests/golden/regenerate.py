@@ -163,7 +163,7 @@ def written(play: Play) -> dict[bytes, bytes]:
     account = journal(broker)
     finish(account.open())
     newest = next(commit for commit in reversed(play.commits) if commit.events)
-    account.set_commands(COMMANDS)
+    account.meta.commands = COMMANDS
     finish(account.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
     broker.settle()
     live: dict[bytes, bytes] = finish(ModelLog(broker).read_state())

@@ -57,11 +57,11 @@ def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_t
 ) -> None:
     account, found = _look(_sealed(version))
     content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
-    records = {key.decode(): data.hex() for key, data in found.records.items()}
-    assert {"records": records, "progress": found.progress.hex()} == content
-    assert found.commands == COMMANDS
+    records = {key.decode(): data.hex() for key, data in found.items()}
+    assert {"records": records, "progress": account.meta.progress.hex()} == content
+    assert account.meta.commands == COMMANDS
     numbers = [number for number, _, _ in account.waiting]
-    assert numbers == list(range(found.last_event - len(numbers) + 1, found.last_event + 1))
+    assert numbers == list(range(account.meta.last_event - len(numbers) + 1, account.meta.last_event + 1))
     assert numbers
     assert (
         rest_of(restored(content)) == (HERE / version / "rest.txt").read_text(encoding="utf-8").splitlines()
@@ -81,7 +81,7 @@ def _changed(change: Callable[[dict[str, Any]], object]) -> dict[bytes, bytes]:
 
 def test_what_is_changed_here_would_be_accepted_unchanged() -> None:
     _, found = _look(_changed(lambda meta: None))
-    assert found.records
+    assert found
 
 
 @pytest.mark.parametrize(

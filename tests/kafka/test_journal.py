@@ -9,7 +9,6 @@ import pytest
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
-from stream_svt.protocol.journal import Restored
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from tests.support.shard_topics import OLD, ShardTopics, event
@@ -20,16 +19,18 @@ pytestmark = pytest.mark.kafka
 @pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
 async def test_a_takeover_finds_what_was_committed(shard_topics: ShardTopics, masters) -> None:
     journal, first = await shard_topics.opened(*masters)
-    assert first.records == {}
-    assert first.progress is None
+    assert first == {}
+    assert journal.meta.progress is None
     await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
-    journal.set_commands(Standing(5, 8, "c", accepted=True))
+    journal.meta.commands = Standing(5, 8, "c", accepted=True)
     await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
-    _, again = await shard_topics.opened(*masters)
-    commands = Standing(5, 8, "c", accepted=True)
-    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, first.state_id, commands, 0, {})
-    assert len(bytes.fromhex(again.state_id)) == 16
-    assert len(again.noise_key) == 32
+    next_one, again = await shard_topics.opened(*masters)
+    known, meta = journal.meta, next_one.meta
+    assert again == {b"d/a": b"3"}
+    assert (meta.progress, meta.commands) == (b"p2", Standing(5, 8, "c", accepted=True))
+    assert (meta.last_event, meta.read_to) == (0, {})
+    assert (meta.noise_key, meta.state_id) == (known.noise_key, known.state_id)
+    assert (len(meta.noise_key), len(meta.state_id)) == (32, 16)
 
 
 async def test_an_outbox_left_behind_is_published_once_by_the_next_owner(shard_topics: ShardTopics) -> None:
@@ -83,8 +84,8 @@ async def test_a_transaction_that_the_broker_gives_up_never_publishes(shard_topi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    restored = await journal.open()
-    assert restored.progress == b"p1"
+    await journal.open()
+    assert journal.meta.progress == b"p1"
     assert await shard_topics.events() == [1]
 
 

@@ -16,6 +16,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
+from stream_svt.protocol.state_records import Meta
 from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload
 from stream_svt.settings.application import ApplicationSpec
@@ -287,8 +288,15 @@ def command(model: Model, name: str, shard: int = 0, **fields: Any) -> Command:
 def standing(model: Model, shard: int = 0) -> tuple[str, int]:
     """Return the id of a shard's stored state and the number of the last command that it used up."""
     model.settle()
-    restored = finish(model.journal(shard, model.partitions).look())
-    return restored.state_id, restored.commands.number
+    meta = stored_meta(model, shard)
+    return meta.state_id.hex(), meta.commands.number
+
+
+def stored_meta(model: Model, shard: int = 0) -> Meta:
+    """Return what a shard's stored state says of itself."""
+    journal: Journal = model.journal(shard, model.partitions)
+    finish(journal.look())
+    return journal.meta
 
 
 def backup(model: Model, shard: int = 0) -> Stored:

@@ -23,7 +23,7 @@ from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish
-from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send
+from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send, stored_meta
 from tests.simulation.test_commands import NAMES, SPEC, nth
 
 UNITS = Kind.PURE.units
@@ -137,7 +137,7 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
         dies_at(model, nth(number), after=after)
-    closing = finish(model.journal(0, 1).look()).commands.closing
+    closing = stored_meta(model).commands.closing
     assert closing is ((6, True) <= (number, after) <= (8, False))
     send(model, 3, "later", dataset=NAMES[31])
     serve_to_the_end(model)

@@ -13,7 +13,6 @@ import pytest
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.command_handler import REPORTED
-from tests.simulation.effects import finish
 from tests.simulation.model import (
     PLAIN,
     Feed,
@@ -26,6 +25,7 @@ from tests.simulation.model import (
     send,
     serve_a_while,
     standing,
+    stored_meta,
     told,
 )
 
@@ -135,7 +135,7 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     state, _ = standing(model)
-    before = len(msgspec.msgpack.encode(finish(model.journal(0, 1).look()).commands))
+    before = len(msgspec.msgpack.encode(stored_meta(model).commands))
     for number in range(3_000):
         wrong = {"number": 5} if number % 2 else {"state": "00"}
         text = {"id": f"f{number}", "action": "resample", "dataset": "d000", "state": state, "number": 1}
@@ -148,7 +148,7 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     assert [event["dataset"] for event in told(model, EventType.ALERT)] == ["d001"]
     assert 0 < len(refused(model)) <= REPORTED + 60  # the model's clock goes on while it works
     assert len([record for record in caplog.records if "command" in record.message]) <= REPORTED + 80
-    found = finish(model.journal(0, 1).look()).commands
+    found = stored_meta(model).commands
     assert (found.number, found.id) == (1, sent.id)
     assert len(msgspec.msgpack.encode(found)) < before + 20
 

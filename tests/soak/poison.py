@@ -213,7 +213,7 @@ def state_records(
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
     under_way = UnderWay(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is paused already",))
-    kept.set_commands(Standing(3, 4, "c", accepted=True, under_way=under_way))
+    kept.meta.commands = Standing(3, 4, "c", accepted=True, under_way=under_way)
     finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
     broker.mark("app-0", everything=True)
     state: dict[bytes, bytes] = finish(ModelLog(broker).read_state())

@@ -7,7 +7,7 @@ import os
 import time
 
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
-from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.kafka import Cluster, tune
@@ -44,7 +44,7 @@ class ShardTopics:
         self.journals.append(Journal(log, settings))
         return self.journals[-1]
 
-    async def opened(self, *masters: bytes, **where) -> tuple[Journal, Restored]:
+    async def opened(self, *masters: bytes, **where) -> tuple[Journal, dict[bytes, bytes]]:
         journal = self.journal(*masters, **where)
         return journal, await journal.open()
 
