@@ -214,7 +214,10 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     told = f"{count(len(carried.datasets), 'dataset')}, {left} of them with something left"
     notes = [*notes, f"Carried over from {carried.application} to {successor}: {told}."]
     if not carried.complete:
-        notes.append("Alerts are missing: a dataset that is not in the file must be declared with new: true.")
+        notes.append(
+            "Alerts are missing: a dataset that is not in the file must be declared with new: true, and a query topic "
+            "that is not in it by a monitor in the configuration carried over."
+        )
     click.echo("\n".join(notes), err=True)
     sys.stdout.flush()
     return 0

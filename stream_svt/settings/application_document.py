@@ -149,8 +149,11 @@ def _compare(
                 message = f"pattern {quote(pattern)} matches no declared dataset"
                 near = did_you_mean(pattern, list(datasets)[:1000])
                 document.report((*path, "datasets", place), message + near)
-        if carried is not None and (declared := carried.topics.get(monitor.topic)) is not None:
-            for name, message in declared.undercut(monitor).items():
+        if carried is not None:
+            if unknown := carried.unknown(monitor.topic):
+                document.report((*path, "topic"), unknown)
+            declared = carried.topics.get(monitor.topic)
+            for name, message in (declared.undercut(monitor) if declared else {}).items():
                 document.report((*path, name), message)
         budgets = {
             (dataset.kind, dataset.limit): dataset.name

@@ -127,6 +127,16 @@ class Carried:
             return f"{name} had the limit {limit}, of which it spent a part: write that"
         return ""
 
+    def unknown(self, topic: str) -> str:
+        """Return why no monitor can be declared on a query topic; "" if what was declared before is known."""
+        if self.complete or topic in self.topics:
+            return ""
+        return (
+            f"topic {quote(topic)} is not in the file carried over, and alerts of {self.application!r} are missing: "
+            "nobody knows the largest sensitivity that its answers had. Declare a monitor on it with that sensitivity "
+            "in the configuration that is carried over, and write the file again"
+        )
+
     def begun_again(self, pattern: str) -> str:
         """Return what of the past a generator of a pattern would begin anew; "" if nothing."""
         for name, balance in self.datasets.items():

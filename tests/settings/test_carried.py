@@ -135,6 +135,13 @@ def test_a_topic_that_was_not_monotonic_stays_so() -> None:
     assert load(carried=general, topic="other").topics() == ("other",)
 
 
+def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
+    gappy = replace(CARRIED, complete=False)
+    with pytest.raises(ConfigError, match=r"'other' is not in the file .* the largest sensitivity"):
+        load(carried=gappy, topic="other")
+    assert load(carried=gappy).topics() == ("counts",)
+
+
 def test_behind_missing_alerts_an_unknown_dataset_must_be_declared_new() -> None:
     gappy = replace(CARRIED, complete=False)
     unknown = "{name: c, limit: 4, unit: one basket}"

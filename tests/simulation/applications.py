@@ -40,8 +40,8 @@ class Application:
     Attributes:
         query: Key and content of a query, by its number.
         cadence: Seconds between transactions, None where they happen as soon as they can.
-        others: What an operator may configure instead: another threshold, a monitor more on another topic, or
-            one less; or one dataset only, which retires the other.
+        others: What an operator may configure instead: another threshold, another price and noise, a monitor
+            more on another topic, or one less; or one dataset only, which retires the other.
     """
 
     spec: ApplicationSpec
@@ -56,7 +56,8 @@ def application(number: int) -> Application:
     monitors = monitors_of(number)
     more = [*monitors, f"{{name: more, topic: {OTHER}, {STREAM}, mute: none}}"]
     changed = [monitors[0].replace("threshold: 500", "threshold: 510"), *monitors[1:]]
-    others = [changed, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
+    priced = [monitors[0].replace("epsilon: 1", "epsilon: 2"), *monitors[1:]]
+    others = [changed, priced, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
     specs = [declared(*other, names="a, b") for other in others]
     specs += [declared(*other, names="a") for other in (monitors, more)]
     return Application(declared(*monitors, names="a, b"), query, CADENCES[number], tuple(specs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,16 +38,22 @@ class Published:
     Args:
         raised: Limits that commands asked for.
         say: Told what broke a rule.
+        applied: Whose prices count from the adoption of a version on, by its number from 1; none where they
+            stay as they are.
     """
 
     def __init__(
-        self, terms: Terms, say: Callable[[str], None], raised: frozenset[int] = frozenset()
+        self,
+        terms: Terms,
+        say: Callable[[str], None],
+        raised: frozenset[int] = frozenset(),
+        applied: Sequence[Terms] = (),
     ) -> None:
         self.spent: dict[str, int] = defaultdict(int, terms.before)
         self.topped: Counter[tuple[str, str, int, int]] = Counter()
         self.released: set[tuple[str, str, int, int]] = set()
         self.closed: set[tuple[str, str, int]] = set()
-        self._terms, self._say, self._raised = terms, say, raised
+        self._terms, self._say, self._raised, self._applied = terms, say, raised, applied
         self._limits = dict(terms.limits)
         self._numbered: dict[tuple[str, str, int], int] = defaultdict(int)
         self._last = self._adopted = 0
@@ -60,9 +66,7 @@ class Published:
             self._say(f"{event['id']}: here events are lost, doubled or out of order")
         data = event["data"]
         if event["type"] == _ADOPTED:
-            if data["detail"]["number"] <= self._adopted:
-                self._say("a version is adopted that is older than the one before")
-            self._adopted = data["detail"]["number"]
+            self._adopt(data["detail"]["number"])
         if data.get("account") is None:
             return
         kind, name = event["type"], data["dataset"]
@@ -90,6 +94,13 @@ class Published:
             self._say(f"{event['id']}: the start of a run was not charged its price")
         if "gap" in data:
             self._top(event["id"], data, charge)
+
+    def _adopt(self, number: int) -> None:
+        if number <= self._adopted:
+            self._say("a version is adopted that is older than the one before")
+        self._adopted = number
+        if self._applied:  # a change of price ends the open runs: what follows is of new ones
+            self._terms = self._applied[number - 1]
 
     def _top(self, event_id: str, data: dict[str, Any], charge: int) -> None:
         run = (data["dataset"], data["monitor"], data["run"])

@@ -61,24 +61,14 @@ class Rules:
         contradicted: Whether the state is now older than the alerts, or the alerts are gone: nothing may be
             written to the state.
         reconfigured: Whether workers were given another configuration.
+        applied: The versions of the configuration, from number 1; none where the first one is all there is.
         plain: Whether not, no command was given and no query deleted, so that every query far above a
             threshold has an alert.
         commands: Those of control topics that were made anew.
     """
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
-        declared = specs[0].datasets
-        mechanisms = {monitor.name: Plan.of(monitor).mechanism for spec in specs for monitor in spec.monitors}
-        self._terms = Terms(
-            {dataset.name: dataset.limit for dataset in declared},
-            {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()},
-            {
-                (name, branch.name): branch.charge
-                for name, mechanism in mechanisms.items()
-                for branch in mechanism.branches
-            },
-            {dataset.name: dataset.spent_before for dataset in declared},
-        )
+        self._terms = _terms(specs[0])
         self._usual = [monitor.name for monitor in specs[0].monitors]
         self.violations: list[str] = []
         self.tops = 0
@@ -90,6 +80,7 @@ class Rules:
         self._put_back = self._was_contradicted = False
         self.contradicted = False
         self.plain, self.reconfigured = True, False
+        self.applied: list[ApplicationSpec] = []
         self.commands: list[Entry] = []
         self._commands = Commands()
         self._anew = self._closed = False
@@ -281,7 +272,8 @@ class Rules:
         shown = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
         if missing := self._charged.keys() - {event["id"] for event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
-        account = Published(self._terms, self.say, self._raised())
+        applied = [_terms(spec) for spec in self.applied] if self.reconfigured else []
+        account = Published(self._terms, self.say, self._raised(), applied)
         for event in shown:
             account.take(event)
         self.tops = account.topped.total()
@@ -344,6 +336,20 @@ class Rules:
             if entry.key is not None and entry.key.startswith(b"d/"):
                 live[entry.key] = entry.value
         return dict(dataset(value)[:2] for value in live.values() if value is not None)
+
+
+def _terms(spec: ApplicationSpec) -> Terms:
+    mechanisms = {monitor.name: Plan.of(monitor).mechanism for monitor in spec.monitors}
+    return Terms(
+        {dataset.name: dataset.limit for dataset in spec.datasets},
+        {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()},
+        {
+            (name, branch.name): branch.charge
+            for name, mechanism in mechanisms.items()
+            for branch in mechanism.branches
+        },
+        {dataset.name: dataset.spent_before for dataset in spec.datasets},
+    )
 
 
 def _meta(records: dict[bytes, bytes]) -> dict[str, Any]:

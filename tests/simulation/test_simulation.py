@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stream_svt.monitor import queue_journal
+from stream_svt.monitor import queue_journal, spec_change
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.effects import ModelLog
@@ -49,7 +49,7 @@ _ENGINES = {
 _SESSIONS = {
     broken.PausesBeforeReplay: _UNPAID,
     broken.ComparesNoNumbers: "nobody had sent it for this number",
-    broken.GoesOnWithAnyVersion: "retired",
+    broken.GoesOnWithAnyVersion: "older than the one before",
     broken.RetiresTooEarly: "was retired",
     broken.UsesNumbersLate: "its number was not used up",
 }
@@ -163,6 +163,13 @@ def test_a_broken_protocol_is_caught(name: str) -> None:
     assert found.failures, f"{name} got through {found.count} histories"
     _, violations = found.failures[0]
     assert any(said in text for text in violations), violations
+
+
+def test_a_run_that_stays_open_under_another_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec_change, "ends_runs", lambda old, new: False)
+    faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))
+    found = played(partial(history, faults=faults), range(100), most=1, processes=1)
+    assert any("was not charged its price" in text for _, said in found.failures for text in said)
 
 
 def test_a_history_that_breaks_a_rule_shrinks() -> None:

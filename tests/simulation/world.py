@@ -264,6 +264,7 @@ class World:
         specs = (self._application.spec, *self._application.others)
         self._topics = sorted({topic for spec in specs for topic in spec.topics()})
         self.rules = Rules(self.broker, *specs)
+        self.rules.applied = self._applied
         self._writer = random.Random(script.seed + 1)
         self._unwritten = script.queries
         self._commands = 0
@@ -772,7 +773,8 @@ class World:
         other.broker = self.broker.fork(lambda: int(other.now * 1000))
         other.rules = self.rules.fork(other.broker)
         other._judge, other.broker.decided = other.broker.decided, other._decided
-        other._applied, other._backups, other._beside = [*self._applied], [*self._backups], [*self._beside]
+        other._applied = other.rules.applied = [*self._applied]
+        other._backups, other._beside = [*self._backups], [*self._beside]
         other.trace, other._faults, other._processes, other._delayed = [], [], [], []
         return other
 
