@@ -56,6 +56,7 @@ class Published:
         self._terms, self._say, self._raised, self._applied = terms, say, raised, applied
         self._limits = dict(terms.limits)
         self._numbered: dict[tuple[str, str, int], int] = defaultdict(int)
+        self._opened: dict[tuple[str, str, int], int] = {}
         self._last = self._adopted = 0
         self._retired: set[str] = set()
 
@@ -90,8 +91,10 @@ class Published:
             self._say(f"{event['id']}: charges so far do not add up to what is spent")
         if max(spent, self.spent[name]) + reserved > self._limits[name]:
             self._say(f"{event['id']}: the limit is passed")
-        if kind == _STARTED and charge != self._terms.openings[data["monitor"]]:
-            self._say(f"{event['id']}: the start of a run was not charged its price")
+        if kind == _STARTED:
+            self._opened[name, data["monitor"], data["run"]] = charge
+            if charge != self._terms.openings[data["monitor"]]:
+                self._say(f"{event['id']}: the start of a run was not charged its price")
         if "gap" in data:
             self._top(event["id"], data, charge)
 
@@ -104,6 +107,9 @@ class Published:
 
     def _top(self, event_id: str, data: dict[str, Any], charge: int) -> None:
         run = (data["dataset"], data["monitor"], data["run"])
+        opening = self._terms.openings[data["monitor"]]
+        if self._opened.get(run, opening) != opening:
+            self._say(f"{event_id}: a top of a run that was opened at another price")
         if charge != self._terms.prices[data["monitor"], data["branch"]]:
             self._say(f"{event_id}: a top was not charged its price")
         self._numbered[run] += 1
