@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -20,6 +21,7 @@ from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
 from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES, Kept, Page
+from stream_svt.service.web.worker_document import About
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
@@ -248,3 +250,9 @@ async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
             assert (await done.read()).endswith(b"live\n")
         for writer in (silent_writer, slow_writer, done_writer):
             writer.close()
+
+
+def test_the_page_shows_members_that_the_worker_tells():
+    script = (files("stream_svt.service.web") / "assets" / "status.js").read_text()
+    shown = set(re.findall(r"\bstatus\.([a-z_]+)", script))
+    assert {"application_hash", "shards", "refused"} <= shown <= set(About.__struct_fields__)

@@ -375,7 +375,7 @@ document.addEventListener("DOMContentLoaded", () => {
       + `${reasons.map(([reason, count]) => `${reason} ${number(count)}`).join(", ")}): see topic `, name(status.refused.topic), "."]);
     at("shards-empty").hidden = shards > 0;
     at("shards").parentElement.hidden = shards === 0;
-    set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
+    set(at("version"), `stream_svt ${status.version}, specification ${status.application_hash}`);
   }
 
   async function ask(path) {
