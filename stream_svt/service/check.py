@@ -23,6 +23,7 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedEr
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.planning.memory import MIB, needed
+from stream_svt.protocol.ports import Record
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service.config import Config
@@ -33,8 +34,8 @@ from stream_svt.service.kafka import (
     Cluster,
     deadline,
     group_offsets,
+    newest,
     partition_counts,
-    read_partition,
     spans,
     started,
 )
@@ -44,7 +45,6 @@ from stream_svt.settings.options import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
-_FIRST_REACH: Final = 256
 _LOOK_AGAIN: Final = 0.2
 """Seconds between looks at topics that were just created."""
 _HOUR_MS: Final = 3_600_000
@@ -339,9 +339,8 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> list[F
     try:
         async with started(cluster.reader(), doing) as reader:
             for shard in range(own.partitions):
-                newest = await newest_record(reader, own.state, shard, META, doing)
-                if newest is not None:
-                    stored[shard] = newest
+                if (meta := await newest_meta(reader, own.state, shard, doing)) is not None:
+                    stored[shard] = meta
     except BrokerError as error:
         return [_problem("permissions", str(error))]
     if refused := unopened(config, topology.cluster_id, stored):
@@ -380,24 +379,13 @@ async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> 
     return [_ok("carried_over", f"{application} was closed for this one")]
 
 
-async def newest_record(
-    reader: AIOKafkaConsumer, topic: str, partition: int, key: bytes, doing: str
-) -> bytes | None:
-    """Return the newest value under a key that every transaction writes; looks from the end."""
-    place = TopicPartition(topic, partition)
-    async with deadline(CALL_DEADLINE, doing):
-        first = (await reader.beginning_offsets([place]))[place]
-        end = (await reader.end_offsets([place]))[place]
-    reach = _FIRST_REACH
-    while first < end:
-        start = max(first, end - reach)
-        found: list[bytes] = []
-        async for records in read_partition(reader, topic, partition, start, doing):
-            found += [one.value for one in records if one.key == key and one.value is not None]
-        if found or start == first:
-            return found[-1] if found else None
-        reach *= 16
-    return None
+async def newest_meta(reader: AIOKafkaConsumer, topic: str, shard: int, doing: str) -> bytes | None:
+    """Return the newest record `meta` of a shard, which every transaction writes; None where there is none."""
+
+    def value(record: Record) -> bytes | None:
+        return record.value if record.key == META else None
+
+    return await newest(reader, TopicPartition(topic, shard), value, doing)
 
 
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:

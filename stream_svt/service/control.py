@@ -25,6 +25,7 @@ from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationF
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.protocol.ports import Record
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
@@ -34,6 +35,7 @@ from stream_svt.service.kafka import (
     Cluster,
     cluster_id_of,
     deadline,
+    newest,
     partition_counts,
     started,
     stop_quietly,
@@ -48,8 +50,8 @@ SHOWN_NAMES = 10
 SEARCHED_NAMES = 1_000
 """Declared names among which one is looked for that is nearly the one given."""
 
-WINDOWS = (20, 400, 8_000, 160_000)
-"""How far before the end of its alert partition the newest event of a shard is looked for, one after the other."""
+MOST_BEFORE_END = 160_000
+"""How far before the end of its alert partition the newest event of a shard is looked for."""
 
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
@@ -226,7 +228,7 @@ async def send(
                 async with deadline(left + CALL_DEADLINE, doing):
                     batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
-                    if talks[record.partition].take(record.value):
+                    if talks[record.partition].take(record):
                         end_time = now() + patience
     replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
     return [replies[addressed.command.id] for addressed in commands]
@@ -250,13 +252,10 @@ class Standing:
     @classmethod
     def said_by(cls, envelope: Envelope, data: Alert | Lifecycle) -> Standing:
         """Return what an event says."""
-        successor, given_up = "", False
-        if envelope.type == EventType.APPLICATION_CLOSED and isinstance(data, Lifecycle):
-            successor = str(data.detail.get("successor", "")) or "nobody"
-            given_up = data.reason == "given-up"
-        return cls(
-            envelope.stateid, envelope.command, envelope.sequence, envelope.origin, successor, given_up
-        )
+        said = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
+        if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
+            return cls(*said)
+        return cls(*said, str(data.detail.get("successor", "")) or "nobody", data.reason == "given-up")
 
 
 class _Talk:
@@ -285,11 +284,8 @@ class _Talk:
             # The key of a shard that its owner closed may be lost: its state may be given up for the same successor.
             same = command.successor == known.successor
             if known.successor and not (same and command.gives_up and not known.given_up):
-                closes = same and command.action is Action.CLOSE_APPLICATION
-                self._answer(
-                    accepted=closes,
-                    message=f"the shard is closed for ever, for successor {known.successor!r}",
-                )
+                said = f"the shard is closed for ever, for successor {known.successor!r}"
+                self._answer(said, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
             told: dict[str, Any] = {"number": known.number + 1}
             if command.gives_up:
@@ -298,9 +294,9 @@ class _Talk:
             return self._sent
         return None
 
-    def take(self, record: bytes | None) -> bool:
+    def take(self, record: Record) -> bool:
         """Take the next event in; return whether something happened that was asked for."""
-        found = _read(record)
+        found = _event(record)
         if found is None:
             return False
         envelope, data = found
@@ -312,41 +308,36 @@ class _Talk:
         reply = data if envelope.type in _REPLIES and isinstance(data, Lifecycle) else None
         if reply is not None and reply.detail.get("command") == self._sent.id:
             message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
-            self._answer(accepted=reply.reason in ("accepted", "given-up"), message=message)
+            self._answer(message, accepted=reply.reason in ("accepted", "given-up"))
             return True
         is_taken = reply is not None and reply.detail.get("number", 0) == self._sent.number
         if is_taken or known.state != self._sent.state:
-            self._answer(
-                accepted=False, message="not carried out: another command came before it; give it again"
-            )
+            self._answer("not carried out: another command came before it; give it again", accepted=False)
             return True
         return known.number >= self._sent.number  # it may be a command to all datasets, and take long
 
     def all_replies(self) -> list[Reply]:
         """Return the replies, those included that did not come."""
         late, unsent = [], "not sent: the command before it was not answered"
-        if self._sent is not None:
-            message = (
+        if self._sent is not None and self._sent.gives_up:
+            late.append(
+                "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
+                "refused; its log says why"
+            )
+        elif self._sent is not None:
+            late.append(
                 f"no answer in time; {self._sent.action.value} is on the control topic and will be carried out once a "
                 "worker owns the shard, unless another command comes before it"
             )
-            if self._sent.gives_up:
-                message = (
-                    "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
-                    "refused; its log says why"
-                )
-            late = [message]
         if self._known is None:
             unsent = (
                 f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
                 f"of {self._alerts!r} shows none. Start a worker"
             )
-        messages = chain(late, repeat(unsent))
-        return self._replies + [
-            Reply(one, None, message) for one, message in zip(self.queue, messages, strict=False)
-        ]
+        messages = zip(self.queue, chain(late, repeat(unsent)), strict=False)
+        return self._replies + [Reply(one, None, message) for one, message in messages]
 
-    def _answer(self, *, accepted: bool, message: str) -> None:
+    def _answer(self, message: str, *, accepted: bool) -> None:
         self._replies.append(Reply(self.queue.popleft(), accepted, message))
         self._sent = None
 
@@ -359,32 +350,11 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
     doing = "looking for the newest events"
     found: dict[int, Standing] = {}
     async with deadline(CALL_DEADLINE, doing):
-        reader.assign(places)
-        first = await reader.beginning_offsets(places)
         ends = await reader.end_offsets(places)
-    reader.pause(*places)
-    looked = 0
-    for window in WINDOWS:
-        left = {
-            place for place in places if place.partition not in found and ends[place] - looked > first[place]
-        }
-        for place in left:
-            reader.seek(place, max(first[place], ends[place] - window))
-            reader.resume(place)
-        while left:
-            async with deadline(CALL_DEADLINE, doing):
-                batches = await reader.getmany(*left, timeout_ms=200)
-                for place in list(left):
-                    # Positions, not records: markers of transactions take offsets too.
-                    if await reader.position(place) >= ends[place]:
-                        left.remove(place)
-                        reader.pause(place)
-            for record in chain.from_iterable(batches.values()):
-                event = _read(record.value)
-                if event is not None:
-                    found[record.partition] = Standing.said_by(*event)
-        looked = window
-    reader.resume(*places)
+    for place in places:
+        if (event := await newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
+            found[place.partition] = Standing.said_by(*event)
+    reader.assign(places)
     for place in places:
         reader.seek(place, ends[place])
     async with deadline(CALL_DEADLINE, doing):
@@ -423,10 +393,10 @@ _REPLIES = frozenset({EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED})
 """Events that may answer a command: a shard whose state is given up can write nothing but its end."""
 
 
-def _read(record: bytes | None) -> tuple[Envelope, Alert | Lifecycle] | None:
+def _event(record: Record) -> tuple[Envelope, Alert | Lifecycle] | None:
     """Return an event of a shard that says which command comes next; None for anything else."""
     try:
-        envelope, data = decode(record or b"")
+        envelope, data = decode(record.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     # A state that was given up beside no events leaves an end that names none.

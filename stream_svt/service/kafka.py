@@ -41,6 +41,8 @@ COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
 """Seconds in which a broker answers whether a partition may be read at all."""
 REBALANCE_TIMEOUT = 20.0
+FIRST_REACH = 256
+"""Offsets before the end of a partition in which its newest records are looked for first."""
 
 
 on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
@@ -470,3 +472,28 @@ async def read_partition(
             yield batch[place]
         if not stands:
             moved = time.monotonic()  # only now: what the caller does with records is not the broker's delay
+
+
+async def newest(
+    consumer: AIOKafkaConsumer,
+    place: TopicPartition,
+    wanted: Callable[[Any], _Answer | None],
+    doing: str,
+    most: int | None = None,
+) -> _Answer | None:
+    """Return what ``wanted`` makes of the newest record that it wants; looks from the end, at most so far back."""
+    async with deadline(CALL_DEADLINE, doing):
+        first = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+    if most is not None:
+        first = max(first, end - most)
+    reach = FIRST_REACH
+    while first < end:
+        start, found = max(first, end - reach), None
+        async for records in read_partition(consumer, place.topic, place.partition, start, doing):
+            for record in records:
+                found = wanted(record) or found
+        if found is not None or start == first:
+            return found
+        reach *= 16
+    return None

@@ -18,7 +18,7 @@ from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
-from stream_svt.service.check import newest_record
+from stream_svt.service.check import newest_meta
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -70,7 +70,7 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
     unknown: UnknownKey | None = None
     async with started(cluster.reader(), doing) as reader:
         for shard in range(own.partitions):
-            record = await newest_record(reader, own.state, shard, META, doing)
+            record = await newest_meta(reader, own.state, shard, doing)
             if record is None:
                 continue
             try:
