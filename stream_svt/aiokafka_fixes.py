@@ -138,30 +138,22 @@ class _Batch:
                 yield record
         except (UnicodeDecodeError, CorruptRecordException) as error:
             # Without its compiled parts aiokafka calls an odd name a corrupt record.
-            if not isinstance(error, UnicodeDecodeError) and not isinstance(
-                error.__cause__, UnicodeDecodeError
-            ):
+            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
                 raise
         else:
             return
-        yield from _PythonBatch(self._content).behind(read)
+        yield from islice(_PythonBatch(self._content), read, None)
 
 
 class _PythonBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
     """A batch that reads every header name."""
 
     _buffer: bytearray
-    _pos: int
 
-    def behind(self, records: int) -> Iterator[Any]:
-        """Yield the records behind so many, which are passed over by their lengths."""
+    def __iter__(self) -> Any:  # noqa: ANN401
         self._maybe_uncompress()
-        for _ in range(records):
-            length, begin = decode_varint_py(self._buffer, self._pos)
-            self._pos = begin + length
-        self._next_record_index = records
         self._buffer = _Lenient(self._buffer)
-        return islice(self, None)
+        return self
 
     def _read_msg(self) -> Any:  # noqa: ANN401
         return super()._read_msg(decode_varint_py)

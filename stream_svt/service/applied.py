@@ -60,11 +60,7 @@ class Overtaken(StreamSvtError):
 
 
 async def verifier(config: Config, cluster: Cluster) -> Verify:
-    """Return what tells which versions to follow: where commands must be signed, versions must be, too.
-
-    Raises:
-        BrokerError: The cluster's id cannot be asked for.
-    """
+    """Return what tells which versions to follow: where commands must be signed, versions must be, too."""
     if not config.control.required:
         return trust_the_topic
     return Verifier(place_of(config, await cluster_id_of(cluster)), config.command_keys)
@@ -76,11 +72,7 @@ def place_of(config: Config, cluster_id: str) -> RecordContext:
 
 
 async def read_versions(config: Config, cluster: Cluster) -> Versions:
-    """Return what the configuration topic shows.
-
-    Raises:
-        BrokerError: It cannot be read.
-    """
+    """Return what the configuration topic shows."""
     topic, versions = config.topics.config, Versions(await verifier(config, cluster))
     doing = f"reading configuration topic {topic!r}"
     async with started(cluster.reader(), doing) as reader:
@@ -289,21 +281,13 @@ async def publish(
 
 
 async def workers(config: Config, cluster: Cluster) -> list[Member]:
-    """Return the members of the application's group; a worker that waits for a first version is none.
-
-    Raises:
-        BrokerError: The brokers do not say.
-    """
+    """Return the members of the application's group; a worker that waits for a first version is none."""
     name = config.spec.application
     return await members(cluster, name, f"looking at group {name!r}")
 
 
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
-    """Return where the alert partition of each shard ends.
-
-    Raises:
-        BrokerError: The brokers do not say.
-    """
+    """Return where the alert partition of each shard ends."""
     places = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
     found = await spans(cluster, places, f"looking at the end of alert topic {config.topics.alerts!r}")
     return {place.partition: end for place, (_, end) in found.items()}
@@ -312,11 +296,7 @@ async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
 async def adoptions(
     config: Config, cluster: Cluster, number: int, starts: dict[int, int], patience: float
 ) -> AsyncIterator[int]:
-    """Yield each shard that has adopted a version, or a newer one, as that is read; end after ``patience`` seconds.
-
-    Raises:
-        BrokerError: The alert topic cannot be read.
-    """
+    """Yield each shard that has adopted a version, or a newer one, as that is read; end after ``patience`` seconds."""
     doing = f"reading alert topic {config.topics.alerts!r}"
     left, now = set(starts), asyncio.get_running_loop().time
     until = now() + patience

@@ -67,9 +67,6 @@ async def audit_topic(
     """Audit everything an alert topic holds; ``on_records(count)`` is called as it goes.
 
     ``monitors`` are those configured, to hold alerts to their prices.
-
-    Raises:
-        BrokerError: The topic cannot be read.
     """
     auditor = Auditor(monitors)
     await _add_topic(auditor, cluster, topic, on_records)

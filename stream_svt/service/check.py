@@ -107,11 +107,7 @@ def check_offline(config: Config) -> list[Finding]:
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:
-    """Return what the brokers say about topics and permissions, after creating what is missing if asked to.
-
-    Raises:
-        BrokerError: They cannot be reached, or refuse the login.
-    """
+    """Return what the brokers say about topics and permissions, after creating what is missing if asked to."""
     made = await create_missing(config, cluster) if create_topics else []
     topology, state = await look(config, cluster), config.topics.state
     findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *made]
@@ -132,11 +128,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 
 
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
-    """Create the topics that are not there; return what was done, and what could not be.
-
-    Raises:
-        BrokerError: The brokers cannot be reached, or refuse the login.
-    """
+    """Create the topics that are not there; return what was done, and what could not be."""
     doing, findings = "creating topics", []
     counts = await partition_counts(cluster, doing)
     count, copies = config.topics.partitions, config.topics.replication_factor

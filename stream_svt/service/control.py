@@ -186,9 +186,6 @@ async def send(
     Waits until nothing of what was asked for has happened for ``patience`` seconds. A command that was not answered in
     time is carried out once its shard is owned and reads it, unless another one took its number before. Without a
     signing key commands are unsigned.
-
-    Raises:
-        BrokerError: The commands could not be sent or the replies not be read.
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
     # Clients wait without a word for topics that are not there for this user.

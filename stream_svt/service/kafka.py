@@ -1,8 +1,9 @@
 """Kafka clients with deadlines of our own, and what their errors mean.
 
 aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to bootstrap". Every
-call of this package goes through `deadline`, which ends it and raises a `BrokerError` that says what to change;
-`BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the producer, start again.
+call of this package goes through `deadline`, which ends it and raises a `BrokerError` that says what to change, so
+whatever reaches the brokers raises one. `BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the
+producer, start again.
 """
 
 from __future__ import annotations
@@ -402,11 +403,7 @@ async def _ask_coordinator(
 
 
 async def cluster_id_of(cluster: Cluster) -> str:
-    """Return a cluster's id.
-
-    Raises:
-        BrokerError: The brokers do not say.
-    """
+    """Return a cluster's id."""
     doing = "asking for the cluster's id"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         return str((await admin.describe_cluster())["cluster_id"])

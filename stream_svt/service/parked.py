@@ -58,9 +58,6 @@ async def look_around(
     Args:
         queries, control, own: Query topics, control topic, and the topics that the shard writes and reads
             back.
-
-    Raises:
-        BrokerUnavailable: The brokers do not say.
     """
     doing = f"shard {shard}: looking at its topics"
     topics = [*queries, control, *own]
@@ -95,11 +92,7 @@ def worth_a_try(cause: Cause, before: Surroundings | None, now: Surroundings) ->
 
 
 async def proves(journal: Journal) -> bool:
-    """Read a state again, without a producer, and tell whether to open its shard: it proves, or is closed.
-
-    Raises:
-        BrokerError: The brokers do not say.
-    """
+    """Read a state again, without a producer, and tell whether to open its shard: it proves, or is closed."""
     try:
         await journal.look(beside_alerts=True)
     except ApplicationClosed:

@@ -46,11 +46,7 @@ class Fault:
 async def self_test(
     config: Config, cluster: Cluster, cluster_id: str, *, epoch: Callable[[], float] = time.time
 ) -> Fault | None:
-    """Return the first fault of this worker alone, None where it may join.
-
-    Raises:
-        BrokerError: The brokers do not answer, or refuse.
-    """
+    """Return the first fault of this worker alone, None where it may join."""
     if (fault := await _foreign_key(config, cluster, cluster_id)) is not None:
         return fault
     now = await broker_time(config, cluster)

@@ -57,11 +57,7 @@ def unseen(topic: str, operation: str) -> str:
 
 
 async def look(config: Config, cluster: Cluster) -> Topology:
-    """Ask the brokers about the application's topics.
-
-    Raises:
-        BrokerError: They cannot be reached or refuse.
-    """
+    """Ask the brokers about the application's topics."""
     doing = "looking at the topics"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         described = await admin.describe_topics(list(wanted_topics(config)))

@@ -67,11 +67,7 @@ class Reading(NamedTuple):
 
 
 async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
-    """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group.
-
-    Raises:
-        BrokerError: The brokers cannot be reached or refuse.
-    """
+    """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group."""
     topics = worker.config.topics
     places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
     async with started(cluster_of(worker.config).reader(), _DOING) as consumer:
