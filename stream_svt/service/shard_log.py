@@ -116,7 +116,7 @@ class ShardLog:
         return int(first), int(end)
 
     async def transact(self, transaction: Transaction) -> int | None:
-        """Run one transaction; see the port."""
+        """See the port."""
         return await self._bounded(self._transact(transaction))
 
     async def prove(self) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.session_parts import ShardStatus
+from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as module
-from stream_svt.service.group import STOP_PATIENCE, Group
-from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
+from stream_svt.service.group import STOP_PATIENCE, Group, StickyAssignor, share
+from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied, Fenced
 from stream_svt.service.metrics import Metrics
 from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
+from tests.service.test_shard_failures import hang, watched
+from tests.support.worker import until
 
 CONTROL = "control"
 
@@ -289,3 +295,168 @@ async def test_a_client_that_ends_because_the_worker_stops_is_not_told(monkeypat
     play.consumer.stop = stop
     await play.group.stop()
     assert play.fatal == []
+
+
+def moved(before: dict[str, list[int]], after: dict[str, list[int]]) -> int:
+    """How many shards have another worker than before, among those that had one that is still there."""
+    owner = {shard: member for member, shards in before.items() for shard in shards}
+    return sum(
+        owner.get(shard) in after and owner[shard] != member
+        for member, shards in after.items()
+        for shard in shards
+    )
+
+
+def claims(given: dict[str, list[int]]) -> dict[str, dict[int, int]]:
+    return {member: dict.fromkeys(shards, 1) for member, shards in given.items()}
+
+
+def test_nobody_has_more_than_one_above_another() -> None:
+    chance = random.Random(1)
+    for _ in range(500):
+        shards = range(chance.randint(0, 20))
+        members = [f"m{number}" for number in range(chance.randint(1, 7))]
+        held = {
+            member: {chance.randrange(25): chance.randrange(9) for _ in range(chance.randint(0, 9))}
+            for member in members
+        }
+        given = share(shards, held)
+        assert sorted(shard for mine in given.values() for shard in mine) == list(shards)
+        counts = [len(mine) for mine in given.values()]
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(("shards", "members"), [(4, 1), (64, 5), (7, 3), (8, 4), (3, 4)])
+def test_a_worker_that_joins_takes_its_share_and_nothing_else_moves(shards: int, members: int) -> None:
+    before = share(range(shards), {f"m{number}": {} for number in range(members)})
+    after = share(range(shards), {**claims(before), "a-new-one": {}})
+    assert moved(before, after) == len(after["a-new-one"])
+    assert len(after["a-new-one"]) in {shards // (members + 1), shards // (members + 1) + 1}
+
+
+def test_a_worker_that_leaves_gives_its_own_away_and_nothing_else_moves() -> None:
+    before = share(range(64), {f"m{number}": {} for number in range(5)})
+    left = {member: shards for member, shards in before.items() if member != "m2"}
+    assert moved(left, share(range(64), claims(left))) == 0
+
+
+def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
+    assert share([0, 1], {"a-frozen": {0: 10, 1: 10}, "owner": {0: 12, 1: 12}, "c": {}}) == {
+        "owner": [0],
+        "a-frozen": [1],
+        "c": [],
+    }
+    assert share([0, 1], {"owner": {0: 12}, "z-frozen": {0: 10}})["owner"] == [0]
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff", b"[[0, -5]]", b"[[-1, 5]]"]
+)
+def test_a_member_that_says_nothing_readable_holds_nothing(held: bytes) -> None:
+    ours = StickyAssignor(lambda: {1: 5})
+    members = {
+        "odd": ConsumerProtocolMemberMetadata(0, ["control"], b'{"held": %s}' % held),
+        "us": ConsumerProtocolMemberMetadata.decode(ours.metadata(["control"]).encode()),
+    }
+    cluster = SimpleNamespace(partitions_for_topic={"control": {0, 1}}.get)
+    given = ours.assign(cluster, members)
+    assert {member: assignment.assignment for member, assignment in given.items()} == {
+        "us": [("control", [1])],
+        "odd": [("control", [0])],
+    }
+
+
+async def test_a_shard_that_stays_goes_on_and_is_not_opened_again(play) -> None:
+    for round_ in range(1, 4):
+        for _ in range(round_):  # a second revocation changes nothing for who stands by
+            await play.hold()
+        await asyncio.sleep(0.02)
+        assert play.kept == round_ - 1
+        play.shard.release()
+        await until(lambda round_=round_: play.kept == round_)
+    assert play.opened == 1
+
+
+async def test_whoever_stands_by_ends_where_its_partition_went_elsewhere(play) -> None:
+    await play.hold()
+    await play.shard.stop(1.0)
+    assert play.shard.status.state is State.STOPPED
+    assert (play.kept, play.opened) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [Fenced("x"), BrokerUnavailable("x")], ids=repr)
+async def test_a_shard_that_cannot_prove_itself_is_opened_anew(play, error: Exception) -> None:
+    play.fenced = [error]
+    await play.hold()
+    play.shard.release()
+    await until(lambda: play.opened == 2)
+    await play.until(State.RUNNING)
+    assert play.shard.status.reason == ""
+
+
+async def test_a_hand_over_that_takes_too_long_is_told(play) -> None:
+    play.hand_over = lambda: asyncio.sleep(1000)  # type: ignore[method-assign]
+    play.shard.hold()
+    assert not await play.shard.settle(0.05)
+    await play.shard.stop(0.0)
+    assert await play.shard.settle(0.05)
+
+
+async def test_a_shard_that_is_being_opened_goes_on_and_stands_by_then(played) -> None:
+    ready = asyncio.Event()
+
+    play = played(ready.wait)
+    await asyncio.sleep(0.02)
+    await play.hold()  # it does not wait for the opening, which may take minutes
+    ready.set()
+    await play.until(State.RUNNING)
+    await asyncio.sleep(0.02)
+    assert play.kept == 0
+    play.shard.release()
+    await until(lambda: play.kept)
+    assert (play.kept, play.opened) == (1, 1)
+
+
+async def test_a_shard_that_is_being_opened_for_another_worker_ends(played) -> None:
+    play = played(hang)
+    await asyncio.sleep(0.02)
+    await play.hold()
+    async with asyncio.timeout(2):
+        await play.shard.stop(0.05)
+    assert play.shard._task is not None
+    assert play.shard._task.done()
+
+
+async def test_nothing_is_opened_during_a_rebalance(play) -> None:
+    """Whoever opened then would fence the worker that got the shard meanwhile."""
+    await play.hold()
+    play.shard.configure()
+    await asyncio.sleep(0.1)
+    assert play.opened == 1
+    play.shard.release()
+    await until(lambda: play.opened == 2)
+    await play.until(State.RUNNING)
+
+
+async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) -> None:
+    await play.hold()
+    play.shard.status.beat = 0.0
+    async with watched(monkeypatch, play):
+        await asyncio.sleep(0.3)
+        assert play.opened == 1
+        play.shard.release()
+        await until(lambda: play.kept)
+    assert (play.kept, play.opened) == (1, 1)
+
+
+async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(played) -> None:
+    play = played(Fenced("x"))
+    play.consumer.refuse = True
+    await play.until(State.NOT_MEMBER)
+    await play.hold()
+    play.consumer.refuse = False
+    await asyncio.sleep(0.7)
+    assert (play.consumer.commits, play.opened) == (1, 1)
+    play.shard.release()
+    await play.until(State.RUNNING)
+    assert (play.consumer.commits, play.opened) == (2, 2)

@@ -17,7 +17,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
+    IllegalOperation,
     InvalidTimestampError,
+    InvalidTxnState,
     KafkaConnectionError,
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
@@ -31,6 +33,7 @@ from aiokafka.structs import BrokerMetadata
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import kafka
 from stream_svt.service.kafka import (
     BrokerUnavailable,
@@ -46,6 +49,7 @@ from stream_svt.service.kafka import (
     stop_quietly,
     tune,
 )
+from stream_svt.service.shard_log import ShardLog
 
 
 @pytest.mark.parametrize(
@@ -335,3 +339,23 @@ def test_credentials_stay_out_of_the_representation() -> None:
 def test_a_transaction_is_given_up_before_the_broker_would() -> None:
     for seconds in (12.0, 15.0, 900.0):
         assert Cluster({}, transaction_timeout=seconds).commit_deadline < seconds
+
+
+def _log(cause: Exception | None) -> ShardLog:
+    log = ShardLog(Cluster({}), "shop", 0, Topics("state", "alerts", "rejects"))
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if cause is not None:
+        ended.set_exception(cause)
+    log._producer = SimpleNamespace(_txn_manager=SimpleNamespace(wait_for_transaction_end=lambda: ended))  # type: ignore[assignment]
+    return log
+
+
+@pytest.mark.parametrize("met", [IllegalOperation(), InvalidTxnState()])
+async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(met: Exception) -> None:
+    async def fails() -> None:
+        raise met
+
+    with pytest.raises(BrokerError, match="operation WRITE on resource TOPIC 'alerts'"):
+        await _log(TopicAuthorizationFailedError("alerts"))._bounded(fails())
+    with pytest.raises(BrokerUnavailable, match=type(met).__name__):
+        await _log(None)._bounded(fails())
