@@ -38,7 +38,7 @@ from stream_svt.mechanisms.noise import quantiles
 from stream_svt.monitor.released import Alert
 from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
 from stream_svt.planning.workload import MARGINS, middles
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Retry
 

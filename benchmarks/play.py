@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import ReleasedEvent
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 
 Integers = NDArray[np.int64]
 

@@ -32,8 +32,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import Gone
 
 BATCH = 2000

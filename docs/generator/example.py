@@ -12,7 +12,7 @@ from typing import Any, Final
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import encode
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.simulation.log import Entry
 
 CONFIGURATION: Final = """

@@ -20,7 +20,7 @@ from docs.generator import (
 from docs.generator.markdown import fence
 from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 
 DOCS: Final = Path(__file__).parent.parent
 TOP: Final = DOCS.parent

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from stream_svt.demo.config import MONITORS
 from stream_svt.demo.data import Baskets
 from stream_svt.demo.queries import SERIES, Clock, running_counts
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
+from stream_svt.monitor.snapshot import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.event_builder import Crossing, EventBuilder
-from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.snapshot import RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of a step, of the commit that follows it, and of what a transaction publishes.
+
+    A transaction holds what a commit holds and what it publishes of the one before: with these defaults fewer than
+    5,000 records and 8 MB.
+
+    Attributes:
+        runs: Most runs that one commit opens.
+        records: State records from which on a commit is full.
+        size: Bytes of its records and events from which on a commit is full, about.
+        rejects: Refused records from which on a commit is full.
+        cost: Queries times monitors of one step: some 50 ms. A query that is looked at by itself counts many
+            times.
+        published: Most events and rejects that one transaction publishes.
+        published_size: Most bytes of events that one transaction publishes; a single event may have more.
+    """
+
+    runs: int = 1_000
+    records: int = 2_500
+    size: int = 4_000_000
+    rejects: int = 1_000
+    cost: int = 1_000_000
+    published: int = 2_000
+    published_size: int = 3_000_000
+
+
+BOUNDS = Bounds()
+
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Container
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account
 from stream_svt.monitor.snapshot import (
@@ -14,6 +13,7 @@ from stream_svt.monitor.snapshot import (
     VERSION,
     DatasetRecord,
     RunState,
+    State,
     from_bytes,
     to_bytes,
 )

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise

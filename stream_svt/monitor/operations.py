@@ -17,9 +17,9 @@ from stream_svt.errors import CommandRefused, MisuseError
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.run_arrays import RunArrays, status_of
+from stream_svt.monitor.snapshot import State
 from stream_svt.privacy.loss import as_text, exact, to_units
 
 REASONS_SHOWN = 3

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.snapshot import RunState, State
 from stream_svt.privacy.loss import Kind, to_float
 
 Integers = NDArray[np.int64]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle
+from stream_svt.monitor.snapshot import State
 
 CHARGES_KEPT = 50
 """Latest charges of a dataset: enough to know its pace, and no more than that."""

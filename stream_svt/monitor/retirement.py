@@ -12,9 +12,8 @@ from typing import NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
-from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.released import PERIOD_OVER, EventType
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Signal, State, from_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
 

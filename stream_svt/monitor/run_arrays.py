@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
-from stream_svt.monitor.snapshot import SECRETS, RunState
+from stream_svt.monitor.snapshot import SECRETS, RunState, State
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Mute, OnHalt, Sweep
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stream_svt.monitor.dataset_account import read_dataset
-from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.released import PERIOD_OVER
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
+from stream_svt.monitor.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, Auditor, DatasetTally, RunTally, amount_text

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 from stream_svt.protocol.state_records import (
     FORMAT,

@@ -21,7 +21,7 @@ import msgspec
 
 from stream_svt.errors import MisuseError
 from stream_svt.monitor import released
-from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.sealing import Sealing, describe

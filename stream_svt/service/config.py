@@ -13,9 +13,8 @@ from typing import Any
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.secret_files import SecretFiles, Secrets
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import application_of, load_spec
-from stream_svt.settings.declarations import ReadNames, lines_of
+from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
+from stream_svt.settings.datasets import ReadNames, lines_of
 from stream_svt.settings.document import read, without
 from stream_svt.settings.messages import did_you_mean
 from stream_svt.settings.sections import (

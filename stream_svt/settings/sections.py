@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from stream_svt.errors import Problem
-from stream_svt.settings.declarations import DatasetDeclaration
+from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Document
 from stream_svt.settings.fields import Duration, Flag, Name, Text, TopicName, duration_text, whole, within
 from stream_svt.settings.messages import did_you_mean, quote

@@ -16,8 +16,7 @@ from typing import Any
 
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
-from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.snapshot import TRANSITIONS, VERSION, Signal, State
 from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
@@ -122,7 +121,7 @@ def state_machine() -> str:
         "",
         *_listed(_OF_WORKER, worker_states.State, worker_states.TRANSITIONS),
         "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`,",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/snapshot.py`,",
         "`stream_svt/protocol/shard_states.py` and `stream_svt/service/worker_states.py`; a test compares.",
         "",
     ]

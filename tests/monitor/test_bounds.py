@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.monitor import operations, projection, spec_change
-from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed

@@ -7,8 +7,8 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import State
 from stream_svt.monitor.spec_change import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor.dataset_account import DatasetAccount
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.snapshot import RunState, State
 from stream_svt.privacy.loss import Kind
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import (

@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
-from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.snapshot import TRANSITIONS, RunState, Signal, State
 from tests.golden.regenerate import STATE_MACHINE, state_machine
 
 _EVERY = list(itertools.product(State, Signal))

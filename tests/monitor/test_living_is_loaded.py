@@ -13,12 +13,12 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
-from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import State
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query

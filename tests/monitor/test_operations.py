@@ -7,8 +7,8 @@ import pytest
 
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType, ReleasedEvent
+from stream_svt.monitor.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
 

@@ -11,8 +11,8 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import State
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (

@@ -20,7 +20,7 @@ from stream_svt.monitor.snapshot import (
     to_bytes,
 )
 from stream_svt.protocol.state_records import RECORD_LIMIT
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream

@@ -10,7 +10,7 @@ import pytest
 
 from stream_svt.planning import Runs, explain, reported_margin
 from stream_svt.planning.budget import SURE, false_alerts
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 
 
 def spec(monitor: str = "", limit: str = "{epsilon: 4}"):

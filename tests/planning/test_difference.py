@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.planning.difference import difference, limits_changed
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 
 HOT = (
     "{name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 1000], "

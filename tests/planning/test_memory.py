@@ -16,8 +16,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.planning import memory
 from stream_svt.protocol.state_records import hashing
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.5

@@ -24,7 +24,7 @@ from stream_svt.mechanisms import (
 from stream_svt.mechanisms.noise import Law, tails
 from stream_svt.planning import Drift, Workload, forecast
 from stream_svt.planning.model import THRESHOLDS, course, report_chances, threshold_quantiles
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.options import Lifetime, Retry
 
 EPSILON = 10**9

@@ -18,7 +18,7 @@ from stream_svt.planning.advice import as_json, expectations, settings, table, w
 from stream_svt.planning.budget import Runs
 from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.options import MechanismForm, OnHalt, Retry, Sweep
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.loading import load
 from stream_svt.monitor.projection import Projection

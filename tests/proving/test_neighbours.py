@@ -21,8 +21,7 @@ from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
 from stream_svt.proving.streams import case_of, reduced
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
 

@@ -10,7 +10,7 @@ import pytest
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, follow
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.support import alerts
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.engine_play import Play, Query

@@ -19,7 +19,7 @@ from stream_svt.service import group as module
 from stream_svt.service.group import STOP_PATIENCE, Group, StickyAssignor, share
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied, Fenced
 from stream_svt.service.metrics import Metrics
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC
 from tests.service.test_shard_failures import hang, watched
 from tests.support.worker import until

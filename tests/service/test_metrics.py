@@ -14,8 +14,7 @@ from stream_svt.monitor.released import DatasetView, EventType, MonitorView, Noi
 from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support import alerts
 
 SPEC = """

@@ -21,7 +21,7 @@ from stream_svt.service.reading import read
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
 from stream_svt.settings import application as spec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import Gone
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of

@@ -13,10 +13,9 @@ from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean,
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.changes import TakesEffect, changed_fields
-from stream_svt.settings.declarations import DatasetDeclaration
+from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.fields import Limit, duration_ms, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Lifetime, MechanismForm, Mute, OnHalt, Retry, Sweep

@@ -9,8 +9,7 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.privacy.loss import Kind
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Balance, Carried, parse
 from stream_svt.settings.changes import Declared
 

@@ -9,10 +9,9 @@ import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.mechanisms.noise import pmf
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import TopicRecord, from_bytes, to_bytes
+from stream_svt.monitor.snapshot import State, TopicRecord, from_bytes, to_bytes
 from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of

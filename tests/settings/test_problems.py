@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from stream_svt.settings.monitors import MonitorSpec
 
 GOOD = """\
@@ -403,6 +403,6 @@ def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():
 
 
 def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
-    monkeypatch.setattr("stream_svt.settings.application_document.MAX_DATASETS", 2)
+    monkeypatch.setattr("stream_svt.settings.application.MAX_DATASETS", 2)
     text = GOOD.replace("name: week-1", "names: [week-1, week-2, week-3]")
     assert "more than 2 datasets in all" in only(text)[2]

@@ -9,8 +9,7 @@ from functools import cache
 
 import msgspec
 
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 
 DATASETS = ("a", "b")
 TOPIC, OTHER = "t", "u"

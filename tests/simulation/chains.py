@@ -25,8 +25,7 @@ from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
 from stream_svt.protocol.state_reader import StateReader
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.effects import PLACE, finish, journal_of

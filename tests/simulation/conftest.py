@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.engine import Engine
 
 

@@ -18,8 +18,7 @@ from stream_svt.protocol.audit import Auditor
 from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish

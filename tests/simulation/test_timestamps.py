@@ -6,7 +6,7 @@ import pytest
 
 from stream_svt.errors import TimestampAhead
 from stream_svt.monitor.released import EventType
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.simulation.effects import finish
 from tests.simulation.model import COMMON, Model, declared, send, told
 from tests.simulation.test_reconfigured import HOT as UNTIMED

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stream_svt.monitor.released import EventType
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.simulation import world as world_module
 from tests.simulation.applications import COMMON, OTHER, STREAM, TOPIC, Application, query
 from tests.simulation.log import Broker

@@ -27,7 +27,7 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
-from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals

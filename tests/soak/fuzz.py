@@ -34,7 +34,7 @@ from stream_svt.service import exact
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.simulation.effects import PLACE, finish, holding
 from tests.soak import report
 from tests.soak.poison import (

@@ -32,7 +32,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
 from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service.metrics import Metrics
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import ModelWorkload, Variant, World

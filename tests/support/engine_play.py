@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from stream_svt.monitor import operations
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.engine import Commit, Engine
-from stream_svt.monitor.life_cycle import Signal
 from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
 from stream_svt.monitor.run_arrays import Status
+from stream_svt.monitor.snapshot import Signal
 from stream_svt.service.exact import split
 from stream_svt.settings import monitors as monitor_spec
 from stream_svt.settings.application import ApplicationSpec

@@ -17,8 +17,7 @@ from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
 from stream_svt.monitor.sweep import OpenSets, Waits
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.engine_play import Play, Query
 
 TOPIC = "t"

@@ -23,7 +23,7 @@ from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import Surroundings
 from stream_svt.service.shard import Shard, WorkerParts
 from stream_svt.service.shard_feed import ShardFeed
-from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 
