@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.web.worker_document import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
+from tests.support.http_server import serving
 from tests.support.keys import ed25519_pair
 from tests.support.status_page import Stub
 
@@ -297,12 +297,8 @@ def worker_page():
         def log_message(self, *_arguments: object) -> None:
             """Keep quiet."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", answer
-        server.shutdown()
-        thread.join()
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}", answer
 
 
 @pytest.mark.loopback

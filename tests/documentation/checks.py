@@ -200,7 +200,7 @@ def _problem_of_span(code: Code) -> str | None:
     if _OURS.match(text) or _OTHERS.match(text):
         return next(filter(None, (problem_of_command(one, code) for one in commands(text))), None)
     if option := re.match(r"(--[a-z][a-z-]+)(?:[= ].*)?$", text):
-        return None if option[1] in _options() else f"no command has the option {option[1]}"
+        return None if option[1] in _code() else f"no command has the option {option[1]}"
     if re.fullmatch(r"stream_svt[_:][a-z_:]+", text):
         name = re.sub(r"_(?:bucket|sum|count)$", "", text)
         return None if {text, name} & _metrics() else f"there is no metric {text}"
@@ -250,26 +250,6 @@ def _imported(name: str) -> bool:
         except (ModuleNotFoundError, ValueError):
             return False
     return True
-
-
-@cache
-def _options() -> set[str]:
-    """Return the options of all commands, and those that the repository's scripts speak of."""
-    places = (
-        "tests/run",
-        "benchmarks/**/*.py",
-        "benchmarks/run",
-        "deploy/*",
-        "tests/**/*soak*.py",
-        "tests/soak/*.py",
-    )
-    texts = [path.read_text() for place in places for path in ROOT.glob(place) if path.is_file()]
-    found, waiting = {"--help", *re.findall(r"--[a-z][a-z-]+", " ".join(texts))}, [app]
-    while waiting:
-        command: click.Command = waiting.pop()
-        waiting += command.commands.values() if isinstance(command, click.Group) else ()
-        found |= {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
-    return found
 
 
 @cache
