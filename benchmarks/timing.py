@@ -25,11 +25,12 @@ import numpy as np
 
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
+from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec

@@ -11,7 +11,7 @@ import re
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, exp, expm1, floor, sqrt
 
 EPSILON_UNITS = 10**9
 """Units in an epsilon of 1."""
@@ -102,6 +102,25 @@ def as_text(units: int, kind: Kind) -> str:
     decimals = f"{rest:0{digits}d}".rstrip("0")
     sign = "-" if units < 0 else ""
     return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
+
+
+def best_guess(loss: float, kind: Kind) -> float:
+    """Return the most often, as a share from 0.5 to 1, that a guess can be right after a loss of 0 or more.
+
+    Somebody wonders whether one privacy unit was in the data, and knows all the other data and all that was released.
+
+    A guess between two equally likely worlds is right with probability (1 + V) / 2 at most, where V is the total
+    variation distance of what is released in them. Pure epsilon: V <= tanh(epsilon / 2). zCDP: the Kullback-Leibler
+    divergence is at most rho, so V <= sqrt(rho / 2) (Pinsker) and V <= sqrt(1 - exp(-rho)) (Bretagnolle and Huber).
+
+    >>> best_guess(0, Kind.PURE), round(best_guess(1, Kind.PURE), 3), round(best_guess(0.5, Kind.ZCDP), 3)
+    (0.5, 0.731, 0.75)
+    """
+    if loss < 0:
+        raise ValueError("a loss is 0 or more")
+    if kind is Kind.PURE:
+        return 1 / (1 + exp(-loss))
+    return (1 + min(sqrt(loss / 2), sqrt(-expm1(-loss)))) / 2
 
 
 def _squared(loss: int, parts: int) -> int:

@@ -32,9 +32,8 @@ of the exponential mechanism without its gap), Harrison & Manurangsi 2025 give *
 x = epsilon/(1 - e^-epsilon)**. It is the largest K'(1) = x (1 - e^-a) - a, at a = ln x. That no alpha > 1 and no a
 gives more is their theorem; the tests check it against sup_a K, which has a closed form, in eighty digits.
 
-Today the ledger charges the bound of `stream_svt.privacy.loss`, which is never less; the figures here would be as safe.
-The gain is small for epsilon below 1 (1.125 falls to 0.996 for one top at e0 = e1 = 1) and large for many tops (15.1
-falls to 5.93 for five).
+The ledger charges the bound of `stream_svt.privacy.loss`, which is never less (15.1 for 5.93 of five tops at
+e0 = e1 = 1).
 
 References:
     Bun & Steinke 2016 (zCDP; e^2/2). Cesar & Rogers 2021 (bounded range). Durfee 2023, Theorem 1. Harrison &

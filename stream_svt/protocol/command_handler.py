@@ -89,17 +89,12 @@ class CommandHandler:
         self._use_up(command, accepted=accepted)
         self._tell(command, accepted=accepted)
 
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a command to all datasets is under way that does not close the application."""
+    def may_go_on(self, *, replayed: bool) -> bool:
+        """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
         under_way = self.controls.under_way
-        return under_way is not None and not under_way.closes
-
-    @property
-    def acts_at_once(self) -> bool:
-        """Whether the command under way need not wait for the replay."""
-        under_way = self.controls.under_way
-        return under_way is not None and acts_at_once(under_way.command)
+        if under_way is None or under_way.closes:
+            return False
+        return replayed or acts_at_once(under_way.command)
 
     async def go_on(self) -> None:
         """Carry out the next slice of a command to all datasets: as much as one commit holds."""

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.command_handler import CommandHandler
-from stream_svt.protocol.session_parts import SessionParts
+from stream_svt.protocol.controls import Verify, trust_the_topic
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.ports import Clock, Feed, Observer, Workload
+from stream_svt.protocol.shard_states import ShardStatus
 
 READ_AHEAD = 2
 """How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """How often a shard commits.
+
+    Attributes:
+        interval: Seconds between commits of batches without released outcomes.
+        max_records: Records after which such a commit is due at once, and most a fetch returns.
+        start_at: "earliest" or "latest": where a topic is read from that was never read.
+        cadence: Seconds between transactions where they are to happen at fixed times, None where what is charged is
+            published as soon as it can be. See `stream_svt.protocol.session.ShardSession`.
+    """
+
+    interval: float = 2.0
+    max_records: int = 20_000
+    start_at: str = "earliest"
+    cadence: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """What a session works with.
+
+    Attributes:
+        feed: Every topic of it is paused.
+        journal: Not opened.
+        control: Name of the control topic.
+        verify: Tells which commands to hear.
+    """
+
+    shard: int
+    feed: Feed
+    journal: Journal
+    workload: Workload
+    control: str
+    policy: CommitPolicy
+    clock: Clock
+    observer: Observer
+    status: ShardStatus
+    verify: Verify = trust_the_topic
 
 
 class Committer:
@@ -16,7 +62,6 @@ class Committer:
     Attributes:
         engine, commands: Whose effects are committed; set by the takeover before the first commit.
         topics: Names of the query topics.
-        read_to: By query topic, the offset before which everything lies that any owner may have stepped.
         stepped: Records stepped since the last commit.
         steps: Seconds of the engine's steps since then.
         fetched_at: When the records that are stepped now were fetched.
@@ -34,12 +79,16 @@ class Committer:
         self._status = parts.status
         self._shard = parts.shard
         self.topics = parts.workload.topics
-        self.read_to: dict[str, int] = {}
         self.stepped = 0
         self.steps: list[float] = []
         self.fetched_at = 0.0
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._now()
+
+    @property
+    def read_to(self) -> dict[str, int]:
+        """By query topic, the offset before which everything lies that any owner may have stepped."""
+        return self._journal.meta.read_to
 
     @property
     def uncommitted(self) -> int:
@@ -68,7 +117,7 @@ class Committer:
         await self._tick()
         began = self._now()
         commit = self.engine.take_commit()
-        self._journal.meta.read_to = dict(self._bounds())
+        self._bound()
         self._journal.meta.commands = self.commands.controls.standing
         await self._journal.commit(commit)
         self.engine.committed()
@@ -136,13 +185,12 @@ class Committer:
             since = self._now() - self._origin
             await self._clock.sleep(self._policy.cadence - since % self._policy.cadence)
 
-    def _bounds(self) -> dict[str, int]:
-        """Return how far each topic may be stepped before the next commit."""
+    def _bound(self) -> None:
+        """Say how far each topic may be stepped before the next commit."""
         for topic in self.engine.topics():
             if (offset := self.engine.next_offset(topic)) is not None:
                 least = offset + READ_AHEAD * self._policy.max_records
                 self.read_to[topic] = max(self.read_to.get(topic, 0), least)
-        return self.read_to
 
     def _published(self, now: float) -> None:
         self._status.outbox = self._journal.pending

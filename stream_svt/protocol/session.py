@@ -20,10 +20,9 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
-from stream_svt.protocol.committer import Committer
+from stream_svt.protocol.committer import Committer, SessionParts
 from stream_svt.protocol.controls import Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
-from stream_svt.protocol.session_parts import SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.takeover import Takeover
 
@@ -75,22 +74,11 @@ class ShardSession:
         await self._open(Takeover(self._parts, self._committer))
 
     async def _open(self, takeover: Takeover) -> None:
-        status, began = self._status, self._clock.now()
-        status.signal(Signal.OPENED)
-        taken = await takeover.run()
-        self._decoders, self._replay_to = taken.decoders, taken.replay_to
+        self._status.signal(Signal.OPENED)
+        self._decoders, self._replay_to = await takeover.run()
         self._commands = self._committer.commands
         self._resume()
-        status.signal(Signal.TAKEN_OVER, Cause.NONE)
-        seconds = self._clock.now() - began
-        self._parts.observer.taken_over(seconds, taken.restoring)
-        log.info(
-            "event=shard_opened shard=%d records=%d seconds=%.3f key=%s",
-            self._shard,
-            taken.records,
-            seconds,
-            self._journal.key_id,
-        )
+        self._status.signal(Signal.TAKEN_OVER, Cause.NONE)
 
     def end(self) -> list[DatasetAccount]:
         """Let go of what the session held in memory, however it ended; nothing is written.
@@ -238,8 +226,7 @@ class ShardSession:
         await self._committer.commit()
 
     def _may_go_on(self) -> bool:
-        """Tell whether a command to all datasets is under way and need not wait for the replay."""
-        return self._commands.may_go_on and (self._replayed or self._commands.acts_at_once)
+        return self._commands.may_go_on(replayed=self._replayed)
 
     async def _go_on(self) -> None:
         """Carry out and commit the next slice of a command to all datasets."""
@@ -281,7 +268,8 @@ class ShardSession:
             engine.pass_periods(ends, int((self._clock.epoch() - IDLE_MARGIN) * 1000))
         # Not before the configuration is accepted, and what it takes away is closed.
         topics = engine.topics()
-        committer.read_to = {topic: end for topic, end in committer.read_to.items() if topic in topics}
+        for topic in committer.read_to.keys() - topics:
+            del committer.read_to[topic]
         await committer.commit()
         self._resume()
         self._replayed = True

@@ -8,8 +8,11 @@ else until something has changed. A worker that lost the partition to another on
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from stream_svt.monitor.projection import Totals
+from stream_svt.monitor.released import DatasetView
 from stream_svt.transitions import follow
 
 
@@ -89,3 +92,34 @@ def advance(state: State, signal: Signal) -> State:
         MisuseError: The signal cannot happen in this state.
     """
     return follow(TRANSITIONS, state, signal, "a shard")
+
+
+@dataclass(slots=True)
+class ShardStatus:
+    """What may be said about a shard, all of it committed or public.
+
+    ``outbox`` is the number of events that are charged and not yet published. ``views`` are those of the datasets
+    that are shown one by one; ``totals`` of all, None until the shard's state was read. ``reason`` says in words, and
+    ``cause`` for machines, why the shard is not open.
+    """
+
+    shard: int
+    state: State = State.OPENING
+    reason: str = ""
+    cause: Cause = Cause.NONE
+    key_id: str = ""
+    sequence: int = 0
+    state_records: int = 0
+    outbox: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+    lag: dict[str, int] = field(default_factory=dict)
+    views: dict[str, DatasetView] = field(default_factory=dict)
+    totals: Totals | None = None
+    committed_at: float = 0.0
+    beat: float = 0.0
+
+    def signal(self, signal: Signal, cause: Cause | None = None, reason: str = "") -> None:
+        """Move to the state that follows; ``cause`` and ``reason`` stay as they are where no cause is given."""
+        self.state = advance(self.state, signal)
+        if cause is not None:
+            self.cause, self.reason = cause, reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost
 from stream_svt.monitor import operations
@@ -13,10 +12,9 @@ from stream_svt.monitor.loading import loading
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.command_handler import CommandHandler
-from stream_svt.protocol.committer import Committer
+from stream_svt.protocol.committer import Committer, SessionParts
 from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder
-from stream_svt.protocol.session_parts import SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal
 
 log = logging.getLogger(__name__)
@@ -28,23 +26,6 @@ Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
-    """What a takeover leaves to the session.
-
-    Attributes:
-        records: Number of records of the state.
-        restoring: Seconds that reading and checking them took.
-        decoders: By query topic.
-        replay_to: By query topic, the offset up to which an earlier owner can have stepped.
-    """
-
-    records: int
-    restoring: float
-    decoders: Mapping[str, Decoder]
-    replay_to: dict[str, int] = field(default_factory=dict)
-
-
 class Takeover:
     """Makes a shard ready to be stepped; ``committer`` gets its engine and its commands."""
 
@@ -52,8 +33,11 @@ class Takeover:
         self._parts = parts
         self._committer = committer
 
-    async def run(self) -> TakenOver:
+    async def run(self) -> tuple[Mapping[str, Decoder], dict[str, int]]:
         """Take the state over and find the place in every topic.
+
+        Returns:
+            By query topic the decoder, and the offset up to which an earlier owner can have stepped.
 
         Raises:
             UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError: See
@@ -63,7 +47,6 @@ class Takeover:
         began = parts.clock.now()
         records = await parts.journal.open()
         restoring = parts.clock.now() - began
-        committer.read_to = dict(parts.journal.meta.read_to)
         if parts.journal.meta.commands.closed:
             await committer.end_closed()
         await self._load(records)
@@ -77,14 +60,18 @@ class Takeover:
             await committer.turn()
         parts.status.views = {view.dataset: view for view in engine.projection.shown()}
         parts.status.totals = engine.projection.totals()
-        replay_to = {}
+        replay_to: dict[str, int] = {}
         if controls.closing:  # nothing is read again, for nothing is tested any more
             for _ in engine.retirement.retire():
                 await committer.commit_or_give_way()
         else:
             replay_to = await self.find_places(spans)
         await committer.commit()
-        return TakenOver(len(records), restoring, decoders, replay_to)
+        seconds = parts.clock.now() - began
+        parts.observer.taken_over(seconds, restoring)
+        said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
+        log.info(said, parts.shard, len(records), seconds, parts.journal.key_id)
+        return decoders, replay_to
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
         """Load the engine with what was read."""

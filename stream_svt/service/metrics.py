@@ -29,8 +29,7 @@ from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
-from stream_svt.protocol.session_parts import ShardStatus
-from stream_svt.protocol.shard_states import OPEN, State
+from stream_svt.protocol.shard_states import OPEN, ShardStatus, State
 from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec

@@ -26,12 +26,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
-from stream_svt.protocol.shard_states import OPEN, Cause, Signal, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, Signal, State
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service.garbage import collect_soon, let_go

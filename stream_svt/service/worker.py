@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from aiokafka import AIOKafkaConsumer
 
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.protocol.session_parts import CommitPolicy, ShardStatus
-from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
 from stream_svt.service import worker_states
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group

@@ -23,8 +23,7 @@ from stream_svt.mechanisms import Explicit, noise, sparse_vector
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.released import EventType
 from stream_svt.planning.budget import SURE, reported_margin
-from stream_svt.privacy.loss import Kind
-from stream_svt.privacy.meaning import best_guess
+from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.settings.application import load_spec
 from tests.documentation.pages import ROOT, blocks
 

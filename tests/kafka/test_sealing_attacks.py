@@ -161,7 +161,7 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(shard_topics: S
     journal, _ = await shard_topics.opened()
     await journal.commit(Commit(records={A: b"1", B: b"2"}, progress=b"p"))
     await journal.close()
-    known = journal._meta.digest_key
+    known = journal.meta.digest_key
     dying = shard_topics.journal(OLD, adopt_plain=True)
     transaction = dying.commit
 
@@ -176,7 +176,7 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(shard_topics: S
     await dying.close()
     live = await shard_topics.live()
     assert (live[META][1], live[A][1]) == (1, 0)
-    assert dying._meta.digest_key != known
+    assert dying.meta.digest_key != known
     await shard_topics.write(A, shard_topics.journal()._reader.sealing.seal(A, 2, b"budget untouched"))
     await _refuses(shard_topics, "do not add up to the digest")
     await shard_topics.write(A, live[A])

@@ -18,9 +18,9 @@ import pytest
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
 from stream_svt.service.codec import QueryDecoder
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, journal_of, lived

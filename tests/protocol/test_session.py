@@ -15,7 +15,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session as session_module
 from stream_svt.protocol import takeover
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.session_parts import ShardStatus
+from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import Gone

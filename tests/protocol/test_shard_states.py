@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.protocol.session_parts import ShardStatus
-from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, Signal, State, advance
+from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, ShardStatus, Signal, State, advance
 
 
 def test_the_way_from_a_takeover_to_the_end() -> None:

@@ -13,8 +13,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
-from stream_svt.protocol.session_parts import ShardStatus
-from stream_svt.protocol.shard_states import State
+from stream_svt.protocol.shard_states import ShardStatus, State
 from stream_svt.service import group as module
 from stream_svt.service.group import STOP_PATIENCE, Group, StickyAssignor, share
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied, Fenced

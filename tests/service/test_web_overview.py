@@ -11,8 +11,7 @@ import pytest
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, EventType, decode
-from stream_svt.privacy.loss import Kind
-from stream_svt.privacy.meaning import best_guess
+from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable

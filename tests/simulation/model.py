@@ -12,10 +12,11 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
+from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
 from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload

@@ -166,7 +166,7 @@ class OpensClosed(ProvingJournal):
     async def _prove(self, raw: Mapping[bytes, bytes], **options: Any) -> Any:
         found = await super()._prove(raw, **options)
         if not self.pending:
-            self._meta.commands = structs.replace(self._meta.commands, closed="")
+            self.meta.commands = structs.replace(self.meta.commands, closed="")
         return found
 
 

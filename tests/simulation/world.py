@@ -34,11 +34,11 @@ from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
-from stream_svt.protocol.shard_states import Cause, Signal
+from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable, Fenced

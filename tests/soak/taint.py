@@ -30,7 +30,7 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor import accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
-from stream_svt.protocol.session_parts import ShardStatus
+from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.metrics import Metrics
 from stream_svt.settings.application import load_spec
 from tests.simulation.applications import DATASETS, Application

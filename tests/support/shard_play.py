@@ -12,9 +12,9 @@ import pytest
 from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import RecordsLost, StateRolledBack
+from stream_svt.protocol.committer import CommitPolicy, SessionParts
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import shard as module

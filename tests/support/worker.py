@@ -18,8 +18,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
-from stream_svt.protocol.session_parts import ShardStatus
-from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.codec import home

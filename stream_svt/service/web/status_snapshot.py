@@ -15,8 +15,7 @@ from msgspec import Meta
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.planning.pace import Exhaustion, exhaustion
-from stream_svt.privacy.loss import Kind, to_float
-from stream_svt.privacy.meaning import best_guess
+from stream_svt.privacy.loss import Kind, best_guess, to_float
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
@@ -38,7 +37,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
     Under zCDP only the limit says how often a guess is right: what was spent on the way there is no bound by itself
-    where later runs depend on earlier ones. See `stream_svt.privacy.meaning`.
+    where later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
     """
 
     dataset: Annotated[str, Meta(description="Its name.")]
