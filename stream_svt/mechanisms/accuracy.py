@@ -66,8 +66,6 @@ def report_probability(
             missed *= 1 - tails(query.noise, query.rate, correction - margin + z)
         return 1 - missed
 
-    if threshold is None:
-        return float(reported(np.zeros(1))[0])
     return expectation(reported, threshold, scale=float(1 / query.rate))
 
 

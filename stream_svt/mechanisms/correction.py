@@ -29,8 +29,6 @@ from stream_svt.mechanisms.noise import (
 UPPER_BRANCH_SCALES = 9
 """Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""
 
-_SPLIT_DENOMINATOR = 10**6
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -58,13 +56,8 @@ class Correction(ABC):
         """Corrections in grid steps by attempt number; the last one holds for all later attempts."""
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """Epsilon of all queries divided by epsilon of the threshold.
-
-        c^(2/3), or (2c)^(2/3) for general queries: least variance of answer less threshold (Lyu, Su & Li
-        2017).
-        """
-        split = float(cutoff if monotonic else 2 * cutoff) ** (2 / 3)
-        return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
+        """Epsilon of all queries / epsilon of the threshold: that of least variance (Lyu, Su & Li 2017)."""
+        return least_variance_split(cutoff, monotonic=monotonic, threshold_noise=Noise.EXPONENTIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +246,7 @@ def least_variance_split(
     query, threshold = Noise.of(query_noise, "query_noise"), Noise.of(threshold_noise, "threshold_noise")
     families = RELATIVE_VARIANCE[query] / RELATIVE_VARIANCE[threshold]
     split = families ** (1 / 3) * (cutoff if monotonic else 2 * cutoff) ** (2 / 3)
-    return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
+    return Fraction(round(split * 10**6), 10**6)
 
 
 def _steps(scale: Fraction, scales: Fraction | float) -> int:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.noise import MONITORED, Law, Noise, least, mean, variance
+from stream_svt.mechanisms.noise import MONITORED, Law, Noise, least, mean, quotient, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
 
@@ -127,17 +127,17 @@ def selective_bounds(
 
     with decimal.localcontext(prec=_DIGITS):
         lower = upper = None
-        if (-_as_decimal(slowest) * gap).exp() <= limit:
+        if (-quotient(slowest) * gap).exp() <= limit:
             # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
             lower = bar + 1 - least(lambda tau: tail(gap + tau) <= limit * tail(tau))
-        if 1 - (-_as_decimal(slowest) * (gap + 1)).exp() > limit:
+        if 1 - (-quotient(slowest) * (gap + 1)).exp() > limit:
             upper = bar - least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
     return lower, upper
 
 
 def _survival(query: Law, threshold: Law, t: int) -> Decimal:
     """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
-    a, b = (-_as_decimal(threshold.rate)).exp(), (-_as_decimal(query.rate)).exp()
+    a, b = (-quotient(threshold.rate)).exp(), (-quotient(query.rate)).exp()
     return exact_survival(query.noise, b, threshold.noise, a, t)
 
 
@@ -157,14 +157,9 @@ def _overlap(a: Real, b: Real, t: int) -> Real:
     return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
 
 
-def _as_decimal(number: Fraction) -> Decimal:
-    """Return the quotient in the context's precision."""
-    return Decimal(number.numerator) / Decimal(number.denominator)
-
-
 def _level(beta: Fraction | float) -> Decimal:
     """Return the level of a bound as a decimal, checked."""
     if not 0 < beta < 1:
         raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")
     with decimal.localcontext(prec=_DIGITS):
-        return _as_decimal(Fraction(beta))
+        return quotient(Fraction(beta))

@@ -44,7 +44,7 @@ from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import grid_values, next_word
 from stream_svt.mechanisms.contract import Neighbours, OneStep, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.noise import Law, Noise, quotient
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
 from stream_svt.mechanisms.top_k import Chosen, Drawn, Selection, TopK
 
@@ -217,7 +217,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
         unit = 10**digits
         slack = Fraction(len(distances) + digits * 8, 10 ** (digits - _GUARD)) / rate
         with decimal.localcontext(_context(digits)):
-            shift = _decimal(rate * nearest)
+            shift = quotient(rate * nearest)
             least = _steps(high, Fraction(sums[-1] + error, unit), shift, digits) / rate - slack
             most = _steps(low, Fraction(sums[-1] - error, unit), shift, digits) / rate + slack
         if max(0, math.floor(least)) == max(0, math.floor(most)):
@@ -227,7 +227,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
 
 def _steps(uniform: Fraction, others: Fraction, shift: Decimal, digits: int) -> Fraction:
     """Return ln(1 + (1 - U)/R) - ln U, R = others * e^-shift; it falls with U and with R."""
-    scaled, logarithm = _decimal((1 - uniform) / others), _decimal(uniform).ln()
+    scaled, logarithm = quotient((1 - uniform) / others), quotient(uniform).ln()
     if not scaled:
         return Fraction(-logarithm)
     if shift > 8 * digits:  # 1 is beneath the error of (1 - U)/R > 10^(2 digits)
@@ -262,14 +262,9 @@ def _weight(distance: int, rate: Fraction, digits: int) -> int:
     if x >= 3 * digits:
         return 0
     with decimal.localcontext(_context(digits)):
-        return int((-_decimal(x)).exp().scaleb(digits))
+        return int((-quotient(x)).exp().scaleb(digits))
 
 
 def _context(digits: int) -> decimal.Context:
     """Context of so many digits and unlimited exponents."""
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
-
-
-def _decimal(number: Fraction) -> Decimal:
-    """Return the quotient in the context's precision."""
-    return Decimal(number.numerator) / Decimal(number.denominator)

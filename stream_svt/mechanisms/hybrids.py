@@ -21,10 +21,11 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import noise_of_each, require_bool
+from stream_svt.mechanisms.arguments import noise_of_each
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, OneStep, Shifts
+from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT
-from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Law, Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 from stream_svt.mechanisms.top_k import (
     Chosen,
@@ -243,8 +244,8 @@ def hybrid_estimates(
 ) -> HybridEstimates:
     """Divide epsilon between the threshold and `count` answers, in whole units used to the last.
 
-    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap,
-    (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold noise at equal rates.
+    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap for
+    small rates, see `least_variance_split`.
 
     >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
     >>> hybrid.threshold_charge, hybrid.query_charge
@@ -255,13 +256,9 @@ def hybrid_estimates(
     """
     if count < 1:
         raise MisuseError("count must be at least 1")
-    require_bool(monotonic, "monotonic")
-    threshold_noise = Noise.of(threshold_noise, "threshold_noise")
-    query_noise = Noise.of(query_noise, "query_noise")
+    noises = {"query_noise": query_noise, "threshold_noise": threshold_noise}
     if split is None:
-        families = RELATIVE_VARIANCE[query_noise] / RELATIVE_VARIANCE[threshold_noise]
-        width = 1 if monotonic else 2
-        split = Fraction(round((families * (width * count) ** 2) ** (1 / 3) * 10**6), 10**6)
+        split = least_variance_split(count, monotonic=monotonic, **noises)
     if split <= 0:
         raise MisuseError("a split is epsilon of the answers / epsilon of the threshold and greater than 0")
     query_charge = int(epsilon * split / (1 + split) // count)
@@ -273,6 +270,5 @@ def hybrid_estimates(
         threshold_charge=epsilon - count * query_charge,
         query_charge=query_charge,
         sensitivity=sensitivity,
-        threshold_noise=threshold_noise,
-        query_noise=query_noise,
+        **noises,
     )

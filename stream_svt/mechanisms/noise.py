@@ -26,6 +26,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum, nonmember
 from fractions import Fraction
 from typing import assert_never
@@ -247,7 +248,7 @@ def _over_expm1(rate: float) -> float:
     return math.exp(-rate) / -math.expm1(-rate)
 
 
-def expectation(function: Callable[[Floats], Floats], law: Law, *, scale: float = math.inf) -> float:
+def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale: float = math.inf) -> float:
     """Mean of a function of a noise; a prediction, which no released outcome and no charge depends on.
 
     Narrow noise is summed point by point, which is exact up to rounding. Wide noise is summed over blocks of equal
@@ -256,10 +257,12 @@ def expectation(function: Callable[[Floats], Floats], law: Law, *, scale: float 
 
     Args:
         function: Of grid steps, elementwise.
-        law: Of the noise.
+        law: Of the noise; None for none, whose mean is the value at 0.
         scale: Grid steps over which the function changes by a factor of about e, if less than the scale of
             the noise.
     """
+    if law is None:
+        return float(function(np.zeros(1))[0])
     wide = float(1 / law.rate)
     reach = math.ceil(_FAR * wide) + 1
     first = -reach if head(law.noise, law.rate, -1) else 0
@@ -284,8 +287,6 @@ def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> flo
     def reached(z: Floats) -> Floats:
         return tails(query.noise, query.rate, z + steps)
 
-    if threshold is None:
-        return float(reached(np.zeros(1))[0])
     return expectation(reached, threshold, scale=float(1 / query.rate))
 
 
@@ -301,3 +302,8 @@ def least(holds: Callable[[int], bool]) -> int:
     while holds(low):
         low *= 2
     return bisect_left(range(low + 1, high), True, key=holds) + low + 1
+
+
+def quotient(number: Fraction) -> Decimal:
+    """Return a rational in the precision of the decimal context."""
+    return Decimal(number.numerator) / Decimal(number.denominator)
