@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from stream_svt.planning.budget import Runs, reported_margin
+from stream_svt.planning.budget import Runs, explain, reported_margin
 from stream_svt.planning.model import Forecast, Span, forecast
 from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
-from stream_svt.planning.wording import explain
 from stream_svt.planning.workload import Belief, Drift, Workload, from_percentiles
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""What one monitor can do with the budget of one dataset, if no other monitor draws on it. Reads no data."""
+"""What one monitor can do with the budget of one dataset, if no other draws on it: in figures, and in plain words.
+
+Reads no data.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from fractions import Fraction
 from stream_svt.mechanisms import Law, estimates, noise
 from stream_svt.mechanisms.noise import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.privacy.loss import Kind
+from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Exposure, Sweep
+from stream_svt.settings.options import Exposure, OnHalt, Sweep
 
 SURE = 0.95
 """A margin counts as detectable where a single test reports it at least this often."""
@@ -75,3 +79,94 @@ def false_alerts(monitor: MonitorSpec) -> float | None:
         for attempt in range(monitor.attempts)
     )
     return float(monitor.expected_queries * chance)
+
+
+def explain(spec: ApplicationSpec) -> list[str]:
+    """Return what each monitor can do with a dataset's budget, as lines of text.
+
+    Datasets that share limit and unit are described once.
+    """
+    lines: list[str] = []
+    for monitor in spec.monitors:
+        groups: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
+        for dataset in spec.datasets:
+            if monitor.covers(dataset.name):
+                groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
+        for datasets in groups.values():
+            others = [
+                other.name for other in spec.monitors_of(datasets[0].name) if other.name != monitor.name
+            ]
+            lines += [*_paragraph(monitor, datasets, others), ""]
+    return lines[:-1]
+
+
+def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str]) -> list[str]:
+    first = max(datasets, key=lambda dataset: dataset.spent_before)
+    measure = first.kind.measure
+    which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
+    limit = as_text(first.limit, first.kind)
+    lines = [
+        f"Monitor {monitor.name} on {which}:",
+        f"  Protects {first.unit}: whatever is published about it costs at most {measure} {limit}.",
+        f"  Detects  {_detects(monitor)}",
+        f"  Wastes   {_wastes(monitor)}",
+        f"  Reports  {_reports(monitor, first.kind)}",
+        f"  Lasts    {_lasts(monitor, Runs.left(monitor, first))}",
+    ]
+    if first.spent_before:
+        spent = f"{measure} {as_text(first.spent_before, first.kind)}"
+        most = "" if len(datasets) == 1 else f", the most of any, of {first.name}"
+        lines.append(f"  Carried  over: {spent} of the limit was spent before{most}; it lasts for the rest.")
+    if others:
+        names = ", ".join(others)
+        lines.append(f"  Shares   the budget with {names}: what they spend comes off these figures.")
+    return lines
+
+
+def _detects(monitor: MonitorSpec) -> str:
+    when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
+    sure, even = (f"{float(reported_margin(monitor, chance)):,.6g}" for chance in (SURE, 0.5))
+    mechanism = monitor.mechanism()
+    query, threshold = (
+        f"{float(monitor.granularity / rate):.3g}"
+        for rate in (mechanism.branches[-1].rate, mechanism.threshold_rate)
+    )
+    return (
+        f"a value {sure} above the threshold {when} 19 times in 20, one {even} above it every other time (noise: "
+        f"{query} on each test, {threshold} on the threshold)."
+    )
+
+
+def _wastes(monitor: MonitorSpec) -> str:
+    if (most := false_alerts(monitor)) is not None:
+        return (
+            f"at most {most:.3g} of a run's {monitor.cutoff} alerts on values at or below the threshold on average, "
+            f"if a run lasts for {monitor.expected_queries:,} queries; far fewer if few values come near it."
+        )
+    if isinstance(monitor.append, Sweep):
+        return (
+            "alerts on the best of what is below the threshold where a set holds fewer values above it "
+            "than its passes look for."
+        )
+    return "an unknown share on values below the threshold: only the correction `exposure` bounds it."
+
+
+def _reports(monitor: MonitorSpec, kind: Kind) -> str:
+    mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
+    most = (mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge
+    more = f" (up to {most} if all lie far above the threshold)" if most > monitor.cutoff else ""
+    cost = f"a run costs {kind.measure} {price}, and queries that are not reported cost nothing further"
+    return f"{monitor.cutoff} alerts a run{more}; {cost}."
+
+
+def _lasts(monitor: MonitorSpec, left: Runs) -> str:
+    if monitor.on_halt is OnHalt.STOP:
+        return f"for 1 run: {monitor.cutoff} alerts in all; then it stops until an operator resamples it."
+    runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"
+    if left.last_run_alerts:
+        runs += f" and a shorter one of {left.last_run_alerts}"
+    return (
+        f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all; then the monitor is "
+        "exhausted, skips its queries and says so once, until an operator raises the budget or a new period's "
+        "dataset begins."
+    )
