@@ -231,4 +231,4 @@ def test_what_waits_fills_a_commit_like_anything_else(form: str) -> None:
     sizes = [sum(len(data or b"") for data in commit.records.values()) for commit in play.commits]
     assert len(sizes) > 4
     assert max(sizes) < 60_000
-    assert play.engine.runners["m0"].runs.queued(0) > 200
+    assert play.runs().queued(0) > 200

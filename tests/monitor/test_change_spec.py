@@ -45,14 +45,6 @@ def _change(play: Play, *forms: str) -> list:
     return play.commit().events
 
 
-def _alerts(play: Play) -> list:
-    return [event.data for event in play.events if event.type is EventType.ALERT]
-
-
-def _slot(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.run_state(monitor, number)
-
-
 def test_changing_to_the_same_specification_does_nothing():
     play = _play(_PLAIN)
     before, records = standing(play), dict(play.records)
@@ -68,7 +60,7 @@ def test_a_threshold_holds_from_the_next_query_on():
         (EventType.SPEC_CHANGED, "changed", ["threshold"])
     ]
     _more(play, Query(0, 3000), Query(0, 20_000))
-    assert [(alert.threshold, alert.run) for alert in _alerts(play)] == [(500, 1), (9000, 1)]
+    assert [(alert.threshold, alert.run) for alert in play.alerts()] == [(500, 1), (9000, 1)]
 
 
 def test_mutes_and_what_follows_a_halt_change_at_once():
@@ -76,23 +68,23 @@ def test_mutes_and_what_follows_a_halt_change_at_once():
     _more(play, Query(0, 10**5, "x"))
     _change(play, _PLAIN.replace("mute: none", "mute: period, on_halt: stop"))
     _more(play, *[Query(0, 10**5, "x")] * 3, Query(0, 10**5, "y"), Query(0, 10**5, "z"))
-    assert [alert.series for alert in _alerts(play)] == ["x", "x", "y"]
-    assert _slot(play).stopped
+    assert [alert.series for alert in play.alerts()] == ["x", "x", "y"]
+    assert play.run_state().stopped
 
 
 def test_caps_and_pace_of_append_change_at_once():
     play = _play(FORMS["retry"])
-    assert play.engine.runners["m0"].runs.queued(0) == 4
+    assert play.runs().queued(0) == 4
     events = _change(
         play, FORMS["retry"].replace("every: 15", "every: 5").replace("capacity: 12", "capacity: 4")
     )
     assert events[0].data.detail["fields"] == ["append"]
     _more(play, Query(0, 0, "new"))
-    queue = play.engine.runners["m0"].runs.queues[0]
+    queue = play.runs().queues[0]
     assert [(place.series, queue.attempt(place)) for place in queue.entries.values()] == [
         ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
     ]  # fmt: skip
-    assert _slot(play).run == 1
+    assert play.run_state().run == 1
 
 
 def test_fewer_mutes_are_kept_once_the_cap_falls():
@@ -107,13 +99,13 @@ def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
     play = _play(_PLAIN)
     _change(play, _PLAIN + ", resample_every: 5s")
     _more(play, Query(0, 0, time_ms=6000))
-    assert _slot(play).run == 2
+    assert play.run_state().run == 2
     play.crash()
     _more(play, Query(0, 0, time_ms=12_000))
-    assert _slot(play).run == 3
+    assert play.run_state().run == 3
     _change(play, _PLAIN)
     _more(play, Query(0, 0, time_ms=30_000))
-    assert _slot(play).run == 3
+    assert play.run_state().run == 3
 
 
 @pytest.mark.parametrize(
@@ -148,7 +140,7 @@ def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(c
     if restart:
         play.crash()
     _more(play, Query(0, 0))
-    plan, run_state = play.engine.runners["m0"].runs.plan, _slot(play)
+    plan, run_state = play.runs().plan, play.run_state()
     assert (run_state.run, run_state.left) == (2, plan.mechanism.epsilon - plan.mechanism.threshold_charge)
     assert_books_balance(play)
 
@@ -162,17 +154,17 @@ def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
         assert runner.runs.queued(0) == 0
         play.crash()
         _more(play, *[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
-        assert [play.engine.runners["m0"].runs.queued(number) for number in (0, 1)] == [3, 3]
+        assert [play.runs().queued(number) for number in (0, 1)] == [3, 3]
 
 
 def test_a_halt_and_a_restart_do_not_forget_what_waits():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
-        play.engine.runners["m0"].runs.reopen(0)
+        play.runs().reopen(0)
         play.commit()
         play.crash()
         _more(play, Query(0, 0, "new", "set"))
-        assert play.engine.runners["m0"].runs.queued(0) == 5
+        assert play.runs().queued(0) == 5
 
 
 @pytest.mark.parametrize(
@@ -194,20 +186,20 @@ def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
 
 def test_a_monitor_may_run_on_other_datasets_than_before():
     play = _play(f"{_PLAIN}, datasets: [a, b]", f"{FORMS['sweep']}, datasets: [a, b]")
-    assert _slot(play, 2).state is State.IDLE
+    assert play.run_state(2).state is State.IDLE
     _change(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
     closed = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "m0"), ("a", "m1")]
-    assert play.engine.accounts.account(0).ledger.reserved == 0
+    assert play.ledger().reserved == 0
     for crash in (False, True):
         if crash:
             play.crash()
-        tops = len(_alerts(play))
+        tops = len(play.alerts())
         _more(play, *[Query(number, 10**5, f"x{crash}") for number in range(3)])
-        assert sorted((a.dataset, a.monitor) for a in _alerts(play)[tops:]) == [
+        assert sorted((a.dataset, a.monitor) for a in play.alerts()[tops:]) == [
             ("b", "m0"), ("b", "m1"), ("c", "m0"), ("c", "m1"),
         ]  # fmt: skip
-    assert not play.engine.runners["m1"].runs.queued(0)
+    assert not play.runs("m1").queued(0)
     assert_books_balance(play)
 
 
@@ -222,7 +214,7 @@ def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced(
         if crash:
             play.crash()
         _more(play, Query(0, 10**5, f"s{crash}"))
-        assert [a.monitor for a in _alerts(play)][-2:] == ["m0", "m1"]
+        assert [a.monitor for a in play.alerts()][-2:] == ["m0", "m1"]
 
 
 @pytest.mark.parametrize("form", [FORMS["sweep"], FORMS["retry"], FORMS["plain"]])
@@ -236,7 +228,7 @@ def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(for
     assert_books_balance(play)
     play.crash()
     assert list(play.engine.runners) == ["m0"]
-    assert play.engine.accounts.account(0).run_states["m1"].spent > 0
+    assert play.run_state(monitor="m1").spent > 0
 
 
 def _paused(play, monitor):
@@ -254,17 +246,17 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
-    play.engine.runners["m1"].runs.pause(0)
+    play.runs("m1").pause(0)
     _change(play, _PLAIN)
     if restart:
         play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    play.engine.runners["m1"].runs.pause(0, paused=False)
+    play.runs("m1").pause(0, paused=False)
     assert _paused(play, "m1") == []
-    tops = len(_alerts(play))
+    tops = len(play.alerts())
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
-    assert [(a.series, a.run) for a in _alerts(play)[tops:]] == [("z", 2), ("x", 2)]
+    assert [(a.series, a.run) for a in play.alerts()[tops:]] == [("z", 2), ("x", 2)]
     assert_books_balance(play)
 
 
@@ -273,7 +265,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
     for number in (0, 1):
-        play.engine.runners["m0"].runs.pause(number)
+        play.runs().pause(number)
     for spec, paused in ((elsewhere, [1]), (_PLAIN, [0, 1])):
         _change(play, spec)
         if restart:
@@ -304,10 +296,10 @@ def test_many_changes_leave_only_the_specification_in_use():
     for k in range(30):
         _change(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
     assert {key[:2] for key in play.records} == {b"d/", b"m/", b"t/"}
-    assert [_slot(play).run, len(play.records)] == [1, 5]
+    assert [play.run_state().run, len(play.records)] == [1, 5]
     play.crash()
     _more(play, Query(0, 10**5))
-    assert _alerts(play)[-1].threshold == 629
+    assert play.alerts()[-1].threshold == 629
 
 
 def test_order_of_monitors_does_not_depend_on_the_order_of_the_stored_records():

@@ -27,10 +27,6 @@ from tests.support.monitor_forms import (
 _HIGH = 10**7
 
 
-def _tops(play: Play, monitor: str = "m0") -> list:
-    return [e for e in play.events if e.type is EventType.ALERT and e.data.monitor == monitor]
-
-
 def _only(form: str, limit: str, queries: int = 60) -> Play:
     play = Play(spec_of(form, datasets=f"{{name: a, limit: {limit}, unit: one basket}}"))
     play.play(TOPIC, [Query(0, _HIGH) for _ in range(queries)])
@@ -43,7 +39,7 @@ def _only(form: str, limit: str, queries: int = 60) -> Play:
 def test_the_last_run_is_as_long_as_the_budget_allows(form, limit):
     play = _only(FORMS[form] + ("" if "mute" in FORMS[form] else ", mute: none"), limit, queries=200)
     account = play.engine.accounts.account(0)
-    mechanism = play.engine.runners["m0"].runs.plan.mechanism
+    mechanism = play.runs().plan.mechanism
     assert account.run_states["m0"].state is State.EXHAUSTED
     assert account.ledger.available < mechanism.threshold_charge + mechanism.smallest_charge
     assert account.ledger.reserved == 0
@@ -51,10 +47,10 @@ def test_the_last_run_is_as_long_as_the_budget_allows(form, limit):
 
 def test_a_shortened_run_has_fewer_tops_and_the_same_noise():
     play = _only(FORMS["never muted"], "1.8")
-    runs = [event.data.run for event in _tops(play)]
+    runs = [alert.run for alert in play.alerts()]
     assert runs.count(1) == 3
     assert 1 <= runs.count(2) < 3
-    laws = {(e.data.query_noise.scale, e.data.threshold_noise.scale) for e in _tops(play)}
+    laws = {(one.query_noise.scale, one.threshold_noise.scale) for one in play.alerts()}
     assert len(laws) == 1
 
 
@@ -62,18 +58,18 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
     play = Play(
         spec_of(FORMS["adaptive"] + ", mute: none, on_halt: stop", datasets="{name: a, limit: 1, unit: u}")
     )
-    mechanism = play.engine.runners["m0"].runs.plan.mechanism
+    mechanism = play.runs().plan.mechanism
     top, middle = (branch.charge for branch in mechanism.branches)
     seen = False
     for last in range(1, 40):
         play.feed(TOPIC, [Query(0, _HIGH)] * 40, last)
         play.commit()
-        run_state = play.engine.accounts.run_state("m0", 0)
+        run_state = play.run_state()
         view = play.engine.projection.views()[0].monitors[0]
         assert view.top_branch_only == (run_state.state is State.RUNNING and run_state.left < middle)
         seen |= view.top_branch_only
-    assert len(_tops(play)) == (mechanism.epsilon - mechanism.threshold_charge) // top
-    assert {event.data.branch for event in _tops(play)} == {"top"}
+    assert len(play.alerts()) == (mechanism.epsilon - mechanism.threshold_charge) // top
+    assert {alert.branch for alert in play.alerts()} == {"top"}
     # an odd number of cheap tops leaves a run that pays no middle top
     assert seen
 
@@ -87,9 +83,9 @@ def test_a_middle_top_that_the_run_cannot_pay_is_a_bottom():
     )
     play = Play(spec)
     play.play(TOPIC, [Query(0, _HIGH), *[Query(0, 500 + k % 40) for k in range(300)]])
-    tops = _tops(play)
+    tops = play.alerts()
     assert len(tops) <= 2
-    assert {event.data.branch for event in tops} == {"top"}
+    assert {alert.branch for alert in tops} == {"top"}
     assert_books_balance(play)
 
 
@@ -104,8 +100,8 @@ def test_two_monitors_on_one_dataset_never_pass_its_limit():
 
 def test_a_reserve_is_left_for_others():
     play = _only(FORMS["never muted"] + ", reserve: 0.8", "3")
-    assert 800_000_000 <= play.engine.accounts.account(0).ledger.available < 1_800_000_000
-    assert play.engine.accounts.account(0).run_states["m0"].state is State.EXHAUSTED
+    assert 800_000_000 <= play.ledger().available < 1_800_000_000
+    assert play.run_state().state is State.EXHAUSTED
 
 
 def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
@@ -113,11 +109,11 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
     play = Play(spec_of(form, datasets="{name: a, limit: 5, unit: one basket}"))
     queries = [Query(0, 0, time_ms=1000 * k) for k in range(26)]
     play.play(TOPIC, queries)
-    mechanism = play.engine.runners["m0"].runs.plan.mechanism
-    run_state = play.engine.accounts.account(0).run_states["m0"]
+    mechanism = play.runs().plan.mechanism
+    run_state = play.run_state()
     assert run_state.run == 6
-    assert play.engine.accounts.account(0).ledger.spent == 6 * mechanism.threshold_charge
-    assert play.engine.accounts.account(0).ledger.reserved == mechanism.epsilon - mechanism.threshold_charge
+    assert play.ledger().spent == 6 * mechanism.threshold_charge
+    assert play.ledger().reserved == mechanism.epsilon - mechanism.threshold_charge
     closed = [e for e in play.events if e.type is EventType.RUN_CLOSED]
     assert [e.data.reason for e in closed] == ["schedule"] * 5
     assert_books_balance(play)
@@ -129,11 +125,11 @@ def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
         spec_of(FORMS["resampled"] + ", on_halt: stop", datasets="{name: a, limit: 5, unit: one basket}")
     )
     play.play(TOPIC, [Query(0, 0, time_ms=1000 * k) for k in range(13)])
-    assert play.engine.accounts.account(0).run_states["m0"].run == 3
+    assert play.run_state().run == 3
     play.play(TOPIC, [Query(0, 0)] * 13 + [Query(0, _HIGH, time_ms=13_000)] * 5)
-    assert play.engine.accounts.account(0).run_states["m0"].state is State.HALTED
+    assert play.run_state().state is State.HALTED
     play.play(TOPIC, [Query(0, 0)] * 18 + [Query(0, _HIGH, time_ms=60_000)] * 5)
-    assert play.engine.accounts.account(0).run_states["m0"].run == 3
+    assert play.run_state().run == 3
 
 
 @pytest.mark.parametrize("form", ["never muted", "adaptive", "general", "ladder"])
@@ -142,10 +138,10 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
         FORMS[form] + ", resample_every: 5s", datasets="{name: a, limit: {rho: 3}, unit: one basket}"
     )
     play = Play(spec)
-    price = play.engine.runners["m0"].runs.plan.spec.run_price(Kind.ZCDP)
+    price = play.runs().plan.spec.run_price(Kind.ZCDP)
     assert price == spec.monitors[0].run_price(Kind.ZCDP)
     play.play(TOPIC, [Query(0, 0, time_ms=0), Query(0, _HIGH, time_ms=1), Query(0, 0, time_ms=7000)])
-    ledger = play.engine.accounts.account(0).ledger
+    ledger = play.ledger()
     assert ledger.spent == 2 * price
     assert ledger.reserved == 0
     charges = [
@@ -154,7 +150,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     assert [kind for kind, _ in charges] == [EventType.RUN_STARTED] * 2
     assert_books_balance(play)
     play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])
-    assert play.engine.accounts.account(0).run_states["m0"].state is State.EXHAUSTED
+    assert play.run_state().state is State.EXHAUSTED
     assert ledger.spent == ledger.limit // price * price
     assert_books_balance(play)
 
@@ -170,7 +166,7 @@ def test_under_zcdp_one_run_is_open_at_a_time():
             name for name, s in play.engine.accounts.account(0).run_states.items() if s.state is State.RUNNING
         ]
         assert len(open_now) <= 1
-        assert bool(open_now) == play.engine.accounts.account(0).ledger.run_open
+        assert bool(open_now) == play.ledger().run_open
         if last % 50 == 0:
             play.crash()
     assert_books_balance(play)
@@ -179,11 +175,11 @@ def test_under_zcdp_one_run_is_open_at_a_time():
 def test_under_zcdp_a_closed_run_and_a_loss_are_not_charged_again():
     play = Play(spec_of(FORMS["plain"], datasets="{name: a, limit: {rho: 90}, unit: one basket}"))
     play.play(TOPIC, [Query(0, 0)])
-    spent = play.engine.accounts.account(0).ledger.spent
+    spent = play.ledger().spent
     play.accept_loss(TOPIC, 10)
     play.commit()
-    assert play.engine.accounts.account(0).ledger.spent == spent
-    assert not play.engine.accounts.account(0).ledger.run_open
+    assert play.ledger().spent == spent
+    assert not play.ledger().run_open
     assert_books_balance(play)
 
 

@@ -158,19 +158,19 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
     play.crash()
     tester = type(play.engine.runners["m0"].tester).__name__
     assert tester == ("QueryTester" if after == "plain" else f"{after.title()}Append")
-    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == [0, 0, 0]
-    assert sum(play.engine.runners["m1"].runs.queued(number) for number in range(3)) > 0
+    assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
+    assert sum(play.runs("m1").queued(number) for number in range(3)) > 0
 
 
 def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
     base = FORMS["never muted"]
     play = Play(spec_of(f"{base}, resample_every: 10h"))
     play.play(TOPIC, [Query(0, 0)])
-    play.engine.runners["m0"].runs.pause(0)
+    play.runs().pause(0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
     change_spec(play.engine, play.spec)
-    play.engine.runners["m0"].runs.pause(0, paused=False)
+    play.runs().pause(0, paused=False)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])

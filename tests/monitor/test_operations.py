@@ -38,14 +38,6 @@ def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> Rele
     return replies[0]
 
 
-def _slot(play: Play, dataset: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.run_state(monitor, dataset)
-
-
-def _books(play: Play, number: int = 0):
-    return play.engine.accounts.account(number).ledger
-
-
 @pytest.mark.parametrize(
     ("action", "fields", "reason"),
     [
@@ -65,12 +57,12 @@ def _books(play: Play, number: int = 0):
 )
 def test_a_command_that_does_not_apply_is_refused_and_changes_nothing(action, fields, reason):
     play = _play()
-    before, ledger = standing(play), _books(play).to_bytes()
+    before, ledger = standing(play), play.ledger().to_bytes()
     reply = _command(play, action, **{"dataset": "a", **fields})
     assert reply.data.reason == "refused"
     assert reason in reply.data.detail["message"]
     assert standing(play) == before
-    assert _books(play).to_bytes() == ledger
+    assert play.ledger().to_bytes() == ledger
 
 
 def test_a_refused_command_for_several_monitors_changes_none():
@@ -79,12 +71,12 @@ def test_a_refused_command_for_several_monitors_changes_none():
     before = standing(play)
     assert _command(play, "pause").data.reason == "refused"
     assert standing(play) == before
-    assert not _slot(play).paused
+    assert not play.run_state().paused
 
 
 def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_crash():
     play = _play()
-    run, spent = _slot(play).run, _books(play).spent
+    run, spent = play.run_state().run, play.ledger().spent
     assert _command(play, "pause").data.reason == "accepted"
     for crash in (False, True):
         if crash:
@@ -98,7 +90,7 @@ def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_c
         play.engine.next_offset(TOPIC) + 1,
     )
     assert play.commit().tested == {"m0": 1}
-    assert (_slot(play).state, _slot(play).run, _books(play).spent) == (State.RUNNING, run, spent)
+    assert (play.run_state().state, play.run_state().run, play.ledger().spent) == (State.RUNNING, run, spent)
     assert _command(play, "pause").data.reason == "refused"
     assert _command(play, "resume").data.reason == "accepted"
     for crash in (False, True):
@@ -106,65 +98,65 @@ def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_c
             play.crash()
         _more(play, 0)
         assert play.commits[-1].tested == {"m0": 1}
-    assert _slot(play).run == run
+    assert play.run_state().run == run
     kinds = [e.type for e in play.events if e.type in (EventType.PAUSED, EventType.RESUMED)]
     assert kinds == [EventType.PAUSED, EventType.RESUMED]
 
 
 def test_a_pause_that_acts_now_closes_the_run_at_its_full_price():
     play = _play()
-    owed = _books(play).spent + _books(play).reserved
+    owed = play.ledger().spent + play.ledger().reserved
     assert _command(play, "pause", now=True).data.reason == "accepted"
-    assert (_books(play).spent, _books(play).reserved) == (owed, 0)
+    assert (play.ledger().spent, play.ledger().reserved) == (owed, 0)
     (closed,) = [e for e in play.commits[-1].events if e.type is EventType.RUN_CLOSED]
     assert closed.data.reason == "paused"
     _more(play, 10**6)
     assert play.commits[-1].skipped == {("m0", "paused"): 1}
     _command(play, "resume")
     _more(play, 0)
-    assert _slot(play).run == 2
+    assert play.run_state().run == 2
 
 
 def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
     play = _play()
-    spent = _books(play).spent
-    assert _books(play).reserved
+    spent = play.ledger().spent
+    assert play.ledger().reserved
     _command(play, "close")
-    assert (_books(play).spent, _books(play).reserved) == (spent, 0)
-    assert _slot(play).state is State.HALTED
+    assert (play.ledger().spent, play.ledger().reserved) == (spent, 0)
+    assert play.run_state().state is State.HALTED
     _more(play, 10**6, 10**6)
     assert play.commits[-1].skipped == {("m0", "halted"): 2}
     play.crash()
     _more(play, 10**6)
-    assert _slot(play).tops == 0
+    assert play.run_state().tops == 0
     _command(play, "resample")
     _more(play, 10**6)
-    assert _slot(play).tops == 1
-    assert _slot(play).run == 2
+    assert play.run_state().tops == 1
+    assert play.run_state().run == 2
     assert_books_balance(play)
 
 
 def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     play = _play()
-    charge = play.engine.runners["m0"].runs.plan.mechanism.threshold_charge
-    spent = _books(play).spent
+    charge = play.runs().plan.mechanism.threshold_charge
+    spent = play.ledger().spent
     _command(play, "resample")
-    assert _slot(play).state is State.HALTED
-    assert _books(play).spent == spent
+    assert play.run_state().state is State.HALTED
+    assert play.ledger().spent == spent
     _more(play, 0)
-    assert _slot(play).run == 2
-    assert _books(play).spent == spent + charge
+    assert play.run_state().run == 2
+    assert play.ledger().spent == spent + charge
     assert_books_balance(play)
 
 
 def test_a_resample_of_a_monitor_that_stops_on_halt_starts_it_again():
     play = _play(FORMS["stopped"])
     _more(play, *[10**6] * 5)
-    assert _slot(play).stopped
+    assert play.run_state().stopped
     assert play.commits[-1].skipped == {("m0", "halted"): 2}
     _command(play, "resample")
     _more(play, 10**6)
-    assert _slot(play).run == 2
+    assert play.run_state().run == 2
     assert_books_balance(play)
 
 
@@ -172,21 +164,21 @@ def test_an_exhausted_monitor_says_so_once_skips_counted_and_wakes_when_the_budg
     play = _play()
     _more(play, *[10**6] * 20)
     _more(play, *[10**6] * 5)
-    assert _slot(play).state is State.EXHAUSTED
+    assert play.run_state().state is State.EXHAUSTED
     assert play.commits[-1].skipped == {("m0", "exhausted"): 5}
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 1
-    assert _books(play).spent <= _books(play).limit
+    assert play.ledger().spent <= play.ledger().limit
     refused = _command(play, "resample")
     assert "raise the budget first" in refused.data.detail["message"]
     accepted = _command(play, "raise-budget", limit="4.5", issued_by="me")
     assert "from epsilon 3 to 4.5" in accepted.data.detail["message"]
-    assert _books(play).limit == 4_500_000_000
-    assert _slot(play).state is State.IDLE
+    assert play.ledger().limit == 4_500_000_000
+    assert play.run_state().state is State.IDLE
     play.crash()
-    assert _books(play).limit == 4_500_000_000
-    tops = _slot(play).tops
+    assert play.ledger().limit == 4_500_000_000
+    tops = play.run_state().tops
     _more(play, *[10**6] * 20)
-    assert _slot(play).tops > tops
+    assert play.run_state().tops > tops
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 2
     assert sum(e.type is EventType.BUDGET_RAISED for e in play.events) == 1
     assert_books_balance(play)
@@ -201,7 +193,7 @@ def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():
         datasets="{names: [a], limit: 4, unit: one basket}\n  - {names: [b], limit: 3, unit: one basket}",
     )
     play.crash()
-    assert _books(play).limit == 4_000_000_000
+    assert play.ledger().limit == 4_000_000_000
 
 
 @pytest.mark.parametrize(("end", "place"), [(2, (1, 3)), (1, (1, 0))])
@@ -225,14 +217,14 @@ def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
 def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_waited():
     play = _play(FORMS["sweep"], FORMS["retry"], queries=0)
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", "set") for k in range(40)])
-    assert play.engine.runners["m0"].runs.queued(0)
-    assert play.engine.runners["m1"].runs.queued(0)
-    reserved, spent = _books(play).reserved, _books(play).spent
+    assert play.runs().queued(0)
+    assert play.runs("m1").queued(0)
+    reserved, spent = play.ledger().reserved, play.ledger().spent
     play.accept_loss(TOPIC, 1000)
     commit = play.commit()
     closed = [e for e in commit.events if e.type is EventType.RUN_CLOSED]
     assert {e.data.reason for e in closed} == {"loss"}
-    assert (_books(play).reserved, _books(play).spent) == (0, spent + reserved)
+    assert (play.ledger().reserved, play.ledger().spent) == (0, spent + reserved)
     assert play.engine.next_offset(TOPIC) == 1000
     assert not any(runner.runs.queued(0) for runner in play.engine.runners.values())
     assert_books_balance(play)
@@ -272,9 +264,9 @@ def test_commands_between_batches_replay_the_same(action):
 def test_a_command_for_a_monitor_that_never_ran_works():
     play = Play(spec_of(FORMS["plain"], datasets=_LIMIT))
     assert _command(play, "close").data.reason == "accepted"
-    assert _slot(play).state is State.HALTED
+    assert play.run_state().state is State.HALTED
     _more(play, 10**6)
-    assert _slot(play).tops == 0
+    assert play.run_state().tops == 0
     assert _command(play, "resample").data.reason == "accepted"
     _more(play, 10**6)
-    assert _slot(play).tops == 1
+    assert play.run_state().tops == 1

@@ -35,10 +35,8 @@ def test_each_week_is_a_dataset_with_a_budget_of_its_own():
     queries = [Query(k // 5, 10**6, f"s{k}", time_ms=_MONDAY + k // 5 * _WEEK + k) for k in range(20)]
     play.play(TOPIC, queries)
     for number in range(4):
-        assert play.engine.accounts.account(number).ledger.spent > 0
-        assert (
-            play.engine.accounts.account(number).ledger.spent == play.engine.accounts.account(0).ledger.spent
-        )
+        assert play.ledger(number).spent > 0
+        assert play.ledger(number).spent == play.ledger().spent
     assert not _rejected(play)
     assert_books_balance(play)
 

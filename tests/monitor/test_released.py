@@ -110,7 +110,7 @@ def test_amounts_give_the_ledgers_units_back(units):
 
 
 def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
-    alert = next(event.data for event in play.events if isinstance(event.data, Alert))
+    alert = play.alerts()[0]
     assert set(alert.__struct_fields__) == {
         "dataset", "monitor", "series", "query_id", "position", "threshold", "correction", "gap", "branch",
         "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "top", "account",
@@ -125,7 +125,7 @@ def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
 def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_only():
     for form, certified in (("plain", True), ("laplace", False)):
         played = interrupted(spec_of(FORMS[form]), stream(3, 400), random.Random(1).randrange)
-        alerts = [event.data for event in played.events if isinstance(event.data, Alert)]
+        alerts = played.alerts()
         assert alerts
         assert any(alert.bound is not None for alert in alerts) == certified
         assert all((alert.bound is None) == (alert.estimate is None) for alert in alerts)

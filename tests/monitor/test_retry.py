@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.monitor.released import EventType
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
 
@@ -22,11 +21,11 @@ def _play(rules: str, form: str = _FORM) -> Play:
 
 
 def _alerts(play: Play) -> list[tuple[str, int]]:
-    return [(e.data.query_id, e.data.attempt) for e in play.events if e.type is EventType.ALERT]
+    return [(alert.query_id, alert.attempt) for alert in play.alerts()]
 
 
 def _waiting(play: Play, dataset: int = 0) -> list[tuple[str, int, int]]:
-    queue = play.engine.runners["m0"].runs.queues[dataset]
+    queue = play.runs().queues[dataset]
     return [(place.series, place.offset, queue.attempt(place)) for place in queue.entries.values()]
 
 
@@ -36,8 +35,8 @@ def test_bottoms_are_tested_again_every_so_many_queries_of_their_dataset():
     play.play(TOPIC, queries)
     # rounds come with queries 4, 8 and 12 of the dataset; the bar falls below 514 at attempt 4
     assert _alerts(play) == [("q0", 4)]
-    assert play.engine.runners["m0"].runs.queues[0].count == 16
-    assert play.engine.runners["m0"].runs.queues[1].count == 15
+    assert play.runs().queues[0].count == 16
+    assert play.runs().queues[1].count == 15
 
 
 def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_test():
@@ -130,7 +129,7 @@ def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     assert [name for name, _, _ in _waiting(play)] == ["s2", "s3", "s4"]
     play.play(TOPIC, [Query(0, 0)] * 5 + [Query(0, 0, f"n{k}") for k in range(5)])
     assert _alerts(play)[2:] == [("q2", 2), ("q3", 2)]
-    assert play.engine.accounts.account(0).run_states["m0"].run == 2
+    assert play.run_state().run == 2
     assert_books_balance(play)
 
 
@@ -138,5 +137,5 @@ def test_markers_and_queries_for_others_are_not_counted():
     play = _play("attempts: 5, every: 2")
     others = [Query(0, None, None, "set", closes=True), Query(0, 0, "x", monitor="other")]
     play.play(TOPIC, [Query(0, 0, "x"), *others, *others])
-    assert play.engine.runners["m0"].runs.queues[0].count == 1
+    assert play.runs().queues[0].count == 1
     assert _waiting(play) == [("x", 0, 1)]

@@ -210,7 +210,7 @@ def test_an_open_run_of_another_sampler_is_refused_and_what_is_closed_goes_on():
     form = FORMS["plain"]
     open_run, closed = _played(form), _played(form)
     for number in range(3):
-        closed.engine.runners["m0"].runs.end_run(number, "command")
+        closed.runs().end_run(number, "command")
     closed.commit()
     said = "use the release that wrote the state, and close the run"
     with another_release():

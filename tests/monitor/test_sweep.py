@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.released import EventType
 from stream_svt.monitor.sweep import SweepAppend
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
@@ -22,11 +21,7 @@ def _play(append: str = "sweep", *more: str, form: str = _FORM) -> Play:
 
 
 def _alerts(play: Play, monitor: str = "m0") -> list[tuple[str, int]]:
-    return [
-        (event.data.query_id, event.data.attempt)
-        for event in play.events
-        if event.type is EventType.ALERT and event.data.monitor == monitor
-    ]
+    return [(alert.query_id, alert.attempt) for alert in play.alerts(monitor)]
 
 
 def _close(set_id: str = "set", dataset: int = 0, **fields) -> Query:
@@ -40,7 +35,7 @@ def test_the_first_test_meets_the_highest_bar_and_each_pass_a_lower_one():
     assert _alerts(play) == [("q4", 1)]
     play.play(TOPIC, [Query(0, 0)] * 5 + [_close()])
     assert _alerts(play) == [("q4", 1), ("q3", 3), ("q2", 4), ("q1", 5)]
-    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.runs().queued(0) == 0
 
 
 def test_a_sweep_ends_with_the_tops_allowed_for_the_set():
@@ -62,12 +57,12 @@ def test_tops_on_arrival_count_for_the_set_and_are_never_held_back():
 def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
     play = _play()
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
-    assert play.engine.runners["m0"].runs.queued(0) == 1
+    assert play.runs().queued(0) == 1
     play.crash()
     play.play(TOPIC, [Query(0, 0)] * 3 + [_close(), _close(), _close("unknown")])
     assert _alerts(play) == [("q2", 5)]
     for _ in range(2):
-        assert not play.engine.runners["m0"].runs.queues[0].entries
+        assert not play.runs().queues[0].entries
         play.crash()
 
 
@@ -75,7 +70,7 @@ def test_a_set_belongs_to_one_dataset():
     play = _play()
     play.play(TOPIC, [Query(0, 505, "x", "set"), Query(1, 505, "x", "set"), _close(dataset=1)])
     assert _alerts(play) == [("q1", 5)]
-    assert [play.engine.runners["m0"].runs.queued(number) for number in range(2)] == [1, 0]
+    assert [play.runs().queued(number) for number in range(2)] == [1, 0]
 
 
 def test_a_marker_for_another_monitor_closes_nothing():
@@ -90,7 +85,7 @@ def test_a_marker_is_no_query_and_counts_as_none():
     tested, skipped = counts(play)
     assert tested == {"m0": 1, "m1": 1}
     assert not skipped
-    assert play.engine.accounts.account(0).run_states["m0"].runs == 1
+    assert play.run_state().runs == 1
 
 
 def test_queries_of_one_set_too_many_are_tested_on_arrival_only_and_counted():
@@ -113,7 +108,7 @@ def test_a_query_without_a_set_is_tested_once():
     play = _play()
     play.play(TOPIC, [Query(0, 505), Query(0, 505, "x"), _close()])
     assert not _alerts(play)
-    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.runs().queued(0) == 0
 
 
 @pytest.mark.parametrize("batches", [[9], [1] * 9, [4, 5], [7, 2]])
@@ -131,7 +126,7 @@ def test_the_clock_closes_sets_at_the_same_query_whatever_the_batches(batches):
         play.commit()
     # "one" opens at 0 and closes before the query at 10 000, which opens it anew, to close at 20 000
     assert _alerts(play) == [(f"q{k}", 5) for k in range(7)]
-    closed = [e.data.position.offset for e in play.events if e.type is EventType.ALERT]
+    closed = [alert.position.offset for alert in play.alerts()]
     assert closed == list(range(7))
 
 
@@ -154,7 +149,7 @@ def test_a_sweep_stops_when_the_run_ends_and_the_books_balance():
     play = _play("{sweep: {tops_per_set: 10}}", form=form)
     play.play(TOPIC, [*[Query(0, 536, f"s{k}", "set") for k in range(8)], _close(), Query(0, 0)])
     assert len(_alerts(play)) == 3
-    assert play.engine.accounts.account(0).run_states["m0"].run == 2
+    assert play.run_state().run == 2
     assert_books_balance(play)
 
 
@@ -162,12 +157,12 @@ def test_a_sweep_waits_for_durable_noise_where_the_run_ended_before_the_set_clos
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 1")
     play = _play(form=form)
     play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "y", "set")])
-    assert play.engine.accounts.account(0).run_states["m0"].run == 1
+    assert play.run_state().run == 1
     barriers = play.barriers
     play.play(TOPIC, [Query(0, 0)] * 2 + [_close()])
     assert play.barriers == barriers + 1
     assert _alerts(play) == [("q1", 1), ("q0", 2)]
-    assert play.engine.accounts.account(0).run_states["m0"].run == 2
+    assert play.run_state().run == 2
 
 
 def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
@@ -177,7 +172,7 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
     play.commit()
     monkeypatch.setattr(SparseVector, "branch_gaps", None)
     play.play(TOPIC, [Query(0, 0), _close(), Query(0, 900, "x", "set")])
-    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.runs().queued(0) == 0
 
 
 def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkeypatch):
@@ -190,7 +185,7 @@ def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkey
     play = _play("{sweep: {max_open_sets: 64}}")
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", f"set{k % 64}") for k in range(20_000)])
     assert len(calls) <= 4
-    assert play.engine.runners["m0"].runs.queued(0) == 10_000
+    assert play.runs().queued(0) == 10_000
     assert len([key for key in play.records if key.startswith(b"w/")]) <= 13
 
 
@@ -207,5 +202,5 @@ def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
         _close(f"set{k}") for k in range(2000)
     ]
     play.play(TOPIC, queries)
-    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.runs().queued(0) == 0
     assert len(looked) < 3 * 2000 + 100

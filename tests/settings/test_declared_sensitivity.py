@@ -100,11 +100,11 @@ def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, 
 @pytest.mark.parametrize("new", [_FIVE, _GENERAL, _UNSAID], ids=["sensitivity", "not monotonic", "unsaid"])
 def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
     play = _play(_ONE)
-    assert play.engine.accounts.account(0).ledger.reserved > 0
+    assert play.ledger().reserved > 0
     events = _change(play, new, restart=restart)
     closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "changed"), ("b", "changed"), ("c", "changed")]
-    assert play.engine.accounts.account(0).ledger.reserved == 0
+    assert play.ledger().reserved == 0
     at = play.engine.next_offset(TOPIC)
     play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
     assert (_run_state(play).run, play.events[-1].data.spec_hash) == (2, _spec(new).monitors[0].hash())
@@ -170,22 +170,22 @@ def test_monitors_that_declared_differently_from_the_start_go_on():
 )
 def test_what_waits_is_dropped_where_it_was_measured_or_declared_otherwise(form, change):
     play = _play(FORMS[form])
-    assert play.engine.runners["m0"].runs.queued(0) == 4
+    assert play.runs().queued(0) == 4
     _change(play, FORMS[form].replace(*change))
-    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == [0, 0, 0]
+    assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     play.crash()
-    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.runs().queued(0) == 0
 
 
 def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_price():
     """What an owner before tested and lost would have spent, nobody computes again."""
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
-    before, left = play.engine.accounts.account(0).ledger.spent, _run_state(play).left
+    before, left = play.ledger().spent, _run_state(play).left
     change_spec(play.engine, play.spec, {TOPIC})
     events = play.commit().events
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
-    assert play.engine.accounts.account(0).ledger.spent == before + left
+    assert play.ledger().spent == before + left
 
 
 @pytest.mark.parametrize("sensitivity", ["", "1/0", "five"])

@@ -17,9 +17,10 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import ReleasedEvent
-from stream_svt.monitor.run_arrays import Status
-from stream_svt.monitor.snapshot import Signal
+from stream_svt.monitor.released import Alert, ReleasedEvent
+from stream_svt.monitor.run_arrays import RunArrays, Status
+from stream_svt.monitor.snapshot import RunState, Signal
+from stream_svt.privacy.ledger import Ledger
 from stream_svt.service.exact import split
 from stream_svt.settings import monitors as monitor_spec
 from stream_svt.settings.application import ApplicationSpec
@@ -177,3 +178,20 @@ class Play:
         self.feed(topic, queries, len(queries))
         self.commit()
         return self.events
+
+    def run_state(self, number: int = 0, monitor: str = "m0") -> RunState:
+        """Return the slot of a monitor on a dataset."""
+        return self.engine.accounts.run_state(monitor, number)
+
+    def ledger(self, number: int = 0) -> Ledger:
+        """Return the ledger of a dataset."""
+        return self.engine.accounts.account(number).ledger
+
+    def runs(self, monitor: str = "m0") -> RunArrays:
+        """Return the runs of a monitor."""
+        return self.engine.runners[monitor].runs
+
+    def alerts(self, monitor: str = "") -> list[Alert]:
+        """Return the alerts committed so far, of one monitor or all."""
+        found = (event.data for event in self.events if isinstance(event.data, Alert))
+        return [alert for alert in found if monitor in ("", alert.monitor)]
