@@ -53,6 +53,9 @@ class Bounds:
 BOUNDS = Bounds()
 
 
+_RECORD_BYTES, _SLOT_BYTES = 400, 200
+"""What a dataset's state record takes, about, and what each slot adds to it."""
+
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
 
@@ -137,7 +140,7 @@ class Accounts:
             self.events.announce(EventType.DECLARED, account, "first-start", detail=detail)
         if number not in self.dirty:
             self.dirty.add(number)
-            self._weight += account.weight
+            self._weight += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states)
         return account
 
     def run_state(self, monitor: str, number: int) -> RunState:

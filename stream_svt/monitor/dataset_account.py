@@ -14,7 +14,6 @@ from stream_svt.monitor.snapshot import (
     DatasetRecord,
     RunState,
     State,
-    from_bytes,
     to_bytes,
 )
 from stream_svt.privacy.ledger import Ledger
@@ -22,9 +21,6 @@ from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
 
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
-
-_RECORD_BYTES = 400
-_SLOT_BYTES = 200
 
 
 class DatasetAccount:
@@ -130,11 +126,6 @@ class DatasetAccount:
         pure = self.ledger.kind is Kind.PURE
         return sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
 
-    @property
-    def weight(self) -> int:
-        """About how many bytes the dataset's own state record has, rather more than less."""
-        return _RECORD_BYTES + _SLOT_BYTES * len(self.run_states)
-
     def to_bytes(self) -> bytes:
         """Return the dataset's state record."""
         return to_bytes(
@@ -180,15 +171,6 @@ class DatasetAccount:
                 run_state.secrets = NO_SECRETS
             account.run_states[sys.intern(name)] = run_state
         return account
-
-
-def read_dataset(data: bytes, key: str) -> DatasetRecord:
-    """Return a stored record.
-
-    Raises:
-        UnreadableState: It cannot be decoded.
-    """
-    return from_bytes(DatasetRecord, data, key=key)
 
 
 def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:

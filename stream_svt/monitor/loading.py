@@ -8,12 +8,12 @@ from typing import Any
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
-from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.mutes import MonitorMutes, Mutes
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import ProgressRecord, RunState, from_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, from_bytes
 from stream_svt.monitor.spec_journal import Named
 from stream_svt.monitor.sweep import OpenSets
 from stream_svt.settings.monitors import MonitorSpec
@@ -85,7 +85,7 @@ def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterat
     numbers: list[int] = []
     size = 0
     for name, data in named:
-        record = read_dataset(data, f"d/{name}")
+        record = from_bytes(DatasetRecord, data, key=f"d/{name}")
         number = engine.number.get(name)
         if number is None:
             engine.retirement.add(record, same)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Signal, State, from_bytes
 from stream_svt.settings.application import ApplicationSpec
@@ -127,7 +127,8 @@ class Retirement:
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        account = DatasetAccount.from_record(None, read_dataset(self.retired[name], f"r/{name}"), ())
+        record = from_bytes(DatasetRecord, self.retired[name], key=f"r/{name}")
+        account = DatasetAccount.from_record(None, record, ())
         self._accounts.announce_balance(account)
         self._keep(account)
 

@@ -67,8 +67,7 @@ class Runner:
         self.tester.open_waiting(view, at, size, ahead=True)
         while True:
             if self.runs.accounts.full and at < size:
-                self._stop_at(view, at)
-                return False
+                return self._stop_at(view, at)
             due = self._resample_due(view, at)
             last = min(at + int(due.argmax()) if due.any() else size, self.tester.next_close(view, at))
             reached = self.tester.test(view, at, last)
@@ -76,19 +75,15 @@ class Runner:
                 at = reached  # cut short, to look again at what comes next
                 continue
             if reached < last:
-                self._stop_at(view, reached)
-                return False
+                return self._stop_at(view, reached)
             self._resample(view, reached)
             if not self.tester.close(view, reached):
-                self._stop_at(view, reached)
-                return False
+                return self._stop_at(view, reached)
             at = reached
             if at >= size:
                 break
             at += at in view.markers
-        self._refuse_outside(view, size)
-        if size > view.start:
-            self.clock_ms = int(view.clock[size - 1])
+        self._pass(view, size)
         # Where monitors of a topic stand apart, a batch may lie behind this one.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
         self.offset, self.row = max((self.offset, self.row), (end, int(batch.row[stop]) if inside else 0))
@@ -131,18 +126,19 @@ class Runner:
         outside = np.flatnonzero(eligible & ~inside)
         return eligible & inside, outside[outside >= start]
 
-    def _refuse_outside(self, view: View, end: int) -> None:
-        """Count and note the rows before ``end`` that came outside their dataset's period."""
+    def _pass(self, view: View, end: int) -> None:
+        """Go by the clock before row ``end``; count and note the rows that came outside their dataset's period."""
         outside = view.outside[view.outside < end].tolist()
         self.runs.skip("outside-period", len(outside))
         self.refused += outside
+        if end > view.start:
+            self.clock_ms = int(view.clock[end - 1])
 
-    def _stop_at(self, view: View, at: int) -> None:
-        """Remember row ``at`` as the next one."""
-        self._refuse_outside(view, at)
-        if at > view.start:
-            self.clock_ms = int(view.clock[at - 1])
+    def _stop_at(self, view: View, at: int) -> bool:
+        """Remember row ``at`` as the next one; return False."""
+        self._pass(view, at)
         self.offset, self.row = int(view.batch.offset[at]), int(view.batch.row[at])
+        return False
 
     def _resample_due(self, view: View, at: int) -> Mask:
         """Return which of the rows from ``at`` on are queries that meet a run past its scheduled end."""

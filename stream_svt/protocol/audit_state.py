@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.released import PERIOD_OVER
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
 from stream_svt.monitor.snapshot import State as LifeCycle
@@ -43,7 +42,7 @@ class ShardState:
     def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> ShardState:
         """Return what a journal found that was looked at."""
         datasets = {
-            key[2:].decode(): read_dataset(content, key.decode())
+            key[2:].decode(): from_bytes(DatasetRecord, content, key=key.decode())
             for key, content in records.items()
             if key.startswith((b"d/", b"r/"))
         }

@@ -152,11 +152,6 @@ class MonitorSpec(Strict):
         return grid_floor(low, self.granularity), grid_floor(high, self.granularity)
 
     @property
-    def grid_threshold(self) -> int:
-        """Threshold in grid steps: the least step not below it."""
-        return ceil(self.threshold / self.granularity)
-
-    @property
     def attempts(self) -> int:
         """Tests a query may get, the first included."""
         if isinstance(self.append, Retry):
@@ -167,16 +162,11 @@ class MonitorSpec(Strict):
         return 1
 
     @property
-    def mute_ms(self) -> int | None:
-        """The mute's duration where it is one."""
-        return None if isinstance(self.mute, Mute) else self.mute
-
-    @property
     def needs_broker_time(self) -> bool:
         """Whether the query topic must be LogAppendTime, because the specification measures durations."""
         waits = isinstance(self.append, Retry) and self.append.lifetime.ms is not None
         waits = waits or (isinstance(self.append, Sweep) and self.append.close_after is not None)
-        return waits or self.resample_every is not None or self.mute_ms is not None
+        return waits or self.resample_every is not None or not isinstance(self.mute, Mute)
 
     def correction_rule(self) -> corrections.Correction:
         """Return the correction as the mechanisms know it."""
@@ -297,7 +287,7 @@ class MonitorSpec(Strict):
         elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
             far = "are too far from 0 for so fine a granularity"
             yield "bounds", f"{far}: use a larger unit, or a coarser granularity"
-        if abs(self.grid_threshold) >= VALUE_LIMIT:
+        if abs(ceil(self.threshold / self.granularity)) >= VALUE_LIMIT:
             yield "threshold", f"{grid}, or another threshold"
         if self.grid_sensitivity >= VALUE_LIMIT:
             yield "sensitivity", f"{grid}, or a smaller sensitivity"

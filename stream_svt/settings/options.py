@@ -102,14 +102,11 @@ class Table(Strict):
     """Corrections in real units, by attempt."""
 
 
-_CORRECTIONS: dict[str, type[Strict]] = {
-    "exposure": Exposure,
-    "annealed": Annealed,
-    "optimal": Optimal,
-    "mean": Mean,
-    "none": Uncorrected,
-    "table": Table,
-}
+def _by_kind(*forms: type[Strict]) -> dict[str, type[Strict]]:
+    return {form.model_fields["kind"].default: form for form in forms}
+
+
+_CORRECTIONS = _by_kind(Exposure, Annealed, Optimal, Mean, Uncorrected, Table)
 
 
 def _tagged(value: object, forms: Mapping[str, type[Strict]], expected: str) -> object:
@@ -235,7 +232,7 @@ class Retry(Strict):
     """Queries of the dataset between two rounds of retries. Default 1000."""
 
 
-_APPENDS: dict[str, type[Strict]] = {"sweep": Sweep, "retry": Retry}
+_APPENDS = _by_kind(Sweep, Retry)
 
 
 def _append(value: object) -> object:
@@ -272,10 +269,6 @@ def _mute(value: object) -> Mute | int:
         raise ValueError(f"expected {expected}, found {quote(value)}{near}") from None
 
 
-def _mute_text(mute: Mute | int) -> str:
-    return mute.value if isinstance(mute, Mute) else duration_text(mute)
-
-
 NoiseField = Annotated[
     Noise,
     PlainValidator(_noise),
@@ -286,6 +279,6 @@ NoiseField = Annotated[
 MuteField = Annotated[
     Mute | int,
     PlainValidator(_mute),
-    PlainSerializer(_mute_text, return_type=str),
+    PlainSerializer(lambda mute: mute if isinstance(mute, Mute) else duration_text(mute), return_type=str),
     WithJsonSchema({"anyOf": [{"enum": [mute.value for mute in Mute]}, DURATION_SCHEMA]}),
 ]

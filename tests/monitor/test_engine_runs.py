@@ -58,7 +58,7 @@ def test_a_run_draws_its_noise_once_and_shares_it_with_no_other_monitor(form):
     entropy = Entropy(1)
     limit = "{names: [a, b, c], limit: 100, unit: one basket}"
     play = Play(spec_of(FORMS[form], FORMS["never muted"], datasets=limit), entropy=entropy)
-    play.play(TOPIC, stream(3, 1500))
+    play.play(TOPIC, stream(3, 700))
     started = [event for event in play.events if event.type is EventType.RUN_STARTED]
     assert len(started) > 5
     assert len(entropy.salts) == len(set(entropy.salts)) == len(started)

@@ -247,7 +247,7 @@ def test_so_is_one_in_records_of_the_usual_size(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_length_of_no_record_depends_on_a_value(seed: int) -> None:
     lengths = history(seed, 150).lengths
     assert history(seed, 150, offset_of_values=2**46).lengths == lengths

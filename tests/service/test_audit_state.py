@@ -8,9 +8,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.released import Account, EventType, encode
-from stream_svt.monitor.snapshot import DatasetRecord
+from stream_svt.monitor.snapshot import DatasetRecord, from_bytes
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
 from tests.support.alerts import account_of, alert, encoded, lifecycle
@@ -32,7 +31,7 @@ def _played() -> tuple[Auditor, ShardState]:
     for number, event in enumerate(events[:-3], 1):
         auditor.add(0, number, event)
     datasets = {
-        key[2:].decode(): read_dataset(data, key.decode())
+        key[2:].decode(): from_bytes(DatasetRecord, data, key=key.decode())
         for key, data in play.records.items()
         if key.startswith(b"d/")
     }

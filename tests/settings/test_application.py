@@ -11,6 +11,7 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.monitor.plan import Plan
 from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
 from stream_svt.settings.application import ApplicationSpec, load_spec
@@ -101,7 +102,7 @@ def test_every_field_of_a_monitor_is_read(full):
     assert hot.form is MechanismForm.ADAPTIVE
     assert (hot.query_noise, hot.threshold_noise) == (Noise.LAPLACE, Noise.EXPONENTIAL)
     assert hot.append == Retry(attempts=5, lifetime=Lifetime(ms=600_000), capacity=1000, every=100)
-    assert (hot.mute, hot.mute_ms, hot.max_mutes) == (5_400_000, 5_400_000, 5)
+    assert (hot.mute, hot.max_mutes) == (5_400_000, 5)
     assert (hot.on_halt, hot.resample_every) == (OnHalt.STOP, 86_400_000)
 
 
@@ -109,13 +110,14 @@ def test_defaults_are_those_of_the_descriptions(full):
     plain = full.monitor("plain")
     assert plain.form is MechanismForm.SVT
     assert (plain.monotonic, plain.granularity, plain.append) == (False, 1, None)
-    assert (plain.mute, plain.mute_ms, plain.on_halt) == (Mute.PERIOD, None, OnHalt.RESAMPLE)
+    assert (plain.mute, plain.on_halt) == (Mute.PERIOD, OnHalt.RESAMPLE)
     assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
 
 
 def test_the_grid_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
     hot, plain = full.monitors
-    assert (hot.grid_sensitivity, hot.grid_threshold, hot.grid_bounds) == (2, 1001, (0, 200_000))
+    assert (hot.grid_sensitivity, hot.grid_bounds) == (2, (0, 200_000))
+    assert Plan.of(hot).grid.threshold(hot.threshold) == 1001
     assert (plain.grid_sensitivity, plain.grid_bounds) == (2, (-5, 5))
 
 
