@@ -55,12 +55,7 @@ def watch(
 ) -> None:
     """Follow alerts as they are published, until interrupted."""
     arguments, topic = alert_topic(None if path is None else load(path), servers, topic)
-    subscription = subscribe(
-        topic=topic,
-        from_beginning=from_beginning,
-        lifecycle=lifecycle,
-        **arguments,
-    )
+    subscription = subscribe(topic=topic, from_beginning=from_beginning, lifecycle=lifecycle, **arguments)
     wait_for(_follow(subscription, as_json, limit))
 
 
@@ -181,18 +176,10 @@ def _shard_cells(shard: dict[str, Any]) -> list[object]:
     when = "never"
     if committed := shard["committed_at"]:
         when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
-    lag = (
-        sum(shard["lag"].values()) if shard["lag"] else "-"
-    )  # nothing is known of a shard that was never open
-    return [
-        shard["shard"],
-        shard["state"],
-        lag,
-        shard["state_records"],
-        when,
-        shard["cause"],
-        shard["reason"],
-    ]
+    # Nothing is known of a shard that was never open.
+    lag = sum(shard["lag"].values()) if shard["lag"] else "-"
+    known = (shard["shard"], shard["state"], lag, shard["state_records"])
+    return [*known, when, shard["cause"], shard["reason"]]
 
 
 def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
