@@ -23,6 +23,7 @@ from stream_svt import aiokafka_fixes
 from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
+from stream_svt.service.topology import another_count
 from stream_svt.service.turns import first, rest
 
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
@@ -247,10 +248,7 @@ class ShardFeed:
             if place.partition in known:
                 self._missing.pop(place, None)
                 if len(known) > self._partitions:
-                    message = (
-                        f"topic {place.topic!r} has {len(known)} partitions, topics.partitions says "
-                        f"{self._partitions}: all topics of an application need the same number"
-                    )
+                    message = another_count(place.topic, len(known), self._partitions)
                     problem = Problem(0, "topics.partitions", message)
                     raise ConfigError([problem], "the topics as they are now")
             elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:

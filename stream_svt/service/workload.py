@@ -25,6 +25,10 @@ AHEAD_MS = 36 * 3_600_000
 """How far ahead periods are known: half a day more than until a worker makes the next workload."""
 
 
+LISTED = (-1, 0)
+"""Stands for the datasets that no generator without an end makes, beside a generator's number and a period."""
+
+
 class _Held(NamedTuple):
     """The datasets of a shard, which they are, and their numbers by record key."""
 
@@ -51,7 +55,7 @@ class Workload:
     partitions: int
     version: tuple[int, str] = (0, "")
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
-    _periods: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
+    _sorted: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _held: dict[int, _Held] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -72,11 +76,6 @@ class Workload:
         return self.declared.hash()
 
     @cached_property
-    def _static(self) -> list[list[DatasetSpec]]:
-        """Datasets homed at each shard that no generator without an end makes."""
-        return _finish(self._sorting(self.declared.datasets))
-
-    @cached_property
     def _is_generated(self) -> bool:
         return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
 
@@ -86,9 +85,8 @@ class Workload:
         Args:
             known_hash: The specification's digest; None computes it, in one piece.
         """
-        found = vars(self)
-        found["hash"] = self.declared.hash() if known_hash is None else known_hash
-        found["_static"] = yield from self._sorting(self.declared.datasets)
+        vars(self)["hash"] = self.declared.hash() if known_hash is None else known_hash
+        yield from self._by_shard(*LISTED)
         self.spec.names_shown  # noqa: B018  kept from now on
         yield
         if not self._is_generated:
@@ -146,9 +144,10 @@ class Workload:
 
     def _datasets(self, shard: int, gone: Gone) -> Generator[None, None, list[DatasetSpec]]:
         """Return the datasets of a shard that can still have queries, in order."""
+        listed = yield from self._by_shard(*LISTED)
         found = [
             dataset
-            for dataset in self._static[shard]
+            for dataset in listed[shard]
             if not (dataset.pattern and is_over(dataset.name, gone.watermarks))
         ]
         for index, generator in enumerate(self.declared.generators):
@@ -161,7 +160,7 @@ class Workload:
                 )
                 raise ConfigError([Problem(0, "datasets", message)])
             for begin in generator.begins(after, self.now_ms + AHEAD_MS):
-                mine = yield from self._period(index, begin)
+                mine = yield from self._by_shard(index, begin)
                 found += [
                     dataset
                     for dataset in mine[shard]
@@ -169,32 +168,24 @@ class Workload:
                 ]
         return found
 
-    def _period(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
-        """Return a generator's datasets of a period by the shard that they are at home at; made once for all shards."""
+    def _by_shard(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
+        """Return a generator's datasets of a period, or those listed, by home shard; made once for all shards."""
         key = index, begin_ms
-        if key not in self._periods:
-            self._periods[key] = yield from self._sorting(self.declared.generators[index].period(begin_ms))
-        return self._periods[key]
-
-    def _sorting(self, datasets: Iterable[DatasetSpec]) -> Generator[None, None, list[list[DatasetSpec]]]:
-        """Return the datasets by the shard that they are at home at."""
-        found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
-        left = iter(datasets)
-        while part := list(islice(left, NAMES_AT_ONCE)):
-            places = homes([dataset.name for dataset in part], self.partitions).tolist()
-            for dataset, place in zip(part, places, strict=True):
-                found[place].append(dataset)
-            yield
-        return found
-
-
-def _finish(work: Generator[None, None, list[list[DatasetSpec]]]) -> list[list[DatasetSpec]]:
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            found: list[list[DatasetSpec]] = done.value
-            return found
+        if key not in self._sorted:
+            found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
+            is_listed = key == LISTED
+            left = (
+                iter(self.declared.datasets)
+                if is_listed
+                else self.declared.generators[index].period(begin_ms)
+            )
+            while part := list(islice(left, NAMES_AT_ONCE)):
+                places = homes([dataset.name for dataset in part], self.partitions).tolist()
+                for dataset, place in zip(part, places, strict=True):
+                    found[place].append(dataset)
+                yield
+            self._sorted[key] = found
+        return self._sorted[key]
 
 
 def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
