@@ -23,9 +23,9 @@ from stream_svt.planning.difference import Difference, difference, limits_change
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.service.assignor import user_data
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
-from stream_svt.service.group import user_data
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,

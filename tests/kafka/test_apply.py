@@ -232,7 +232,7 @@ def _waits(worker: Worker, state: State, why: str) -> bool:
 async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
     scene: Scene, file: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.group.FORMAT", 0)
+    monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
     await scene.start()
     config, brokers = scene.config(), cluster_of(scene.config())
     with pytest.raises(
