@@ -22,11 +22,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
-
-
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
-
-
 _KINDS = {kind.measure: kind for kind in Kind}
 
 

@@ -42,8 +42,6 @@ IsProved = Callable[[str, bytes], bool]
 _KINDS = {kind.measure: kind for kind in Kind}
 _EXACT = 2**50
 """Units up to which a released amount is exact; above it, some units more are taken for spent."""
-
-
 SOON_MS = 600_000
 """A query may be stamped so far ahead of the clock of the worker that tests it."""
 
@@ -78,8 +76,6 @@ class ShardHistory:
         closed: How the shard was closed, as its state says, or the event of its owner where that is proved;
             None where it was not. What comes behind the event that closed it is passed over where that is
             proved; else it only ever counts as spent.
-        complete: Whether its owner closed the shard and the balance of every ledger is here, all of that
-            proved.
         gap: Number of the first event behind the last gap, 0 where there is none; events before it may be
             missing. Beyond every number where later ones may be missing, too: the event that closed the
             shard, or, where the events behind the gap are those of a single transaction, others of that one.
@@ -107,7 +103,7 @@ class ShardHistory:
 
     @property
     def complete(self) -> bool:
-        """See the class."""
+        """Whether its owner closed the shard and the balance of every ledger is here, all of that proved."""
         balances = sum(shown.balance is not None for shown in self.datasets.values())
         return self._balances == balances and not self.conflict
 

@@ -23,12 +23,7 @@ others are counted."""
 
 
 class CommandHandler:
-    """Takes commands in, and changes engine and controls by them.
-
-    Args:
-        shard, topic: Number of the shard, and name of the control topic.
-        engine, controls: What commands change, and which of them is the next one.
-        clock, observer: Whose turn it is, and where refusals are counted.
+    """Takes commands in, and changes engine and controls by them; ``topic`` is the control topic.
 
     Attributes:
         unread: Records that were fetched and not looked at yet.

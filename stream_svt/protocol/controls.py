@@ -123,7 +123,6 @@ class Controls:
     Args:
         standing: As it is durable.
         state: Id of the shard's state, as commands name it.
-        verify: Asked before a record's content is looked at.
     """
 
     def __init__(self, standing: Standing, state: str, verify: Verify = trust_the_topic) -> None:
@@ -165,8 +164,7 @@ class Controls:
         """Take the next record in.
 
         Returns:
-            A command to be carried out now, one to be answered again, why the record is refused, or nothing
-            to do.
+            A command to be carried out now, one to be answered again, why the record is refused, or nothing to do.
         """
         if record.offset < self._read:
             return None

@@ -93,7 +93,6 @@ class Sealing:
     """Seals and opens the records of one shard during one session.
 
     Args:
-        place: Where the records belong.
         masters: Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
         entropy: Source of random bytes, for the session's salt and one nonce per record.
     """

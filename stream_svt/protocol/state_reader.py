@@ -54,7 +54,7 @@ class Topics:
 
 
 async def keep_going() -> None:
-    """Give way to nothing: the default."""
+    """Give way to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,10 +109,10 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, array_like=True):
-    """One outbox record: (event sequence, record key, encoded event) and (topic, offset, reason), in order."""
+    """One outbox record."""
 
-    events: list[tuple[int, bytes, bytes]]
-    rejects: list[tuple[str, int, str]] = []
+    events: list[Event]
+    rejects: list[Reject] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,7 @@ class ShardRecords:
         ``macs`` is changed in place: if the transaction fails, everything has to be read again.
 
         Args:
-            events, origin: The commit's events, encoded, and their origin; the last one where it has no
-                events and no rejects.
+            events, origin: Encoded, and their origin; the last one where the commit has no events and no rejects.
             shown: Number of events that the transaction publishes, the first of the outbox.
             claim: Whether it is the first one of a session.
 

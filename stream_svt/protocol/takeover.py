@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
-
 Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
 
