@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache, partial
 from itertools import product
 
 import pytest
@@ -276,14 +277,14 @@ def test_above_threshold_with_gumbel_noise(report, monotonic):
     e0, e1 = 1.0, 0.5
     rate = e1 if monotonic else e1 / 2
     law = {rho: pmf(Noise.GUMBEL, e0, rho) for rho in range(-6, 45)}
+    exactly, below, at_least = (lru_cache(partial(of, Noise.GUMBEL, rate)) for of in (pmf, head, tail))
 
     def probability(values, gap):
         """Bottoms on all answers but the last, which is a top with this gap (any gap where it is None)."""
         total = 0.0
         for rho, weight in law.items():
-            bottoms = math.prod(head(Noise.GUMBEL, rate, rho - value - 1) for value in values[:-1])
-            needed = rho - values[-1] + (gap or 0)
-            top = (tail if gap is None else pmf)(Noise.GUMBEL, rate, needed)
+            bottoms = math.prod(below(rho - value - 1) for value in values[:-1])
+            top = (at_least if gap is None else exactly)(rho - values[-1] + (gap or 0))
             total += weight * bottoms * top
         return total
 
