@@ -105,17 +105,13 @@ def for_datasets(
     datasets: Sequence[str],
     *,
     monitor: str = "",
-    limit: str = "",
-    now: bool = False,
+    **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command for each dataset, addressed to its home.
-
-    Raises:
-        NotDeclared: A dataset or the monitor is not declared.
-    """
+    """Return one command for each dataset, addressed to its home, or raise NotDeclared."""
     _require_declared(config, datasets, monitor)
-    fields: dict[str, Any] = {"monitor": monitor, "limit": limit, "now": now}
-    return [Addressed(_home(config, name), _command(action, dataset=name, **fields)) for name in datasets]
+    return [
+        _addressed(_home(config, name), action, dataset=name, monitor=monitor, **fields) for name in datasets
+    ]
 
 
 def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
@@ -131,7 +127,7 @@ def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = Fa
         covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == monitor]
         names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
         shards = {_home(config, name) for name in names}
-    return [Addressed(shard, _command(action, monitor=monitor, now=now)) for shard in sorted(shards)]
+    return [_addressed(shard, action, monitor=monitor, now=now) for shard in sorted(shards)]
 
 
 def for_shards(
@@ -140,28 +136,22 @@ def for_shards(
     shards: Sequence[int] | None,
     **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command with these fields for each of some shards, or with None for all of them.
-
-    Raises:
-        NotDeclared: There is no such shard.
-    """
+    """Return one command with these fields for each of some shards, or with None for all; NotDeclared as above."""
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
     wrong = [shard for shard in shards or () if not 0 <= shard < count]
     if wrong:
         messages = [f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong]
         raise NotDeclared(messages, config.source)
-    return [
-        Addressed(shard, _command(action, **fields)) for shard in (range(count) if shards is None else shards)
-    ]
+    return [_addressed(shard, action, **fields) for shard in (range(count) if shards is None else shards)]
 
 
 def _home(config: Config, dataset: str) -> int:
     return home(dataset.encode(), config.topics.partitions)
 
 
-def _command(action: Action, **fields: Any) -> Command:  # noqa: ANN401
-    return Command(uuid.uuid4().hex, action, issued_by=_operator(), **fields)
+def _addressed(shard: int, action: Action, **fields: Any) -> Addressed:  # noqa: ANN401
+    return Addressed(shard, Command(uuid.uuid4().hex, action, issued_by=_operator(), **fields))
 
 
 @cache
