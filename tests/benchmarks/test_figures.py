@@ -28,7 +28,7 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_engine_benchmark_prints_its_figure(capsys):
-    show(engine.figures, ["--datasets", "300", "--rows", "500", "--batches", "2", "--repetitions", "3"])
+    show(engine.figures, ["--datasets", "300", "--rows", "500", "--batches", "2", "--repetitions", "1"])
     printed = figures_in(capsys.readouterr().out)
     assert list(printed) == ["engine.datasets_100k_vs_1"]
     assert printed["engine.datasets_100k_vs_1"] > 0
