@@ -13,7 +13,7 @@ from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.mutes import MonitorMutes, Mutes
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, from_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
 from stream_svt.monitor.spec_journal import Named
 from stream_svt.monitor.sweep import OpenSets
 from stream_svt.settings.monitors import MonitorSpec
@@ -147,16 +147,6 @@ def _load_monitors(engine: Engine, current: Mapping[str, MonitorSpec], same: Con
 
 def _take_over(engine: Engine, numbers: Sequence[int]) -> None:
     """Let the monitors go on where the slots of some datasets stand."""
-    held: dict[str, tuple[list[int], list[RunState]]] = {}
-    for number in numbers:
-        for name, run_state in engine.accounts.held[number].run_states.items():
-            found = held.get(name)
-            if found is None:
-                found = held[name] = [], []
-            found[0].append(number)
-            found[1].append(run_state)
-    for name, (datasets, run_states) in held.items():
-        runner = engine.runners.get(name)
-        if runner is not None:
-            runner.runs.take_over(datasets, run_states)
+    for runner in engine.runners.values():
+        runner.runs.take_over(numbers)
     engine.projection.update(numbers)

@@ -76,17 +76,20 @@ class RunArrays:
         """The specification of the monitor."""
         return self.plan.spec
 
-    def take_over(self, datasets: Sequence[int], run_states: Sequence[RunState]) -> None:
-        """Go on where the slots of some datasets stand."""
-        where = np.array(datasets, dtype=np.int64)
-        secrets = b"".join([run_state.secrets for run_state in run_states])
+    def take_over(self, datasets: Sequence[int]) -> list[int]:
+        """Go on where the slots of some held datasets stand; return those that have one."""
+        held = self.accounts.held
+        found = [(n, slot) for n in datasets if (slot := held[n].run_states.get(self.name)) is not None]
+        where = np.array([number for number, _ in found], dtype=np.int64)
+        secrets = b"".join([run_state.secrets for _, run_state in found])
         self.secrets[where] = np.frombuffer(secrets, dtype=SECRETS)
-        status = [status_of(run_state) for run_state in run_states]
+        status = [status_of(run_state) for _, run_state in found]
         self.status[where] = np.where(self.covers[where], status, Status.SKIP)
         if self.spec.resample_every is not None:
-            for dataset, run_state in zip(datasets, run_states, strict=True):
+            for number, run_state in found:
                 if run_state.state is _RUNNING:
-                    self.schedule(dataset, run_state)
+                    self.schedule(number, run_state)
+        return [number for number, _ in found]
 
     # -- runs ------------------------------------------------------------------------------------------------
 

@@ -78,11 +78,7 @@ def _take_back(engine: Engine, runs: RunArrays) -> Iterator[None]:
     """Let a monitor that was added go on where one of its name stood before."""
     numbers = list(engine.accounts.held)
     for at in range(0, len(numbers), SLOTS_AT_ONCE):
-        part = numbers[at : at + SLOTS_AT_ONCE]
-        held = [number for number in part if runs.name in engine.accounts.held[number].run_states]
-        if held:
-            runs.take_over(held, [engine.accounts.held[number].run_states[runs.name] for number in held])
-            engine.projection.changed.update(held)
+        engine.projection.changed.update(runs.take_over(numbers[at : at + SLOTS_AT_ONCE]))
         yield
 
 
