@@ -78,6 +78,12 @@ class _Secret(msgspec.Struct, array_like=True):
         return f"{type(self).__name__}()"
 
 
+class _Record(_Secret, array_like=True):
+    """A state record; its format version comes first."""
+
+    version: int
+
+
 SECRETS = np.dtype([("noise", "<i8"), ("salt_high", "<u8"), ("salt_low", "<u8")])
 """Threshold noise of a run, and the halves of the salt of its query noise."""
 NO_SECRETS = bytes(SECRETS.itemsize)
@@ -117,10 +123,9 @@ class RunState(_Secret, array_like=True, gc=False):
         return "paused" if self.paused else self.state.value
 
 
-class DatasetRecord(_Secret, array_like=True, gc=False):
+class DatasetRecord(_Record, array_like=True, gc=False):
     """One dataset: its ledger, its number of released events and its monitors."""
 
-    version: int
     name: str
     unit: str
     declared_limit: int
@@ -267,14 +272,13 @@ class QueueGroup(_Secret, array_like=True):
     lines: list[Line]
 
 
-class QueueRecord(_Secret, array_like=True):
+class QueueRecord(_Record, array_like=True):
     """What changed in the queues of a shard, or was written again from an older record."""
 
-    version: int
     groups: list[QueueGroup]
 
 
-class ProgressRecord(msgspec.Struct, array_like=True):
+class ProgressRecord(_Record, array_like=True):
     """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
 
     ``carried`` is the digest of the file with what an earlier application spent, "" where there is none;
@@ -282,7 +286,6 @@ class ProgressRecord(msgspec.Struct, array_like=True):
     the last period that is over, by pattern of its generator. They stay where a generator is declared no longer.
     """
 
-    version: int
     sequence: int
     shard_events: int
     positions: dict[str, tuple[int, int, int]]
@@ -291,41 +294,30 @@ class ProgressRecord(msgspec.Struct, array_like=True):
     watermarks: dict[str, int] = {}
 
 
-class SpecRecord(msgspec.Struct, array_like=True):
+class SpecRecord(_Record, array_like=True):
     """A monitor's specification as JSON, and its hash when it was written."""
 
-    version: int
     hash: str
     spec: str
 
 
-class TopicRecord(msgspec.Struct, array_like=True):
+class TopicRecord(_Record, array_like=True):
     """The most cautious declaration ever made about a query topic; it outlives the monitors that made it.
 
     ``sensitivity`` is an exact fraction as text, in real units; ``general`` says that some monitor did not declare its
     answers monotonic.
     """
 
-    version: int
     sensitivity: str
     general: bool
 
 
-Record = TypeVar(
-    "Record",
-    DatasetRecord,
-    QueueRecord,
-    ProgressRecord,
-    SpecRecord,
-    TopicRecord,
-)
+Record = TypeVar("Record", bound=_Record)
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def to_bytes(
-    record: DatasetRecord | ProgressRecord | SpecRecord | TopicRecord,
-) -> bytes:
+def to_bytes(record: _Record) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
 
