@@ -67,6 +67,19 @@ async def test_whichever_topic_has_something_is_returned_at_once() -> None:
     assert await play.fetch(0.01) == {}
 
 
+async def test_a_shard_without_news_waits_longer_at_the_brokers_and_each_for_a_time_of_its_own() -> None:
+    waits = []
+    for shard in range(3):
+        play = Play(shard=shard)
+        await play.fetch(0.01)
+        waits.append(play.client._fetch_max_wait_ms)
+    assert len(set(waits)) == 3
+    assert min(waits) > module.FETCH_WAIT_MS
+    play.brokers.write(TopicPartition("counts", 2))
+    assert await play.fetch() == {"counts": [0]}
+    assert play.client._fetch_max_wait_ms == module.FETCH_WAIT_MS
+
+
 async def test_a_rebalance_ends_a_fetch_and_what_was_not_delivered_is_read_after_it() -> None:
     play = Play()
     for round_ in range(3):
