@@ -3,96 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
-from stream_svt.protocol.shard_states import ShardStatus, State
+from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as module
-from stream_svt.service.group import STOP_PATIENCE, Group
-from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied, Fenced
-from stream_svt.service.metrics import Metrics
-from stream_svt.settings.application import load_spec
-from tests.service.test_metrics import SPEC
-from tests.service.test_shard_failures import hang, watched
+from stream_svt.service.group import STOP_PATIENCE
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, Fenced
+from tests.support.group_play import CONTROL, GroupPlay, hang, watched
 from tests.support.worker import until
-
-CONTROL = "control"
-
-
-class Consumer:
-    """A member without errors."""
-
-    def __init__(self) -> None:
-        self.paused: set[TopicPartition] = set()
-        self.topics = {CONTROL: {0, 1, 2, 3}}
-        self.partitions_for_topic = self.topics.get
-        self.subscribe = lambda topics, listener: None
-
-    def pause(self, *places: TopicPartition) -> None:
-        self.paused |= set(places)
-
-    async def start(self) -> None:
-        """Nobody answers; nothing is assigned but by the test."""
-
-    async def stop(self) -> None:
-        """Leave the group."""
-
-
-class Shard:
-    """Notes what it is told."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.status = number, ShardStatus(number)
-        self.told: list[str] = []
-        self.in_time = True
-        self.start = partial(self.told.append, "start")
-        self.hold = partial(self.told.append, "hold")
-        self.release = partial(self.told.append, "release")
-        self.halt = partial(self.told.append, "halt")
-
-    async def settle(self, seconds: float) -> bool:
-        assert seconds < REBALANCE_TIMEOUT
-        return self.in_time
-
-    async def stop(self, seconds: float) -> None:
-        self.told.append(f"stop {seconds:g}")
-
-
-class Play:
-    """A group of this worker alone, whose shards note what they are told."""
-
-    def __init__(self) -> None:
-        self.fatal: list[BaseException] = []
-        self.made: list[Shard] = []
-        self.group = Group(
-            Cluster({}),
-            application="shop",
-            control=CONTROL,
-            partitions=4,
-            make_shard=self.make,
-            metrics=Metrics(load_spec(SPEC), "hash"),
-            fatal=self.fatal.append,
-        )
-        self.consumer = self.group._consumer = Consumer()
-
-    def make(self, consumer: Consumer, number: int) -> Shard:
-        self.made.append(Shard(number))
-        return self.made[-1]
-
-    async def assign(self, *numbers: int) -> None:
-        await self.group.on_partitions_assigned({TopicPartition(CONTROL, number) for number in numbers})
-
-    async def revoke(self) -> None:
-        await self.group.on_partitions_revoked(set(self.consumer.paused))
-        self.consumer.paused = set()
 
 
 async def test_every_partition_is_paused_and_gets_a_shard() -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(1, 3)
     assert play.consumer.paused == {TopicPartition(CONTROL, 1), TopicPartition(CONTROL, 3)}
     assert sorted(play.group.shards) == [1, 3]
@@ -101,7 +27,7 @@ async def test_every_partition_is_paused_and_gets_a_shard() -> None:
 
 
 async def test_a_worker_that_leaves_while_a_late_shard_is_cut_short_has_no_other_trouble() -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(0)
     play.made[0].in_time = False
     revoked = asyncio.create_task(play.revoke())
@@ -112,7 +38,7 @@ async def test_a_worker_that_leaves_while_a_late_shard_is_cut_short_has_no_other
 
 
 async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_anew() -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(0, 1)
     late, other = play.made
     late.in_time = False
@@ -127,7 +53,7 @@ async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_an
 
 
 async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them() -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(0, 1)
     await play.revoke()
     await play.group.stop()
@@ -138,7 +64,7 @@ async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them() 
 
 
 async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch) -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(0)
     left: list[object] = []
 
@@ -157,7 +83,7 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
 
 async def test_whoever_waits_for_an_assignment_has_not_joined() -> None:
     """A worker whose brokers are gone owns nothing and must not pass for a standby, which is ready."""
-    play = Play()
+    play = GroupPlay()
     assert not play.group.joined
     await play.assign()
     assert play.group.joined
@@ -167,7 +93,7 @@ async def test_whoever_waits_for_an_assignment_has_not_joined() -> None:
 
 
 async def test_a_control_topic_with_more_partitions_is_fatal() -> None:
-    play = Play()
+    play = GroupPlay()
     await play.assign(0, 4)
     (error,) = play.fatal
     assert isinstance(error, ConfigError)
@@ -176,7 +102,7 @@ async def test_a_control_topic_with_more_partitions_is_fatal() -> None:
 
 
 async def test_an_error_in_the_listener_is_not_swallowed(monkeypatch) -> None:
-    play = Play()
+    play = GroupPlay()
     monkeypatch.setattr(play.group, "_adopt", lambda numbers: 1 / 0)
     await play.assign(0)
     assert [type(error) for error in play.fatal] == [ZeroDivisionError]
@@ -191,7 +117,7 @@ async def test_lag_is_looked_up_whoever_reads(monkeypatch) -> None:
         return dict.fromkeys(places, (0, 50))
 
     monkeypatch.setattr(module, "spans", spans)
-    play = Play()
+    play = GroupPlay()
     await play.assign(0, 1)
     for shard in play.made:
         shard.status.offsets = {"gone": 1, "counts": 20 + shard.number}
@@ -211,7 +137,7 @@ async def test_an_error_of_the_lag_closes_nothing_and_the_next_look_follows(monk
     monkeypatch.setattr(module, "spans", spans)
     monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
     monkeypatch.setattr(Cluster, "member", lambda cluster, name, assignor: Consumer())
-    play = Play()
+    play = GroupPlay()
     await play.group.start()
     await play.assign(0)
     play.made[0].status.offsets = {"counts": 20}
@@ -236,7 +162,7 @@ class Coordinator:
             raise self.errors.pop()
 
 
-class Watched(Play):
+class Watched(GroupPlay):
     """A member that is watched every moment."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
@@ -25,14 +24,13 @@ from stream_svt.errors import (
     UnreadableState,
 )
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service import group as groups
 from stream_svt.service import shard as module
 from stream_svt.service import shard as shards
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.parked import Surroundings
 from stream_svt.service.worker import _give_way
-from tests.service import test_group as groups_play
-from tests.support.shard_play import AROUND, Feed, Journal, Play
+from tests.support.group_play import STUCK, hang, watched
+from tests.support.shard_play import AROUND, Feed, Journal
 from tests.support.worker import until
 
 MANY = 12
@@ -340,29 +338,6 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     assert done[:3] == ["end", "reader", "journal"]
     await play.shard.stop(2.0)
     assert play.shard._rebalance.quiet.is_set()
-
-
-STUCK = 0.5
-
-
-@contextlib.asynccontextmanager
-async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
-    """Watch the shard, with the watchdog's patience cut to `STUCK`."""
-    monkeypatch.setattr(groups, "STUCK", STUCK)
-    monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
-    made = groups_play.Play().group
-    monkeypatch.setattr(made, "_check_client", lambda: None)
-    made.shards[0] = play.shard
-    watch = asyncio.create_task(made._watch())
-    try:
-        yield
-    finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-
-
-async def hang() -> None:
-    await asyncio.sleep(1000)
 
 
 async def read_on() -> None:
