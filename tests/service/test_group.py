@@ -13,7 +13,7 @@ from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as module
 from stream_svt.service.group import STOP_PATIENCE
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, Fenced
-from tests.support.group_play import CONTROL, GroupPlay, hang, watched
+from tests.support.group_play import CONTROL, Consumer, GroupPlay, hang, watched
 from tests.support.worker import until
 
 
