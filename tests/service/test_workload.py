@@ -159,11 +159,13 @@ async def test_once_a_day_a_worker_comes_to_know_later_periods(monkeypatch: pyte
     assert worker.workload.declared.dataset(last).until_ms > midnight + 600_000 + workload.AHEAD_MS
 
 
+@pytest.mark.parametrize("pattern", ["week-{iso_week}", "{name}-{iso_week}"], ids=["its own", "another's"])
 @pytest.mark.parametrize("watermark", ["2026-w03", "2026-w30"])
-def test_a_shard_knows_the_periods_that_are_not_over(watermark: str) -> None:
+def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: str) -> None:
+    """A name whose period is over stays so, whichever generator made it."""
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
     ends = endless.dataset(f"week-{watermark}").until_ms
-    gone = Gone({"week-{iso_week}": ends}, frozenset({"week-2026-w31"}))
+    gone = Gone({pattern: ends}, frozenset({"week-2026-w31"}))
     known = Workload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
     found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]
     weeks = sorted(name for names in found for name in names if name.startswith("week-"))
