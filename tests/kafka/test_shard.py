@@ -51,7 +51,7 @@ async def test_a_monitor_added_on_a_new_topic_tests_what_stands_there(scene: Sce
 
 async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene: Scene) -> None:
     worker = await scene.start()
-    await scene.command("raise-budget", "a", limit="9")
+    await scene.command("raise-budget", "a", limit="900")
     await scene.producer.send_and_wait(f"{scene.application}.control", b"{", key=b"a")
     (reject,) = await scene.rejected()
     kinds = [envelope.type for envelope, _ in await scene.events()]
@@ -60,7 +60,7 @@ async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene:
     assert b"command-not-json" in reject.value
     again = await _restarted(scene, worker)
     (view,) = [view for status in again.statuses() for name, view in status.views.items() if name == "a"]
-    assert view.limit == 9
+    assert view.limit == 900
 
 
 async def test_a_pause_skips_the_queries_of_its_dataset_and_nothing_else(scene: Scene) -> None:
