@@ -59,7 +59,7 @@ def bill(tmp_path_factory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_bill_lists_each_installed_package_with_its_version_licence_and_address(bill) -> None:
     listed = {_plain(one["name"]): one for one in bill["components"]}
     installed = {_plain(one.name): one for one in distributions() if _plain(one.name) != "stream-svt"}
@@ -82,7 +82,7 @@ def test_the_bill_lists_each_installed_package_with_its_version_licence_and_addr
     assert all(listed[name]["licenses"] for name in wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_bill_is_of_this_project_and_says_what_depends_on_what(bill) -> None:
     assert bill["bomFormat"] == "CycloneDX"  # the tool that writes it validates it
     root = bill["metadata"]["component"]
