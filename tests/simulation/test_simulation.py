@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor import queue_journal, spec_change
+from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.effects import ModelLog
@@ -83,7 +84,7 @@ SCRIPTS = st.builds(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
-    found = played(history, range(COUNT))
+    found = played(history, range(COUNT), processes=1)
     assert found.count == COUNT
     assert found.failures == []
     assert found.tally["alerts"] > 5 * COUNT
@@ -118,6 +119,7 @@ def test_a_crash_after_any_effect_is_survived(form: int) -> None:
     """One healthy history, crashed at each of its effects in turn, before and after it."""
     whole = play(Script(7, form, 12, ()))
     assert whole.rules.violations == []
+    assert sum(event["type"] == EventType.ALERT for event in whole.rules.shown.values()) > 3
     for at in range(1, whole.effects + 1):
         for fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.DELAYED):
             script = Script(7, form, 12, ((at, fault),))
