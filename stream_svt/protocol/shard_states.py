@@ -85,15 +85,6 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 }
 
 
-def advance(state: State, signal: Signal) -> State:
-    """Return the state that follows.
-
-    Raises:
-        MisuseError: The signal cannot happen in this state.
-    """
-    return follow(TRANSITIONS, state, signal, "a shard")
-
-
 @dataclass(slots=True)
 class ShardStatus:
     """What may be said about a shard, all of it committed or public.
@@ -120,6 +111,6 @@ class ShardStatus:
 
     def signal(self, signal: Signal, cause: Cause | None = None, reason: str = "") -> None:
         """Move to the state that follows; ``cause`` and ``reason`` stay as they are where no cause is given."""
-        self.state = advance(self.state, signal)
+        self.state = follow(TRANSITIONS, self.state, signal, "a shard")
         if cause is not None:
             self.cause, self.reason = cause, reason

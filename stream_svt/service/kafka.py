@@ -317,9 +317,8 @@ class Cluster:
             group_id=None,
             auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
-            consumer_timeout_ms=max(
-                200, 2 * fetch_wait_ms
-            ),  # its fetch loop polls for what it is told anyway
+            # The fetch loop polls for what it is told anyway.
+            consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
 

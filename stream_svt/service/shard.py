@@ -233,7 +233,6 @@ class Shard:
             )
         )
         opened: float | None = None
-        self._proved = False
         # Ended last first; an error of one step keeps none of the others from being done.
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(collect_soon)

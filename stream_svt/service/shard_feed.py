@@ -84,9 +84,8 @@ class ShardFeed:
         self._partitions = partitions
         self._stop = stop
         self._hold = hold
-        self._spread = (
-            1 - shard * 0.618 % 1 / 2
-        )  # or the fetches of all shards would end together, again and again
+        # Or the fetches of all shards would end together, again and again.
+        self._spread = 1 - shard * 0.618 % 1 / 2
         self._client: Any = None
         self._next: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()

@@ -36,6 +36,7 @@ from stream_svt.service.turns import first, rest
 from stream_svt.service.worker_states import Signal
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import DAY_MS
+from stream_svt.transitions import follow
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class Worker:
             self.failed.set_exception(error)
 
     def _signal(self, signal: Signal) -> None:
-        self.state = worker_states.advance(self.state, signal)
+        self.state = follow(worker_states.TRANSITIONS, self.state, signal, "a worker")
 
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""

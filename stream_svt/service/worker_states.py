@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from stream_svt.transitions import follow
-
 
 class State(StrEnum):
     """What a worker is doing."""
@@ -44,12 +42,3 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     # What was under way when it ended may still be told.
     **{(state, signal): state for state in (State.FAILED, State.STOPPED) for signal in _LATE},
 }
-
-
-def advance(state: State, signal: Signal) -> State:
-    """Return the state that follows.
-
-    Raises:
-        MisuseError: The signal cannot happen in this state.
-    """
-    return follow(TRANSITIONS, state, signal, "a worker")

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, ShardStatus, Signal, State, advance
+from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, ShardStatus, Signal, State
+from stream_svt.transitions import follow
 
 
 def test_the_way_from_a_takeover_to_the_end() -> None:
@@ -25,8 +26,8 @@ def test_the_way_from_a_takeover_to_the_end() -> None:
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.STOPPED])
 def test_a_shard_parks_from_every_state_and_opens_again(state: State) -> None:
-    assert advance(state, Signal.PARKED) is State.PARKED
-    assert advance(advance(state, Signal.PARKED), Signal.OPENED) is State.OPENING
+    assert follow(TRANSITIONS, state, Signal.PARKED, "a shard") is State.PARKED
+    assert follow(TRANSITIONS, State.PARKED, Signal.OPENED, "a shard") is State.OPENING
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,12 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.service.worker_states import TRANSITIONS, Signal, State, advance
+from stream_svt.service.worker_states import TRANSITIONS, Signal, State
+from stream_svt.transitions import follow
+
+
+def advance(state: State, signal: Signal) -> State:
+    return follow(TRANSITIONS, state, signal, "a worker")
 
 
 def test_only_one_that_has_joined_is_a_member() -> None:
