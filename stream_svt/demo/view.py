@@ -124,6 +124,9 @@ def _short(name: str) -> str:
 def _budgets(board: Board) -> Table:
     """Return each dataset's budget: spent, reserved by open runs, free; and the states of its monitors."""
     table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(no_wrap=True)  # on a narrow screen the states are what wraps
+    table.add_column()
     out = set(board.exhausted())
     for name, budget in board.budgets.items():
         states = ", ".join(f"{_short(monitor)} {state}" for monitor, state in board.states(name).items())
