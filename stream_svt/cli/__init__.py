@@ -9,14 +9,12 @@ from typing import NoReturn
 import click
 
 import stream_svt
-from stream_svt.cli.applying import apply, show_config
-from stream_svt.cli.auditing import audit, carry_over
-from stream_svt.cli.checking import check, prove, schema
-from stream_svt.cli.connection import Group
+from stream_svt.cli.common import Group
+from stream_svt.cli.configuring import apply, check, prove, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.planning import plan
 from stream_svt.cli.running import demo, forward, run
-from stream_svt.cli.watching import status, watch
+from stream_svt.cli.showing import audit, carry_over, status, watch
 from stream_svt.errors import StreamSvtError
 
 __all__ = ["app", "main"]

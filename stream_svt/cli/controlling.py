@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -9,20 +10,7 @@ from typing import Any
 
 import click
 
-from stream_svt.cli.connection import (
-    Group,
-    cluster,
-    config_option,
-    confirm,
-    examples,
-    flag,
-    load,
-    seconds_option,
-    signing_key_of,
-    signing_option,
-    wait_for,
-    yes_option,
-)
+from stream_svt.cli import common
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
@@ -31,9 +19,9 @@ from stream_svt.service.kafka import cluster_id_of
 
 
 @click.group(
-    cls=Group,
+    cls=common.Group,
     short_help="Give orders to monitors; raise budgets.",
-    epilog=examples(
+    epilog=common.examples(
         "control pause -c monitors.yaml retail-2026-w01",
         "control raise-budget -c monitors.yaml retail-2026-w01 --limit 5",
         "control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711",
@@ -55,19 +43,21 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
     def add(orders: Callable[..., list[Addressed]]) -> None:
         @wraps(orders)
         def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
-            config = load(path)
+            config = common.load(path)
             commands = orders(config, **options)
-            key = signing_key_of(config, key_file)
-            replies = wait_for(send(config, cluster(config), commands, patience=timeout, signing_key=key))
+            key = common.signing_key_of(config, key_file)
+            replies = asyncio.run(
+                send(config, common.cluster(config), commands, patience=timeout, signing_key=key)
+            )
             outcomes = {True: "accepted: ", False: "refused: ", None: ""}
             for reply in replies:
                 subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
                 click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
             return 0 if all(reply.accepted for reply in replies) else 1
 
-        timeout = seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
-        options = config_option()(timeout(signing_option(command)))
-        epilog = examples(*(f"control {name} -c monitors.yaml {rest}" for rest in arguments))
+        timeout = common.seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
+        options = common.config_option()(timeout(common.signing_option(command)))
+        epilog = common.examples(*(f"control {name} -c monitors.yaml {rest}" for rest in arguments))
         control.add_command(click.command(name, help=summary, epilog=epilog)(options))
 
     return add
@@ -85,11 +75,13 @@ def _add(action: Action, summary: str) -> None:
 
     if action is Action.PAUSE:
         text = "Also during the replay after a takeover. Open runs end, at their full price."
-        orders = flag("--now", text)(orders)
-    orders = click.option(
-        "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
+        orders = common.flag("--now", text)(orders)
+    orders = common.option(
+        "--monitor", "This monitor only. Default: all of them.", default="", metavar="NAME"
     )(orders)
-    orders = click.argument("datasets", nargs=-1)(flag("--all everything", "Every declared dataset.")(orders))
+    orders = click.argument("datasets", nargs=-1)(
+        common.flag("--all everything", "Every declared dataset.")(orders)
+    )
     _command(action.value, "retail-2026-w01", summary=summary)(orders)
 
 
@@ -103,10 +95,8 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 
 @_command("raise-budget", "retail-2026-w01 --limit 11/2")
 @click.argument("datasets", nargs=-1, required=True)
-@click.option(
-    "--limit", required=True, metavar="LOSS", help="New limit in the dataset's measure: 5, 5.5, 11/2."
-)
-@yes_option
+@common.option("--limit", "New limit in the dataset's measure: 5, 5.5, 11/2.", required=True, metavar="LOSS")
+@common.yes_option
 def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
@@ -119,18 +109,15 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
         raise click.BadParameter(str(error), param_hint="--limit") from None
     commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
     if not yes:
-        confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
+        common.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
     return commands
 
 
 @_command("accept-loss", "--shard 2 --topic retail --offset 4711")
-@click.option("--shard", type=int, required=True, help="The shard that waits.")
-@click.option("--topic", required=True, help="The query topic that lost records.")
-@click.option(
-    "--offset",
-    type=click.IntRange(0),
-    required=True,
-    help="The offset that the shard wants, and that is gone.",
+@common.option("--shard", "The shard that waits.", type=int, required=True)
+@common.option("--topic", "The query topic that lost records.", required=True)
+@common.option(
+    "--offset", "The offset that the shard wants, and that is gone.", type=click.IntRange(0), required=True
 )
 def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
     """Go on although queries were lost: open runs close at their full price.
@@ -141,19 +128,16 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Ad
 
 
 @_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
-@click.option(
-    "--successor",
-    required=True,
-    metavar="NAME",
-    help="Name of the one application that goes on with the budgets.",
+@common.option(
+    "--successor", "The one application that goes on with the budgets.", required=True, metavar="NAME"
 )
-@click.option("--shard", type=int, help="This shard only. Default: all of them.")
-@flag(
+@common.option("--shard", "This shard only. Default: all of them.", type=int)
+@common.flag(
     "--give-up-state",
     "Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
     "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
 )
-@yes_option
+@common.yes_option
 def _close_application(
     config: Config, successor: str, shard: int | None, give_up_state: bool, yes: bool
 ) -> list[Addressed]:
@@ -170,7 +154,7 @@ def _close_application(
     where = f"shard {shard}" if shard is not None else "all shards"
     lost = ", and give its state up" if give_up_state else ""
     if not yes:
-        confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
-    cluster_id = wait_for(cluster_id_of(cluster(config))) if give_up_state else ""
+        common.confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
+    cluster_id = asyncio.run(cluster_id_of(common.cluster(config))) if give_up_state else ""
     shards = None if shard is None else [shard]
     return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)

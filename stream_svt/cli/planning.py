@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from stream_svt.cli.connection import FILE, load, print_json
+from stream_svt.cli import common
 from stream_svt.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -78,61 +78,50 @@ Examples:
   stream-svt plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300
 """,
 )
-@click.option("-c", "--config", "path", type=FILE, help="Configuration to take a monitor from.")
-@click.option(
-    "--monitor", "name", metavar="NAME", help="Monitor of the configuration; needed where it has several."
-)
-@click.option("--epsilon", metavar="EPSILON", help="Privacy loss of one run.")
-@click.option("--cutoff", type=click.IntRange(1, 1_000_000), help="Alerts of one run.")
-@click.option(
+@common.file_option("-c --config path", "Configuration to take a monitor from.")
+@common.option("--monitor name", "Monitor of the configuration; needed where it has several.", metavar="NAME")
+@common.option("--epsilon", "Privacy loss of one run.", metavar="EPSILON")
+@common.option("--cutoff", "Alerts of one run.", type=click.IntRange(1, 1_000_000))
+@common.option(
     "--monotonic/--general",
+    "Whether one privacy unit moves all answers the same way, as it does counts. Default general.",
     default=None,
-    help="Whether one privacy unit moves all answers the same way, as it does counts. Default general.",
 )
-@click.option("--sensitivity", metavar="NUMBER", help="Most that one answer changes. Default 1.")
-@click.option("--granularity", metavar="NUMBER", help="Step of the grid. Default 1.")
-@click.option(
-    "--mechanism", "form", type=click.Choice(["svt", "adaptive", "ladder"]), help="Branches. Default svt."
+@common.option("--sensitivity", "Most that one answer changes. Default 1.", metavar="NUMBER")
+@common.option("--granularity", "Step of the grid. Default 1.", metavar="NUMBER")
+@common.option("--mechanism form", "Branches. Default svt.", type=click.Choice(["svt", "adaptive", "ladder"]))
+@common.option(
+    "--queries", "Queries that one run must last for; of a set, its items.", type=click.IntRange(1, 10**15)
 )
-@click.option(
-    "--queries",
-    type=click.IntRange(1, 10**15),
-    help="Queries that one run must last for; of a set, its items.",
-)
-@click.option(
-    "--positives", type=share, required=True, help="Share of them above the threshold: 0.001 or 0.1%."
-)
-@click.option(
+@common.option("--positives", "Share of them above the threshold: 0.001 or 0.1%.", type=share, required=True)
+@common.option(
     "--above",
+    "How far positives lie above the threshold: the median, or percentiles such as 10:20,50:40,90:90.",
     type=margins,
     required=True,
-    help="How far positives lie above the threshold: the median, or percentiles such as 10:20,50:40,90:90.",
 )
-@click.option("--below", type=margins, required=True, help="How far the others lie below it, likewise.")
-@click.option(
+@common.option("--below", "How far the others lie below it, likewise.", type=margins, required=True)
+@common.option(
     "--uncertainty",
+    "Factor by which margins may be smaller or larger.",
     type=click.FloatRange(1, 100),
     default=2.0,
     show_default=True,
-    help="Factor by which margins may be smaller or larger.",
 )
-@click.option("--set", "finite", is_flag=True, help="The queries are one closed set, not a stream.")
-@click.option(
-    "--drift",
-    type=click.FloatRange(0, min_open=True),
-    metavar="QUERIES",
-    help="A positive rises for so long.",
+@common.flag("--set finite", "The queries are one closed set, not a stream.")
+@common.option(
+    "--drift", "A positive rises for so long.", type=click.FloatRange(0, min_open=True), metavar="QUERIES"
 )
-@click.option(
+@common.option(
     "--drift-from",
+    "It starts so far below the threshold. Default: the median of --below.",
     type=float,
     metavar="DISTANCE",
-    help="It starts so far below the threshold. Default: the median of --below.",
 )
-@click.option("--rate", type=rate, help="Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.")
-@click.option("--limit", metavar="EPSILON", help="Budget of the dataset, to tell how long it lasts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
+@common.option("--rate", "Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.", type=rate)
+@common.option("--limit", "Budget of the dataset, to tell how long it lasts.", metavar="EPSILON")
+@common.json_option
+@common.file_option("--plot", "Draw it: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
     name: str | None,
@@ -184,7 +173,7 @@ def plan(
         except OSError as error:
             raise click.UsageError(f"--plot {plot}: {error.strerror}.") from None
     if as_json:
-        print_json(advice.as_json(found, budget))
+        common.print_json(advice.as_json(found, budget))
         return
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
@@ -221,7 +210,7 @@ def _monitor(
         if own:
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
             raise click.UsageError(f"{flags}: the configuration says that; leave it out, or leave out -c.")
-        spec = load(path).current
+        spec = common.load(path).current
         known = {monitor.name: monitor for monitor in spec.monitors}
         found = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
         if found is None:

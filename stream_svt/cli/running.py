@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -9,34 +10,24 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from stream_svt.cli.connection import (
-    FILE,
-    cluster,
-    config_option,
-    examples,
-    flag,
-    load,
-    log_level_option,
-    log_to_stderr,
-    seconds_option,
-    signing_option,
-    wait_for,
-)
+from stream_svt.cli import common
 
 
 @click.command(
-    epilog=examples("demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5")
+    epilog=common.examples(
+        "demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5"
+    )
 )
-@seconds_option("--duration", None, "Stop sending after so long.", least=1)
-@click.option("--broker", metavar="HOST:PORT", help="Use a running Kafka instead of starting one.")
-@flag("--show-config", "Only print the service's configuration.")
-@click.option("--summary", type=FILE, metavar="FILE", help="Write the summary as JSON.")
-@config_option(required=False)
-@flag(
+@common.seconds_option("--duration", None, "Stop sending after so long.", least=1)
+@common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
+@common.flag("--show-config", "Only print the service's configuration.")
+@common.file_option("--summary", "Write the summary as JSON.", metavar="FILE")
+@common.config_option(required=False)
+@common.flag(
     "--feed-only",
     "Only send the queries, to the brokers of -c: the service runs elsewhere, on what --show-config prints.",
 )
-@seconds_option("--pace", None, "With --feed-only: time between two sets of queries. Default 2.")
+@common.seconds_option("--pace", None, "With --feed-only: time between two sets of queries. Default 2.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -64,55 +55,57 @@ def demo(
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        return run_feed(load(path), seconds=2.0 if pace is None else pace, duration=duration, say=click.echo)
+        return run_feed(
+            common.load(path), seconds=2.0 if pace is None else pace, duration=duration, say=click.echo
+        )
     from stream_svt.demo import run_demo
 
     return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)
 
 
 @click.command(
-    epilog=examples(
+    epilog=common.examples(
         "run -c monitors.yaml",
         "run -c monitors.yaml --apply      applies the file first: for a single machine",
     )
 )
-@config_option()
-@flag("--apply applies", "Apply the file first, without asking.")
-@signing_option
-@log_level_option
+@common.config_option()
+@common.flag("--apply applies", "Apply the file first, without asking.")
+@common.signing_option
+@common.log_level_option
 def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:
     """Run a worker until it is stopped.
 
     More workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied last.
     SIGTERM or Ctrl-C publishes what is charged and leaves the group at once.
     """
-    from stream_svt.cli.applying import apply_file
+    from stream_svt.cli.configuring import apply_file
     from stream_svt.service.app import run as run_service
     from stream_svt.service.applied import follow
     from stream_svt.service.config import load_config
 
-    log_to_stderr(log_level)
+    common.log_to_stderr(log_level)
     config = load_config(path, os.environ, is_whole=False)
     if applies:
         apply_file(path, key_file)
     return run_service(
         config,
-        versions=lambda: follow(config, cluster(config)),
+        versions=lambda: follow(config, common.cluster(config)),
         reread=lambda: load_config(path, os.environ, is_whole=False),
     )
 
 
 @click.command(
     short_help="Post alerts to Alertmanager and webhooks.",
-    epilog=examples(
+    epilog=common.examples(
         "forward -c forward.yaml --check", "forward -c forward.yaml --test", "forward -c forward.yaml"
     ),
 )
-@config_option(variable="STREAM_SVT_FORWARD_CONFIG")
-@flag("--check only_check", "Check the configuration, topics and permissions, and end.")
-@flag("--test only_test", "Post a test event to every destination, and end.")
-@flag("--accept-loss", "Go on where retention took events before they were delivered.")
-@log_level_option
+@common.config_option(variable="STREAM_SVT_FORWARD_CONFIG")
+@common.flag("--check only_check", "Check the configuration, topics and permissions, and end.")
+@common.flag("--test only_test", "Post a test event to every destination, and end.")
+@common.flag("--accept-loss", "Go on where retention took events before they were delivered.")
+@common.log_level_option
 def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, log_level: str) -> int:
     """Post the events of an alert topic to Alertmanager and webhooks, until stopped.
 
@@ -128,16 +121,16 @@ def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, lo
     for note in config.notes:
         click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
     if only_check:
-        wait_for(app.check(config))
+        asyncio.run(app.check(config))
         names = ", ".join(one.name for one in config.destinations)
         click.echo(f"Ready to forward {config.topic} to {names}.")
         return 0
     if only_test:
-        answers = wait_for(app.send_test(config))
+        answers = asyncio.run(app.send_test(config))
         for name, answer in answers:
             click.echo(f"{name}: {answer.result} ({answer.reason})")
         return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
-    log_to_stderr(log_level)
+    common.log_to_stderr(log_level)
     # Its errors name a wrong password; its progress nothing.
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
-    return wait_for(app.forward(config, accept_loss=accept_loss))
+    return asyncio.run(app.forward(config, accept_loss=accept_loss))

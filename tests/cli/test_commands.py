@@ -142,7 +142,7 @@ def test_an_error_is_one_message_and_its_exit_code(stream_svt, monkeypatch, conf
     def fail(*_arguments, **_options):
         raise error
 
-    monkeypatch.setattr("stream_svt.cli.checking.load", fail)
+    monkeypatch.setattr("stream_svt.cli.common.load", fail)
     ended = stream_svt("check", "-c", config)
     assert (ended.code, ended.err.strip("\n")) == (code, said.strip("\n"))
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from stream_svt.cli import app
-from stream_svt.cli.connection import config_option
+from stream_svt.cli.common import config_option
 from tests.support.http_server import serving
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.cli.applying import apply_file
+from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records

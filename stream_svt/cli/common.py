@@ -1,12 +1,11 @@
-"""What the commands share: options, the configuration, waiting, questions, and what is said of unknown names."""
+"""What the commands share: options, the configuration, waiting and questions."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +17,7 @@ from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.settings.messages import did_you_mean
 
-Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class Group(click.Group):
@@ -72,33 +68,49 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "".join(f"  stream-svt {line}\n" for line in lines)
 
 
+def option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401  as click takes it
+    """Return an option with its help; the last of ``names`` may be that of its parameter."""
+    return click.option(*names.split(), help=text, **kind)
+
+
+def flag(names: str, text: str) -> Callable[[Command], Command]:
+    """Return an option without a value."""
+    return option(names, text, is_flag=True)
+
+
+def file_option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401
+    """Return an option that is the path of a file."""
+    return option(names, text, type=click.Path(dir_okay=False, path_type=Path), **kind)
+
+
 def config_option(
     *, required: bool = True, variable: str = "STREAM_SVT_CONFIG"
 ) -> Callable[[Command], Command]:
     """Return the option that names the configuration file, as a variable of the environment may."""
-    named: dict[str, Any] = {"type": FILE, "envvar": variable, "show_envvar": True}
-    return click.option(
-        "-c", "--config", "path", required=required, help="Configuration file (YAML).", **named
-    )
-
-
-def flag(name: str, text: str) -> Callable[[Command], Command]:
-    """Return an option without a value; ``name`` may be followed by that of its parameter."""
-    return click.option(*name.split(), is_flag=True, help=text)
+    text = "Configuration file (YAML)."
+    return file_option("-c --config path", text, required=required, envvar=variable, show_envvar=True)
 
 
 def seconds_option(
     name: str, default: float | None, text: str, least: float = 0
 ) -> Callable[[Command], Command]:
     """Return an option that is a time; a default is shown."""
-    kind = click.FloatRange(min=least)
-    shown = default is not None
-    return click.option(name, type=kind, default=default, show_default=shown, metavar="SECONDS", help=text)
+    shown = {"default": default, "show_default": default is not None}
+    return option(name, text, type=click.FloatRange(min=least), metavar="SECONDS", **shown)
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
-log_level_option = click.option(
-    "--log-level", type=_LEVELS, default="info", show_default=True, help="How much to log on standard error."
+log_level_option = option(
+    "--log-level", "How much to log on standard error.", type=_LEVELS, default="info", show_default=True
+)
+json_option = flag("--json as_json", "Print JSON.")
+yes_option = flag("--yes", "Do not ask.")
+signing_option = file_option(
+    "--signing-key key_file",
+    "Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes).",
+    envvar="STREAM_SVT_SIGNING_KEY",
+    show_envvar=True,
+    metavar="FILE",
 )
 
 
@@ -131,13 +143,9 @@ def alert_topic(config: Config | None, servers: str | None, topic: str | None) -
 
 def alert_topic_options(command: Command) -> Command:
     """Add the options that `alert_topic` reads."""
-    topic = click.option("--topic", metavar="TOPIC", help="Alert topic, instead of the configuration's.")
-    servers = click.option(
-        "--bootstrap-servers",
-        "servers",
-        metavar="HOST:PORT",
-        help="Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092.",
-    )
+    topic = option("--topic", "Alert topic, instead of the configuration's.", metavar="TOPIC")
+    text = "Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092."
+    servers = option("--bootstrap-servers servers", text, metavar="HOST:PORT")
     return config_option(required=False)(servers(topic(command)))
 
 
@@ -147,24 +155,6 @@ def cluster(config: Config) -> Cluster:
 
     tune()
     return cluster_of(config)
-
-
-def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end."""
-    return asyncio.run(work)
-
-
-yes_option = flag("--yes", "Do not ask.")
-
-signing_option = click.option(
-    "--signing-key",
-    "key_file",
-    type=FILE,
-    envvar="STREAM_SVT_SIGNING_KEY",
-    show_envvar=True,
-    metavar="FILE",
-    help="Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes).",
-)
 
 
 def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
