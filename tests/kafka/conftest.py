@@ -13,28 +13,22 @@ from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
 from tests.support.shard_topics import ShardTopics
-from tests.support.tls import PASSWORD, USERS, Authority, SecureKafka
+from tests.support.tls import PASSWORD, USERS, Authority, GuardedKafka, SecureKafka
 from tests.support.worker import Scene
 
 
 @pytest.fixture(scope="session")
 def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
     """A second cluster: "svt" and others may log in over TLS, and without TLS it takes everything."""
-    with SecureKafka(
-        Authority.new(),
-        tmp_path_factory.mktemp("broker"),
-        dict.fromkeys(("svt", *USERS), PASSWORD),
-        **{"group.min.session.timeout.ms": "500"},
-    ) as kafka:
+    directory, users = tmp_path_factory.mktemp("broker"), dict.fromkeys(("svt", *USERS), PASSWORD)
+    with SecureKafka(Authority.new(), directory, users) as kafka:
         yield kafka
 
 
 @pytest.fixture(scope="session")
-def guarded_broker() -> Iterator[EmbeddedKafka]:
+def guarded_broker() -> Iterator[GuardedKafka]:
     """A third one: its users log in with a password, without TLS, and may do only what they were allowed."""
-    with EmbeddedKafka(
-        users={"svt": "secret", "guest": 'wel"come'}, overrides={"group.min.session.timeout.ms": "500"}
-    ) as kafka:
+    with GuardedKafka({"svt": "secret", "guest": 'wel"come'}) as kafka:
         yield kafka
 
 

@@ -15,7 +15,7 @@ class Member(EmbeddedKafka):
     """One of several brokers; its number counts from 1."""
 
     def __init__(
-        self, number: int, cluster: str, ports: list[tuple[int, int, int]], overrides: Mapping[str, str]
+        self, number: int, cluster: str, ports: list[list[int]], overrides: Mapping[str, str]
     ) -> None:
         voters = ",".join(f"{place}@127.0.0.1:{port[1]}" for place, port in enumerate(ports, 1))
         replication = {
@@ -32,10 +32,8 @@ class Member(EmbeddedKafka):
                 **replication,
                 **overrides,
             },
-            jvm=("-Xmx384m",),
             ports=ports[number - 1],
             storage=("-t", cluster),
-            start_timeout=120,
         )
         self.number = number
 
@@ -44,7 +42,7 @@ class ThreeBrokers:
     """The brokers by number, and the address of any of them."""
 
     def __init__(self, overrides: Mapping[str, str]) -> None:
-        ports = [free_ports() for _ in range(REPLICAS)]
+        ports = [free_ports(2) for _ in range(REPLICAS)]
         cluster = new_cluster_id()
         self.members = [Member(number, cluster, ports, overrides) for number in range(1, REPLICAS + 1)]
 

@@ -61,12 +61,10 @@ class ProxiedKafka(EmbeddedKafka):
     """An embedded broker with one more listener that names the proxy's port as its own address."""
 
     def __init__(self, overrides: dict[str, str] | None = None) -> None:
-        client, controller, behind = free_ports()
-        self.front_port = free_ports()[0]
-        self.behind_port = behind
-        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "PROXIED": behind}
+        client, controller, self.behind_port, self.front_port = free_ports(4)
+        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "PROXIED": self.behind_port}
         super().__init__(
-            ports=(client, controller, behind),
+            ports=(client, controller),
             overrides={
                 "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
                 "advertised.listeners": (

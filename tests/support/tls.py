@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from stream_svt.service.embedded import EmbeddedKafka, new_cluster_id
+from stream_svt.service.embedded import EmbeddedKafka, free_ports, new_cluster_id
 from tests.support.keys import write_secrets
 
 PASSWORD: Final = "open sesame"
@@ -98,7 +99,34 @@ def _builder(
     )
 
 
-class SecureKafka(EmbeddedKafka):
+class GuardedKafka(EmbeddedKafka):
+    """A broker with a second listener that asks for a name and a password, and lets users do what they may.
+
+    The first listener is the administrator's: it asks for nothing, and everything may be done there.
+    """
+
+    def __init__(self, users: dict[str, str], storage: Sequence[str] | None = None, **settings: str) -> None:
+        client, controller, sasl = ports = free_ports(3)
+        quoted = str.maketrans({"\\": "\\\\", '"': '\\"'})
+        words = "".join(f' user_{name}="{word.translate(quoted)}"' for name, word in users.items())
+        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "SASL": sasl}
+        defaults = {
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required{words};"
+            ),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "group.min.session.timeout.ms": "500",
+        }
+        super().__init__(overrides=defaults | settings, ports=ports[:2], storage=storage)
+        self.sasl_bootstrap_servers = f"127.0.0.1:{sasl}"
+
+
+class SecureKafka(GuardedKafka):
     """A broker whose second listener is SASL_SSL, with PLAIN and both SCRAM mechanisms.
 
     Args:
@@ -107,7 +135,7 @@ class SecureKafka(EmbeddedKafka):
         users: Names and passwords, the same for every mechanism.
     """
 
-    def __init__(self, authority: Authority, directory: Path, users: dict[str, str], **settings: str) -> None:
+    def __init__(self, authority: Authority, directory: Path, users: dict[str, str]) -> None:
         store = directory / "broker.pem"
         store.write_bytes(authority.broker_store())
         login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -117,19 +145,16 @@ class SecureKafka(EmbeddedKafka):
             for mechanism in MECHANISMS[1:]
             for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
         ]
-        super().__init__(
-            users=users,
-            storage=("--standalone", "-t", new_cluster_id(), *credentials),
-            overrides={
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
-                "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-                "listener.name.sasl.scram-sha-256.sasl.jaas.config": login,
-                "listener.name.sasl.scram-sha-512.sasl.jaas.config": login,
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(store),
-            }
-            | settings,
-        )
+        secured = {
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "listener.name.sasl.scram-sha-256.sasl.jaas.config": login,
+            "listener.name.sasl.scram-sha-512.sasl.jaas.config": login,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+        }
+        storage = ("--standalone", "-t", new_cluster_id(), *credentials)
+        super().__init__(users, storage, **secured)
         self.authority = authority
 
     def write_secrets(self, directory: Path) -> None:
