@@ -8,7 +8,6 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -16,8 +15,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.delivery import Answer, Delivery, HttpPosting
-from stream_svt.forward.event import Received, receive, request_of
+from stream_svt.forward.delivery import Answer, Delivery, posting
+from stream_svt.forward.event import receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.route import Route
 from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started, tune
@@ -28,69 +27,49 @@ TEST_TYPE = "io.stream-svt.forward.test.v1"
 
 
 async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
-    """Forward until SIGTERM or SIGINT; return the exit code.
-
-    Raises:
-        ConfigError: A topic does not exist, or the pages' address cannot be listened on.
-        BrokerError: The brokers cannot be reached or refuse.
-    """
+    """Forward until SIGTERM or SIGINT, or until each destination has stopped by itself; return the exit code."""
     tune()
     await _check_topics(config)
     metrics = ForwardMetrics(config.topic, [destination.name for destination in config.destinations])
     async with contextlib.AsyncExitStack() as stack:
         producer = None
         if config.parks:
-            made = AIOKafkaProducer(
-                **config.cluster.arguments,
-                client_id="stream-svt-forward",
-                acks="all",
-                enable_idempotence=True,
-            )
+            options = {"client_id": "stream-svt-forward", "acks": "all", "enable_idempotence": True}
+            made = AIOKafkaProducer(**config.cluster.arguments, **options)
             doing = "connecting the producer of parked events"
             producer = await stack.enter_async_context(started(made, doing, "WRITE"))
         routes = []
         for destination in config.destinations:
-            posting = HttpPosting(destination)
-            stack.push_async_callback(posting.aclose)
-            delivery = Delivery(config, destination, posting, metrics, producer)
-            routes.append(Route(config, delivery, metrics, accept_loss=accept_loss))
+            post = await stack.enter_async_context(posting(destination))
+            delivery = Delivery(config, destination, post, metrics, producer)
+            routes.append(Route(config, delivery, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
-        await _until_ended(routes)
-    failed = [route.error for route in routes if route.error is not None]
-    if not failed:
-        return 0
-    return failed[0].exit_code if isinstance(failed[0], StreamSvtError) else 1
+        running = asyncio.gather(*(route.run() for route in routes))
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(sent, running.cancel)
+        try:
+            await asyncio.wait([running])
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    error = next((route.error for route in routes if route.error is not None), None)
+    return error.exit_code if isinstance(error, StreamSvtError) else int(error is not None)
 
 
 async def _check_topics(config: ForwardConfig) -> None:
-    needed = {
-        "topic": (config.topic, "it is the alert topic of a service, by default '<application>.alerts'")
-    }
+    needed = [
+        ("topic", config.topic, "it is the alert topic of a service, by default '<application>.alerts'")
+    ]
     if config.parks:
-        needed["park_topic"] = (config.park_topic, "it is where refused events go (on_refused: park)")
+        needed.append(("park_topic", config.park_topic, "it is where refused events go (on_refused: park)"))
     there = await partition_counts(config.cluster, "looking at the topics")
     problems = [
         Problem(0, field, f"topic {topic!r} does not exist, or this user may not see it; {why}")
-        for field, (topic, why) in needed.items()
+        for field, topic, why in needed
         if topic not in there
     ]
     if problems:
         raise ConfigError(problems, config.source)
-
-
-async def _until_ended(routes: Sequence[Route]) -> None:
-    """Run all routes until a signal comes, or until each has stopped by itself."""
-    running = asyncio.gather(*(route.run() for route in routes))
-    for sent in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sent, running.cancel)
-    try:
-        await asyncio.wait([running])
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-# Pages
 
 
 def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
@@ -102,7 +81,6 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
 
     async def show_live(_: web.Request) -> web.Response:
         # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.
-        # The process ends by itself once none is left.
         return web.Response(text="live\n")
 
     async def show_ready(_: web.Request) -> web.Response:
@@ -136,17 +114,8 @@ async def served(config: ForwardConfig, application: web.Application) -> AsyncIt
         await runner.cleanup()
 
 
-# Tried before
-
-
 async def check(config: ForwardConfig) -> None:
-    """Look for everything that can be known without reading an event or writing one.
-
-    Raises:
-        ConfigError: A topic does not exist or may not be seen.
-        BrokerError: The brokers cannot be reached, or a right to read the topic or to be in a group is
-            missing.
-    """
+    """Raise what can be known to be wrong, topics or permissions, without reading an event or writing one."""
     tune()
     await _check_topics(config)
     doing = f"reading topic {config.topic!r}"
@@ -161,10 +130,7 @@ async def check(config: ForwardConfig) -> None:
 
 
 async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
-    """Post a test event to each address of each destination, once, whatever their filters.
-
-    An alert costs budget: whether the pager rings should be known before the first.
-    """
+    """Post a test event to each address of each destination, once, whatever their filters; return the answers."""
     now = datetime.now(UTC)
     envelope = {
         "specversion": "1.0",
@@ -179,12 +145,11 @@ async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
         "origin": "0-0",
         "data": {"test": "stream-svt forward --test: nothing happened"},
     }
-    event = cast("Received", receive(msgspec.json.encode(envelope)))
+    event = receive(msgspec.json.encode(envelope))
     answers = []
     for destination in config.destinations:
-        async with contextlib.aclosing(HttpPosting(destination)) as posting:
+        async with posting(destination) as post:
             for number, url in enumerate(destination.urls, 1):
                 name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
-                answer = await posting.post(url, request_of(destination, event, now))
-                answers.append((name, answer))
+                answers.append((name, await post(url, request_of(destination, event, now))))
     return answers

@@ -1,11 +1,8 @@
-"""The forwarder's configuration: YAML like the service's, found wrong before anything connects.
-
-Secrets stand in files of their own; ``STREAM_SVT_KAFKA_<KEY>`` and ``STREAM_SVT_WEB_<KEY>`` replace keys of those two
-sections.
-"""
+"""The forwarder's configuration: YAML like the service's, found wrong before anything connects."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,18 +35,13 @@ def type_word(kind: str) -> str:
 TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
 
 
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return bool(re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0)
-    except ValueError:
-        return False
-
-
 def _address(text: str) -> str:
-    if not _is_address(text):  # nor repeated: it may hold a password
-        raise ValueError("expected an address such as https://host:port/path, without a user or password")
-    return text
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(text)
+        if re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0:
+            return text
+    # Not repeated: it may hold a password.
+    raise ValueError("expected an address such as https://host:port/path, without a user or password")
 
 
 def _label(name: str) -> str:
@@ -198,24 +190,14 @@ def json_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A destination with what stands in files.
-
-    Attributes:
-        urls: Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
-        keys: Keys that sign, none for Alertmanager.
-        authorization: Content of the Authorization header, or None.
-    """
+    """A destination with what stands in files; an address, too, may be a secret."""
 
     config: DestinationConfig
+    name: str
     group: str
     urls: tuple[str, ...] = field(repr=False)
     keys: tuple[bytes, ...] = field(repr=False)
     authorization: str | None = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Its name in the file."""
-        return self.config.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,40 +219,25 @@ class ForwardConfig:
 
 
 def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) -> ForwardConfig:
-    """Return the configuration in a file.
+    """Return the configuration in a file; file names in it are relative to its directory.
 
     Raises:
         ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
     """
-    return parse_forward_config(content(path), source=str(path), directory=path.parent, environ=environ)
-
-
-def parse_forward_config(
-    text: str | bytes,
-    *,
-    source: str = "configuration",
-    directory: Path = Path(),
-    environ: Mapping[str, str] | None = None,
-) -> ForwardConfig:
-    """Return the configuration in a YAML text; file names in it are relative to ``directory``.
-
-    Raises:
-        ConfigError: As `load_forward_config`.
-    """
-    document = read(text, source)
+    document = read(content(path), str(path))
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     file = check(document, ForwardDocument)
-    files = SecretFiles(document, directory)
-    password, ca_file = files.password(file.kafka), files.authorities(file.kafka)
+    files = SecretFiles(document, path.parent)
+    arguments = client_arguments(file.kafka, files.password(file.kafka), files.authorities(file.kafka))
     group = file.group or f"{file.topic}.forward"
     destinations = [
-        _destination(config, f"{group}.{config.name}", ("destinations", index), document, files)
+        _destination(config, group, ("destinations", index), document, files)
         for index, config in enumerate(file.destinations)
     ]
     document.finish()
     return ForwardConfig(
         cluster=Cluster(
-            client_arguments(file.kafka, password, ca_file),
+            arguments,
             session_timeout=file.kafka.session_timeout / 1000,
             heartbeat_interval=file.kafka.heartbeat_interval / 1000,
             group_instance_id=file.kafka.group_instance_id,
@@ -280,7 +247,7 @@ def parse_forward_config(
         destinations=tuple(destinations),
         web=file.web,
         notes=tuple(sorted(files.notes)),
-        source=source,
+        source=str(path),
     )
 
 
@@ -288,33 +255,38 @@ def _destination(
     config: DestinationConfig, group: str, place: KeyPath, document: Document, files: SecretFiles
 ) -> Destination:
     """Return a destination with its secrets; what is wrong is reported."""
-    urls: list[str] = []
     keys: list[bytes] = []
     authorization = None
     if (name := config.authorization_file) is not None:
         authorization = files.first_line(name, (*place, "authorization_file"), "header")
         if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
             document.report((*place, "authorization_file"), "holds what no header may hold")
-    if config.alertmanager is not None:
-        urls = [base.rstrip("/") + "/api/v2/alerts" for base in config.alertmanager.urls]
-    elif (webhook := config.webhook) is not None:
-        if webhook.url is not None:
-            urls = [webhook.url]
-        elif webhook.url_file is not None:
+    if (webhook := config.webhook) is None:
+        bases = config.alertmanager.urls if config.alertmanager else ()
+        urls = [base.rstrip("/") + "/api/v2/alerts" for base in bases]
+    else:
+        url = webhook.url
+        if webhook.url_file is not None:
             where = (*place, "webhook", "url_file")
-            line = files.first_line(webhook.url_file, where, "address")
-            urls = [] if line is None else [line]
-            if line is not None and not _is_address(line):
-                message = f"file {quote(webhook.url_file)} holds no address such as https://host/path"
-                document.report(where, message)
-        keys = files.shared_keys(webhook.key_files, (*place, "webhook", "key_files"))
+            url = files.first_line(webhook.url_file, where, "address")
+            try:
+                url = url and _address(url)
+            except ValueError as error:
+                document.report(where, f"file {quote(webhook.url_file)}: {error}")
+        urls = [] if url is None else [url]
+        where = (*place, "webhook", "key_files")
+        keys = files.shared_keys(webhook.key_files, where)
         if not webhook.key_files:
-            message = "requests are not signed: whoever can reach the receiver can forge an alert"
-            files.note((*place, "webhook", "key_files"), message)
-    if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
+            files.note(where, "requests are not signed: whoever can reach the receiver can forge an alert")
+    if (config.authorization_file or webhook) and any(map(_is_open, urls)):
         files.note(place, "is posted to over http: who sits between can read, change and repeat it")
     return Destination(
-        config=config, group=group, urls=tuple(urls), keys=tuple(keys), authorization=authorization
+        config=config,
+        name=config.name,
+        group=f"{group}.{config.name}",
+        urls=tuple(urls),
+        keys=tuple(keys),
+        authorization=authorization,
     )
 
 

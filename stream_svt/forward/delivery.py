@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 
 import stream_svt
 from stream_svt.errors import StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
-from stream_svt.forward.event import Received, Record, Request, request_of
+from stream_svt.forward.event import Record, Request, request_of
 from stream_svt.forward.metrics import ForwardMetrics, Result
 from stream_svt.service.kafka import CALL_DEADLINE, deadline
 
@@ -37,17 +39,14 @@ _ABOUT_THE_EVENT = frozenset({400, 413, 414, 415, 422, 431})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back.
-
-    Attributes:
-        reason: A status or the kind of failure, for logs: nothing of the receiver's own words, and no
-            address.
-        wait: Seconds for which the receiver asked to be left alone, 0 where it did not.
-    """
+    """What came back. ``reason`` holds nothing of the receiver's own words; ``wait`` is its Retry-After in seconds."""
 
     result: Result
     reason: str
     wait: float = 0.0
+
+
+Post: TypeAlias = Callable[[str, Request], Awaitable[Answer]]
 
 
 def meaning(status: int, retry_after: str | None) -> Answer:
@@ -62,44 +61,39 @@ def meaning(status: int, retry_after: str | None) -> Answer:
     return Answer(Result.THROTTLED if throttled else Result.FAILED, reason, wait)
 
 
-class HttpPosting:
-    """Posts to one destination.
+@contextlib.asynccontextmanager
+async def posting(destination: Destination) -> AsyncIterator[Post]:
+    """Yield what posts to a destination once, and never raises for what a receiver does.
 
     Redirects are not followed: they would carry the event and its signature to an address nobody configured.
     Proxies of the environment are not used, and cookies not kept. Of an answer only status and Retry-After are
     looked at, so that no receiver can fill memory or log.
     """
+    headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
+    if destination.authorization is not None:
+        headers["Authorization"] = destination.authorization
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
+    ) as session:
 
-    def __init__(self, destination: Destination) -> None:
-        headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
-        if destination.authorization is not None:
-            headers["Authorization"] = destination.authorization
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=2 * destination.config.concurrency),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
-        )
+        async def post(url: str, request: Request) -> Answer:
+            try:
+                async with session.post(
+                    url, data=request.body, headers=request.headers, allow_redirects=False
+                ) as response:
+                    return meaning(response.status, response.headers.get("Retry-After"))
+            except TimeoutError:
+                return Answer(Result.TIMEOUT, "no answer in time")
+            except aiohttp.ClientConnectorCertificateError:
+                return Answer(Result.UNREACHABLE, "its certificate is not trusted")
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                # Its text may hold the address, which may be a secret.
+                return Answer(Result.UNREACHABLE, type(error).__name__)
 
-    async def post(self, url: str, request: Request) -> Answer:
-        """Post once and say what came of it; never raises for what a receiver does."""
-        try:
-            async with self._session.post(
-                url, data=request.body, headers=request.headers, allow_redirects=False
-            ) as response:
-                return meaning(response.status, response.headers.get("Retry-After"))
-        except TimeoutError:
-            return Answer(Result.TIMEOUT, "no answer in time")
-        except aiohttp.ClientConnectorCertificateError:
-            return Answer(Result.UNREACHABLE, "its certificate is not trusted")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Its text may hold the address, which may be a secret.
-            return Answer(Result.UNREACHABLE, type(error).__name__)
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._session.close()
-        await asyncio.sleep(0)  # lets transports report that they are closed
+        yield post
 
 
 class Refused(StreamSvtError):
@@ -113,46 +107,43 @@ class Delivery:
         self,
         config: ForwardConfig,
         destination: Destination,
-        posting: HttpPosting,
+        post: Post,
         metrics: ForwardMetrics,
         producer: Any = None,  # noqa: ANN401 - aiokafka is taken as Any
     ) -> None:
         self.destination = destination
+        self.metrics = metrics
         self._config = config
-        self._posting = posting
-        self._metrics = metrics
+        self._post = post
         self._producer = producer
         self._slots = asyncio.Semaphore(destination.config.concurrency)
         self._silent_until = 0.0
 
     async def deliver(self, event: Record) -> None:
-        """Return once a record is delivered or parked.
-
-        Raises:
-            Refused: The receiver will not take it, or it is no event, and the destination is to stop.
-            BrokerError: It cannot be parked.
-        """
+        """Return once a record is delivered or parked; raises Refused where the destination is to stop."""
         # Whoever may write to the alert topic can put anything there; no receiver is to see it.
         answer, attempts = Answer(Result.REFUSED, "no event of stream-svt"), 0
-        if isinstance(event, Received):
+        if event.is_event:
             answer, attempts = await self._insist(event)
         name = self.destination.name
         if answer.result is Result.ACCEPTED:
-            self._metrics.delivered(name, event.when, datetime.now(UTC))
+            self.metrics.events.labels(name, "delivered").inc()
+            delay = (datetime.now(UTC) - event.when).total_seconds()
+            self.metrics.delay_seconds.labels(name).observe(max(0.0, delay))
             if attempts > 1:
                 self._say(logging.INFO, "forward_recovered", event, answer, attempts)
             return
         self._say(logging.ERROR, "forward_refused", event, answer, attempts)
         if self.destination.config.on_refused == "stop":
             raise Refused(
-                f"destination {name!r} refused event {event.label!r} at partition {event.partition} "
+                f"destination {name!r} refused event {event.envelope.id!r} at partition {event.partition} "
                 f"offset {event.offset} ({answer.reason}) and stopped: nothing is lost. Mend the receiver, or "
                 "let refused events be parked (on_refused: park), and start again"
             )
         await self._park(event, answer.reason)
-        self._metrics.done(name, "parked")
+        self.metrics.events.labels(name, "parked").inc()
 
-    async def _insist(self, event: Received) -> tuple[Answer, int]:
+    async def _insist(self, event: Record) -> tuple[Answer, int]:
         """Attempt until an answer is final or patience ends; return the last answer, and how many there were."""
         retry, began = self.destination.config.retry, time.monotonic()
         longest = retry.first / 1000
@@ -169,7 +160,7 @@ class Delivery:
             longest = min(2 * longest, retry.most / 1000)
         return answer, attempt
 
-    async def _attempt(self, event: Received) -> Answer:
+    async def _attempt(self, event: Record) -> Answer:
         """Post to every address; one that takes the event is enough."""
         async with self._slots:
             # A receiver that asks to be left alone means all requests, not only the one it answered.
@@ -177,29 +168,25 @@ class Delivery:
                 await asyncio.sleep(silence)
             request = request_of(self.destination, event, datetime.now(UTC))
             answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
+            for answer in answers:
+                self.metrics.attempts.labels(self.destination.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
             if best.result is Result.THROTTLED:
                 self._silent_until = max(self._silent_until, time.monotonic() + best.wait)
         return best
 
-    async def _post(self, url: str, request: Request) -> Answer:
-        answer = await self._posting.post(url, request)
-        self._metrics.attempted(self.destination.name, answer.result)
-        return answer
-
     async def _park(self, event: Record, reason: str) -> None:
         """Return once every replica in sync has the event as it was."""
-        headers = {
-            DESTINATION_HEADER: self.destination.name,
-            REASON_HEADER: reason,
-            PLACE_HEADER: f"{self._config.topic}/{event.partition}/{event.offset}",
-        }
-        encoded = [(name, text.encode()) for name, text in headers.items()]
+        headers = [
+            (DESTINATION_HEADER, self.destination.name.encode()),
+            (REASON_HEADER, reason.encode()),
+            (PLACE_HEADER, f"{self._config.topic}/{event.partition}/{event.offset}".encode()),
+        ]
         topic = self._config.park_topic
         async with deadline(CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
-            await self._producer.send_and_wait(topic, event.body, key=event.key, headers=encoded)
+            await self._producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
 
     def _say(self, level: int, what: str, event: Record, answer: Answer, attempt: int) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d attempt=%d reason=%r"
-        place = (event.label, event.partition, event.offset)
+        place = (event.envelope.id, event.partition, event.offset)
         log.log(level, line, what, self.destination.name, *place, attempt, answer.reason)

@@ -31,32 +31,29 @@ _NAMES: Mapping[str, tuple[str, str]] = {
 """Name and severity of alerts; the severities are those of deploy/prometheus."""
 
 
+_NO_EVENT = Envelope("", "", "", "", "", "", 0, 0, "", msgspec.Raw())
+_NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What every record of the alert topic has, be it an event or not.
+    """A record of the alert topic: its exact bytes and place, and what it says where it is an event.
 
-    Attributes:
-        body, key: The record's exact bytes; of an event, a CloudEvent in structured mode.
-        when: When an event was charged, by the service's clock; else when it was read.
-        label: How a log line names it: an event's id.
-        dataset: What it must not overtake: records of the same dataset and partition are delivered in order.
+    ``when`` is the time of an event's charge, by the service's clock, else that of its reading.
     """
 
     body: bytes
     key: bytes | None
     partition: int
     offset: int
-    when: datetime
-    label: str = ""
-    dataset: str = ""
+    envelope: Envelope = _NO_EVENT
+    data: Alert | Lifecycle = _NO_DATA
+    when: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received(Record):
-    """A record that is an event; ``envelope`` and ``data`` are what it says."""
-
-    envelope: Envelope
-    data: Alert | Lifecycle
+    @property
+    def is_event(self) -> bool:
+        """Whether this package released it."""
+        return self.envelope is not _NO_EVENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,50 +65,46 @@ class Request:
 
 
 def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> Record:
-    """Return the event that a record holds, or a bare `Record` where it holds none."""
+    """Return a record with the event that it holds, if it holds one."""
     place: dict[str, Any] = {"body": body, "key": key, "partition": partition, "offset": offset}
-    # Of a newer service: its attributes are enough to pass it on.
-    data: Alert | Lifecycle = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
+    data: Alert | Lifecycle = _NO_DATA  # of a newer service: its attributes are enough to pass it on
     try:
         body.decode()
         envelope = _ENVELOPE.decode(body)
         if envelope.type in list(EventType):
             data = decode(body)[1]
         when = datetime.fromisoformat(envelope.time)
-        # Elsewhere, a zone or a duration may lead out of the calendar.
-        usable = when.tzinfo is not None and 1970 <= when.year < 9999 and envelope.source.startswith(_SOURCE)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        usable = False
-    if not usable:
-        return Record(**place, when=datetime.now(UTC))
-    return Received(**place, when=when, label=envelope.id, dataset=data.dataset, envelope=envelope, data=data)
+        return Record(**place)
+    # Elsewhere, a zone or a duration may lead out of the calendar.
+    usable = when.tzinfo is not None and 1970 <= when.year < 9999 and envelope.source.startswith(_SOURCE)
+    return Record(**place, envelope=envelope, data=data, when=when) if usable else Record(**place)
 
 
-def wants(config: DestinationConfig, event: Received) -> bool:
+def wants(config: DestinationConfig, event: Record) -> bool:
     """Tell whether an event is wanted for itself, or, at Alertmanager, ends an alert that was."""
-    return _covers(config, event) and (_asks_for(config, event.envelope.type) or bool(_ended(config, event)))
-
-
-def _asks_for(config: DestinationConfig, kind: str) -> bool:
-    return any(fnmatchcase(type_word(kind), pattern) for pattern in config.types)
-
-
-def _covers(config: DestinationConfig, event: Received) -> bool:
-    return any(fnmatchcase(event.data.monitor, pattern) for pattern in config.monitors) and any(
-        fnmatchcase(event.data.dataset, pattern) for pattern in config.datasets
+    return (
+        _is_any(event.data.monitor, config.monitors)
+        and _is_any(event.data.dataset, config.datasets)
+        and (_is_any(type_word(event.envelope.type), config.types) or bool(_ended(config, event)))
     )
 
 
-def _ended(config: DestinationConfig, event: Received) -> list[str]:
+def _is_any(text: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _ended(config: DestinationConfig, event: Record) -> list[str]:
     """Return the kinds of alerts that are over once a monitor's next run has begun."""
     if config.alertmanager is None or event.envelope.type != EventType.RUN_STARTED:
         return []
-    return [kind for kind in (EventType.EXHAUSTED, EventType.RUN_HALTED) if _asks_for(config, kind)]
+    kinds = (EventType.EXHAUSTED, EventType.RUN_HALTED)
+    return [kind for kind in kinds if _is_any(type_word(kind), config.types)]
 
 
-def request_of(destination: Destination, event: Received, now: datetime) -> Request:
+def request_of(destination: Destination, event: Record, now: datetime) -> Request:
     """Return the request that tells a destination of an event, as of ``now``, in UTC."""
-    config = destination.config
+    config, kind = destination.config, event.envelope.type
     if config.alertmanager is None:
         identity = message_id(event.envelope.source, event.envelope.id)
         headers = {
@@ -122,9 +115,8 @@ def request_of(destination: Destination, event: Received, now: datetime) -> Requ
         if destination.keys:
             headers["webhook-signature"] = signatures(destination.keys, identity, now, event.body)
         return Request(headers, event.body)
-    kind = event.envelope.type
     alerts = [_alert(config.alertmanager, event, ended, now) for ended in _ended(config, event)]
-    if not alerts or _asks_for(config, kind):
+    if not alerts or _is_any(type_word(kind), config.types):
         # Counted from the delivery: after an outage the first to hear of it must still be told.
         ends = now + timedelta(milliseconds=config.alertmanager.resolve_after)
         alerts.append(_alert(config.alertmanager, event, kind, ends) | {"annotations": _annotations(event)})
@@ -148,7 +140,7 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
     return " ".join(standardwebhooks.Webhook(key).sign(identity, now, body.decode()) for key in keys)
 
 
-def _alert(settings: AlertmanagerConfig, event: Received, kind: str, ends: datetime) -> dict[str, Any]:
+def _alert(settings: AlertmanagerConfig, event: Record, kind: str, ends: datetime) -> dict[str, Any]:
     name, severity = _NAMES.get(kind, ("ReleasedEvent", "ticket"))
     about = {
         "application": event.envelope.source.removeprefix(_SOURCE),
@@ -166,7 +158,7 @@ def _alert(settings: AlertmanagerConfig, event: Received, kind: str, ends: datet
     }
 
 
-def _annotations(event: Received) -> dict[str, str]:
+def _annotations(event: Record) -> dict[str, str]:
     """Return what was released, as texts; what is None is left out."""
     data, kind = event.data, event.envelope.type
     notes: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -15,40 +14,42 @@ from stream_svt.service.metrics import Metric, recorders, text_of
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0)
-METRICS = tuple(
-    Metric(_PREFIX + name, kind, tuple(labels.split()), told, _SECONDS)
-    for kind, name, labels, told in (
-        ("gauge", "build_info", "version topic", "1, with what runs."),
-        (
-            "counter",
-            "events_total",
-            "destination outcome",
-            "Events done with: delivered, filtered or parked.",
-        ),
-        (
-            "counter",
-            "attempts_total",
-            "destination result",
-            "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
-        ),
-        (
-            "histogram",
-            "delay_seconds",
-            "destination",
-            "From an event's charge to its delivery, by two clocks.",
-        ),
-        ("gauge", "waiting_events", "destination", "Events read and not delivered."),
-        ("gauge", "oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."),
-        ("gauge", "stopped", "destination", "1 where a destination stopped and waits for you."),
-        ("gauge", "partitions", "destination", "Partitions this process reads for it."),
-        (
-            "gauge",
-            "last_poll_timestamp_seconds",
-            "destination",
-            "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
-        ),
-        ("gauge", "lag_records", "destination partition", "Records after the committed position."),
-    )
+
+
+def _metric(kind: str, name: str, labels: str, text: str) -> Metric:
+    return Metric(_PREFIX + name, kind, tuple(labels.split()), text, _SECONDS)
+
+
+METRICS = (
+    _metric("gauge", "build_info", "version topic", "1, with what runs."),
+    _metric(
+        "counter",
+        "events_total",
+        "destination outcome",
+        "Events done with: delivered, filtered or parked.",
+    ),
+    _metric(
+        "counter",
+        "attempts_total",
+        "destination result",
+        "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
+    ),
+    _metric(
+        "histogram", "delay_seconds", "destination", "From an event's charge to its delivery, by two clocks."
+    ),
+    _metric("gauge", "waiting_events", "destination", "Events read and not delivered."),
+    _metric(
+        "gauge", "oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."
+    ),
+    _metric("gauge", "stopped", "destination", "1 where a destination stopped and waits for you."),
+    _metric("gauge", "partitions", "destination", "Partitions this process reads for it."),
+    _metric(
+        "gauge",
+        "last_poll_timestamp_seconds",
+        "destination",
+        "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
+    ),
+    _metric("gauge", "lag_records", "destination partition", "Records after the committed position."),
 )
 
 
@@ -76,9 +77,9 @@ class ForwardMetrics:
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:
         self._registry = CollectorRegistry()
         counters, histograms = recorders(METRICS, self._registry)
-        self._events = counters[f"{_PREFIX}events_total"]
-        self._attempts = counters[f"{_PREFIX}attempts_total"]
-        self._delay_seconds = histograms[f"{_PREFIX}delay_seconds"]
+        self.events = counters[f"{_PREFIX}events_total"]
+        self.attempts = counters[f"{_PREFIX}attempts_total"]
+        self.delay_seconds = histograms[f"{_PREFIX}delay_seconds"]
         self._gauges = {
             metric.name: Gauge(metric.name, metric.help, metric.labels, registry=self._registry)
             for metric in METRICS
@@ -87,10 +88,10 @@ class ForwardMetrics:
         self._gauges[f"{_PREFIX}build_info"].labels(stream_svt.__version__, topic).set(1)
         for name in destinations:
             for outcome in OUTCOMES:
-                self._events.labels(name, outcome)
+                self.events.labels(name, outcome)
             for result in Result:
-                self._attempts.labels(name, result)
-            self._delay_seconds.labels(name)
+                self.attempts.labels(name, result)
+            self.delay_seconds.labels(name)
 
     def text(self, gauges: Samples) -> bytes:
         """Return everything in Prometheus' text format, with these gauges."""
@@ -98,16 +99,3 @@ class ForwardMetrics:
         for (name, *labels), value in gauges.items():
             self._gauges[_PREFIX + name].labels(*labels).set(value)
         return text_of(self._registry)
-
-    def attempted(self, destination: str, result: Result) -> None:
-        """Count a request."""
-        self._attempts.labels(destination, result).inc()
-
-    def done(self, destination: str, outcome: str) -> None:
-        """Count an event that needs no further attempt."""
-        self._events.labels(destination, outcome).inc()
-
-    def delivered(self, destination: str, charged: datetime, now: datetime) -> None:
-        """Count a delivery, and note how long it took."""
-        self.done(destination, "delivered")
-        self._delay_seconds.labels(destination).observe(max(0.0, (now - charged).total_seconds()))

@@ -19,10 +19,11 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 
 from deploy.kubernetes import rules
 from stream_svt.errors import ConfigError
-from stream_svt.forward.config import ForwardWebConfig, parse_forward_config
+from stream_svt.forward.config import ForwardWebConfig
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES
+from tests.support.forwarding import loaded
 from tests.support.tls import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -379,10 +380,10 @@ def test_the_configuration_of_the_workers_is_valid_with_the_files_of_their_secre
     assert config.topics.replication_factor == 3
 
 
-def test_the_forwarder_reads_what_the_workers_publish_and_has_no_sealing_key(secret):
+def test_the_forwarder_reads_what_the_workers_publish_and_has_no_sealing_key(secret, tmp_path):
     text = secret(FORWARD)
     assert "sealing" not in text
-    config = parse_forward_config(text)
+    config = loaded(tmp_path, text)
     assert config.topic == parse_config(secret(CONFIG)).topics.alerts
     names = [
         {volume["secret"]["secretName"] for volume in PODS[name]["spec"]["volumes"] if "secret" in volume}

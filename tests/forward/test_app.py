@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
 from stream_svt.forward.config import json_schema
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, Result
-from stream_svt.forward.route import Progress, Route
-from tests.support.alerts import alert, encoded
 from tests.support.command_line import CommandLine
-from tests.support.forwarding import Receiver, configured, moment, received, scraped
+from tests.support.forwarding import Receiver, configured, scraped
 
 pytestmark = pytest.mark.loopback
 FILE = """
@@ -127,90 +123,15 @@ async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt
     }
 
 
-# Metrics
-
-
-@pytest.fixture
-async def route(tmp_path) -> Route:
-    config = configured(tmp_path, "[{name: pager, webhook: {url: 'http://127.0.0.1:1/'}}]")
-    delivery = SimpleNamespace(destination=config.destinations[0], deliver=lambda event: asyncio.sleep(60))
-    return Route(config, delivery, None, accept_loss=False)
-
-
-async def test_every_metric_of_the_table_is_there_with_its_labels_before_anything_happens(route):
+def test_every_metric_of_the_table_is_there_with_its_labels_before_anything_happens():
     made = ForwardMetrics("retail.alerts", ["pager"])
-    found = scraped(made, route.gauges())
+    found = scraped(made)
     types = [line.split()[2] for line in made.text({}).decode().splitlines() if line.startswith("# TYPE")]
     assert sorted(types) == sorted(metric.name for metric in METRICS)
     labels = [("events_total", outcome) for outcome in OUTCOMES]
     labels += [("attempts_total", result.value) for result in Result]
-    labels += [("delay_seconds_count",), ("stopped",)]
-    for name, *rest in labels:
+    for name, *rest in [*labels, ("delay_seconds_count",)]:
         assert found[f"stream_svt_forward_{name}", "pager", *rest] == 0
     for metric in METRICS:
-        assert metric.name.startswith("stream_svt_forward_")
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.help.endswith(".")
-
-
-async def test_gauges_show_what_waits_and_the_lag_of_one_s_own_partitions(route):
-    made, place = ForwardMetrics("retail.alerts", ["pager"]), TopicPartition("retail-watch.alerts", 0)
-    route._consumer = SimpleNamespace(assignment=lambda: {place}, last_stable_offset=lambda place: 8)
-    route._progress[place] = Progress(1)
-    route._queue.put(received(), route._progress[place])
-    found = scraped(made, route.gauges())
-    assert found["stream_svt_forward_oldest_waiting_seconds", "pager"] > 3600
-    assert found["stream_svt_forward_waiting_events", "pager"] == 1
-    assert found["stream_svt_forward_lag_records", "pager", "0"] == 7
-    route._progress.clear()
-    assert ("stream_svt_forward_lag_records", "pager", "0") not in scraped(made, route.gauges())
-    await route._queue.drain(0)
-
-
-def test_a_delivery_is_counted_with_its_delay_which_no_clock_makes_negative():
-    made = ForwardMetrics("retail.alerts", ["pager"])
-    charged = moment("2026-01-05T10:00:00+00:00")
-    made.delivered("pager", charged, moment("2026-01-05T10:00:40+00:00"))
-    made.delivered("pager", charged, moment("2026-01-05T09:59:00+00:00"))
-    found = scraped(made)
-    assert found["stream_svt_forward_events_total", "pager", "delivered"] == 2
-    assert found["stream_svt_forward_delay_seconds_sum", "pager"] == 40
-
-
-@pytest.mark.parametrize("joined", [True, False])
-async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_gets_them(
-    route, monkeypatch, joined
-):
-    """Negative control: a member takes it."""
-    place = TopicPartition("retail-watch.alerts", 0)
-
-    async def getmany(**options):
-        return {place: [SimpleNamespace(value=encoded(1, alert()), key=b"shop", offset=4)]}
-
-    async def position(place) -> int:
-        return 5
-
-    route._consumer = SimpleNamespace(
-        getmany=getmany, assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
-    )
-    route._progress, route.joined = {place: Progress(4)}, joined
-    await route._read()
-    assert (len(route._progress[place].waiting), route._progress[place].span) == (
-        (1, 1) if joined else (0, 0)
-    )
-    await route._queue.drain(0)
-
-
-async def test_the_partition_that_waits_longest_tells_when_the_brokers_last_answered(route):
-    def noted(answered: dict[str, int | None]) -> float:
-        route._consumer = SimpleNamespace(assignment=lambda: set(answered), last_poll_timestamp=answered.get)
-        route._note_poll()
-        return route.gauges()["last_poll_timestamp_seconds", "pager"]
-
-    assert noted({}) == 0  # in no group
-    assert noted({"p": None, "q": 5_000}) == 0
-    assert noted({"p": 7_000, "q": 5_000}) == 5
-    # A partition that was just given to it does not turn the time back.
-    assert noted({"p": None, "q": 9_000}) == 5
-    route.joined = True
-    assert noted({}) >= time.time() - 5  # a member without partitions is fine

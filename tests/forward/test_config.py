@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from stream_svt.errors import ConfigError
-from stream_svt.forward.config import json_schema, parse_forward_config
-from tests.support.forwarding import KEY, OLD_KEY, configured
+from stream_svt.forward.config import json_schema
+from tests.support.forwarding import KEY, OLD_KEY, configured, loaded, write_keys
+from tests.support.keys import write_secrets
 
 EVERYTHING = """
 kafka: {bootstrap_servers: "127.0.0.1:9092", session_timeout: 6s}
@@ -46,20 +47,13 @@ destinations:
 
 @pytest.fixture
 def directory(tmp_path):
-    files = {
-        "hook.key": KEY.hex(),
-        "old.key": OLD_KEY.hex(),
-        "token": "Bearer abc\n",
-        "address": "https://hooks.example/alerts\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o600)
+    write_keys(tmp_path)
+    write_secrets(tmp_path, {"token": "Bearer abc\n", "address": "https://hooks.example/alerts\n"})
     return tmp_path
 
 
 def test_everything_is_read(directory):
-    config = parse_forward_config(EVERYTHING, directory=directory)
+    config = loaded(directory, EVERYTHING)
     pager, tickets = config.destinations
     assert (config.topic, config.park_topic) == ("retail.alerts", "retail.refused")
     assert pager.urls == ("http://127.0.0.1:9093/am/api/v2/alerts", "http://127.0.0.1:9094/api/v2/alerts")
@@ -73,7 +67,7 @@ def test_everything_is_read(directory):
 
 
 def test_the_smallest_file_has_safe_defaults(directory):
-    config = parse_forward_config(SMALL, directory=directory)
+    config = loaded(directory, SMALL)
     (hook,) = config.destinations
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6067)
     assert config.park_topic == "retail.alerts.parked"
@@ -83,14 +77,14 @@ def test_the_smallest_file_has_safe_defaults(directory):
 
 def test_no_secret_shows_where_a_configuration_is_printed(directory, caplog):
     caplog.set_level(logging.DEBUG)
-    text = repr(parse_forward_config(EVERYTHING, directory=directory)) + caplog.text
+    text = repr(loaded(directory, EVERYTHING)) + caplog.text
     for secret in ("hooks.example", "Bearer", KEY.hex(), repr(KEY)):
         assert secret not in text
 
 
 def test_a_misspelt_key_of_the_only_destination_is_the_only_problem(directory):
     with pytest.raises(ConfigError) as refused:
-        parse_forward_config(SMALL.replace("webhook:", "webhok:"), directory=directory)
+        loaded(directory, SMALL.replace("webhook:", "webhok:"))
     (problem,) = refused.value.problems
     assert (problem.line, problem.field) == (4, "destinations[0].webhok")
     assert "did you mean 'webhook'?" in problem.message
@@ -98,11 +92,11 @@ def test_a_misspelt_key_of_the_only_destination_is_the_only_problem(directory):
 
 def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
     environ = {"STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": "b:1,c:2", "STREAM_SVT_WEB_PORT": "7000"}
-    config = parse_forward_config(SMALL, directory=directory, environ=environ)
+    config = loaded(directory, SMALL, environ)
     assert config.cluster.arguments["bootstrap_servers"] == ["b:1", "c:2"]
     assert config.web.port == 7000
     with pytest.raises(ConfigError, match="STREAM_SVT_WEB_PROT: environment variable names no key of web"):
-        parse_forward_config(SMALL, directory=directory, environ={"STREAM_SVT_WEB_PROT": "1"})
+        loaded(directory, SMALL, {"STREAM_SVT_WEB_PROT": "1"})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,10 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         (('"https://example.org/hook"', '"https://me:pw@example.org/"'), "without a user or password"),
         (('"https://example.org/hook"', '"ftp://example.org/"'), "expected an address such as https://"),
         (('url: "https://example.org/hook",', ""), "or url_file is required, and only one of them"),
-        (('url: "https://example.org/hook"', "url_file: token"), "'token' holds no address such as https://"),
+        (
+            ('url: "https://example.org/hook"', "url_file: token"),
+            "file 'token': expected an address such as https://",
+        ),
         (("[hook.key]", "[hook.key, old.key, token]"), "at most 2 in the list"),
         (("[hook.key]", "[hook.key, hook.key]"), "holds the same key as another"),
         (("[hook.key]", "[token]"), "must hold 32 bytes as 64 hex digits or as base64"),
@@ -139,7 +136,7 @@ def test_what_is_wrong_is_named(directory, change, words):
     text = SMALL.replace(*change)
     assert text != SMALL
     with pytest.raises(ConfigError) as caught:
-        parse_forward_config(text, directory=directory)
+        loaded(directory, text)
     assert words in str(caught.value)
 
 
@@ -161,7 +158,7 @@ def test_the_schema_refuses_what_the_loader_refuses(validator, directory, spoile
     text = {"topic": "retail.alerts", "destinations": [{"name": "a", **spoiled}]}
     assert list(validator.iter_errors(text))
     with pytest.raises(ConfigError, match=re.escape(words)):
-        parse_forward_config(yaml.safe_dump(text), directory=directory)
+        loaded(directory, yaml.safe_dump(text))
 
 
 def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
@@ -171,7 +168,7 @@ def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
         "requests are not signed",
     ]
     (tmp_path / "hook.key").chmod(0o644)
-    notes = parse_forward_config(SMALL, directory=tmp_path).notes
+    notes = loaded(tmp_path, SMALL).notes
     assert "can be read or written by everybody" in str(notes[0])
 
 
@@ -207,11 +204,3 @@ def validator() -> jsonschema.Draft202012Validator:
 @pytest.mark.parametrize("text", [SMALL, EVERYTHING])
 def test_what_the_loader_accepts_is_valid(validator, text):
     assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
-
-
-def test_every_field_is_described():
-    schema = json_schema()
-    for node in [schema, *schema["$defs"].values()]:
-        for name, field in node.get("properties", {}).items():
-            shared = schema["$defs"].get(field.get("$ref", "").removeprefix("#/$defs/"), {})
-            assert field.get("description") or shared.get("description"), f"{node.get('title')}.{name}"

@@ -7,6 +7,8 @@ import logging
 import random
 import time
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -55,7 +57,7 @@ class Way:
         one = config.destinations[0]
         self.posting, self.parked = Scripted(*answers), []
         self.metrics = ForwardMetrics("alerts", [one.name])
-        self.delivery = Delivery(config, one, self.posting, self.metrics, self)
+        self.delivery = Delivery(config, one, self.posting.post, self.metrics, self)
 
     async def send_and_wait(self, topic, body, key, headers) -> None:
         assert (topic, key) == ("retail-watch.alerts.parked", b"shop")
@@ -79,6 +81,14 @@ async def test_an_event_is_posted_until_it_is_taken_each_time_with_the_same_id_a
     assert list(requests.values()) == [21]
     assert waits[:5] == [1, 2, 4, 8, 8]
     assert (way.count("attempts_total", "timeout"), way.count("events_total", "delivered")) == (5, 1)
+    assert way.count("delay_seconds_sum", "hook") > 3600
+
+
+async def test_a_clock_that_is_late_makes_no_delay_negative(tmp_path):
+    way = Way(tmp_path, Result.ACCEPTED)
+    later = replace(received(), when=datetime.now(UTC) + timedelta(hours=1))
+    await way.delivery.deliver(later)
+    assert way.count("delay_seconds_sum", "hook") == 0
 
 
 async def test_chance_shortens_a_wait_to_the_half_at_most(tmp_path, waits, monkeypatch):
@@ -168,7 +178,7 @@ async def test_no_more_requests_are_under_way_than_allowed_and_waiting_takes_no_
             return await super().post(url, request)
 
     way = Way(tmp_path, Result.ACCEPTED, settings=", concurrency: 3")
-    way.delivery._posting = Slow(*[Result.FAILED] * 10, Result.ACCEPTED)
+    way.delivery._post = Slow(*[Result.FAILED] * 10, Result.ACCEPTED).post
     events = [received(alert(dataset=f"d{number}")) for number in range(12)]
     await asyncio.gather(*(way.delivery.deliver(event) for event in events))
     assert max(under_way) == 3

@@ -6,12 +6,11 @@ import asyncio
 import os
 import ssl
 import time
-from contextlib import aclosing
 
 import pytest
 from aiohttp import web
 
-from stream_svt.forward.delivery import LONGEST_REQUESTED_S, HttpPosting, meaning
+from stream_svt.forward.delivery import LONGEST_REQUESTED_S, meaning, posting
 from stream_svt.forward.event import Request
 from stream_svt.forward.metrics import Result
 from tests.support.forwarding import Receiver, configured
@@ -25,8 +24,8 @@ REQUEST = Request({"Content-Type": "application/json"}, b'{"data": 1}')
 async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", times: int = 1, url: str = ""):
     hook = f"{{name: h, webhook: {{url: '{url or receiver.url}'}}, {settings}}}"
     (one,) = configured(directory, f"[{hook}]").destinations
-    async with aclosing(HttpPosting(one)) as posting:
-        return [await posting.post(url or receiver.url, REQUEST) for _ in range(times)][-1]
+    async with posting(one) as post_once:
+        return [await post_once(one.urls[0], REQUEST) for _ in range(times)][-1]
 
 
 async def posted_to(server, directory) -> Result:

@@ -20,7 +20,7 @@ from aiokafka.structs import TopicPartition
 
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import load_forward_config
-from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, HttpPosting
+from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, posting
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.route import Progress, Route
 from stream_svt.monitor.released import EventType
@@ -200,15 +200,15 @@ async def routed(
     """Run the one destination of a stage in this process."""
     config = load_forward_config(stage.directory / "forward.yaml")
     (one,) = config.destinations
-    metrics, posting = ForwardMetrics(stage.topic, [one.name]), HttpPosting(one)
-    route = Route(config, Delivery(config, one, posting, metrics), metrics, accept_loss=accept_loss)
-    task = asyncio.create_task(route.run())
-    try:
-        yield route, task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await posting.aclose()
+    async with posting(one) as post:
+        delivery = Delivery(config, one, post, ForwardMetrics(stage.topic, [one.name]))
+        route = Route(config, delivery, accept_loss=accept_loss)
+        task = asyncio.create_task(route.run())
+        try:
+            yield route, task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -217,7 +217,7 @@ async def test_a_position_is_committed_only_once_everything_before_it_is_deliver
 ) -> None:
     """Negative control: with positions that follow the reading, what is not delivered is passed over."""
     if broken:
-        monkeypatch.setattr(Progress, "next", property(lambda self: self._reached))
+        monkeypatch.setattr(Progress, "next", property(lambda self: self.reached))
     monkeypatch.setattr("stream_svt.forward.route.HAND_OVER", 0.1)
     down = True
     receiver = Receiver(

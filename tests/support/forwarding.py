@@ -7,7 +7,7 @@ import contextlib
 import math
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +16,9 @@ import msgspec
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
+from stream_svt.forward.config import Destination, ForwardConfig, load_forward_config
 from stream_svt.forward.delivery import Answer
-from stream_svt.forward.event import Received, Request, receive
+from stream_svt.forward.event import Record, Request, receive
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import records
@@ -33,11 +33,9 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 
 def received(
     data: Alert | Lifecycle | None = None, *, kind: EventType | None = None, sequence: int = 1
-) -> Received:
+) -> Record:
     """Return an event as the forwarder reads it; an alert by default."""
-    event = receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
-    assert isinstance(event, Received)
-    return event
+    return receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
 
 
 def write_keys(directory: Path) -> None:
@@ -52,8 +50,14 @@ def configured(directory: Path, destinations: str, **keys: str) -> ForwardConfig
         'kafka: {bootstrap_servers: "127.0.0.1:1"}\n'
         f"topic: retail-watch.alerts\ndestinations: {destinations}\n"
     )
-    text += "".join(f"{name}: {value}\n" for name, value in keys.items())
-    return parse_forward_config(text, directory=directory)
+    return loaded(directory, text + "".join(f"{name}: {value}\n" for name, value in keys.items()))
+
+
+def loaded(directory: Path, text: str, environ: Mapping[str, str] | None = None) -> ForwardConfig:
+    """Return the configuration in a text, whose files lie in a directory."""
+    path = directory / "forward.yaml"
+    path.write_text(text)
+    return load_forward_config(path, environ)
 
 
 def destination(directory: Path, text: str) -> Destination:
