@@ -5,14 +5,15 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
-from stream_svt.service.secret_files import SecretFiles, Secrets
+from stream_svt.service.secret_files import SecretFiles
+from stream_svt.service.signatures import VerifyingKey
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
 from stream_svt.settings.document import read, without
@@ -35,13 +36,17 @@ from stream_svt.settings.validation import check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Secrets):
+class Config:
     """Everything the service was told, checked.
 
     Attributes:
         spec: What is monitored.
         notes: Advice: what works but may not be meant.
         source: Name of the file.
+        password: Of the broker's user, None without one.
+        ca_file: Path of the authorities' certificates, None for those of the system.
+        master_key, previous_keys: 32 bytes each, for sealing; None where state is not sealed.
+        command_keys: Keys whose owners may give commands; empty where signatures are not required.
     """
 
     kafka: KafkaConfig
@@ -53,6 +58,11 @@ class Config(Secrets):
     spec: ApplicationSpec
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
+    password: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    master_key: bytes | None = field(default=None, repr=False)
+    previous_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    command_keys: tuple[VerifyingKey, ...] = ()
 
     @property
     def current(self) -> ApplicationSpec:
@@ -84,8 +94,8 @@ def load_config(
 ) -> Config:
     """Return the configuration in a file; see `parse_config`."""
     path = Path(path)
-    options: dict[str, Any] = {"environ": environ, "is_whole": is_whole}
-    return parse_config(content(path), source=str(path), directory=path.parent, **options)
+    source, directory = str(path), path.parent
+    return parse_config(content(path), source=source, directory=directory, environ=environ, is_whole=is_whole)
 
 
 def bundle_of(path: Path) -> Bundle:
@@ -164,10 +174,22 @@ def parse_config(
         found = check(document, ServiceDocument)
         spec = ApplicationSpec(found.application, (), ())
     files = SecretFiles(document, directory)
-    secrets = files.all_of(found)
+    password, ca_file = files.password(found.kafka), files.authorities(found.kafka)
+    keys = files.sealing_keys(found.sealing)
+    command_keys = files.command_keys(found.control, keys)
+    document.finish()
     notes = sorted([*spec.notes, *files.notes, *section_notes(document, found)])
-    sections = {key: getattr(found, key) for key in SERVICE_KEYS}
-    return Config(spec=spec, **sections, **vars(secrets), notes=tuple(notes), source=source)
+    return Config(
+        spec=spec,
+        **{key: getattr(found, key) for key in SERVICE_KEYS},
+        notes=tuple(notes),
+        source=source,
+        password=password,
+        ca_file=ca_file,
+        master_key=keys[0] if keys else None,
+        previous_keys=tuple(keys[1:]),
+        command_keys=tuple(command_keys),
+    )
 
 
 def _names_in(directory: Path) -> ReadNames:

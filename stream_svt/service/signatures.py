@@ -95,15 +95,15 @@ def _covered(place: RecordContext, value: bytes) -> bytes:
 # Keys
 
 
-def secret_bytes(text: str) -> bytes | None:
-    """Return the 32 bytes that a text holds as 64 hex digits or base64, None where it holds something else."""
+def secret_bytes(text: str) -> bytes:
+    """Return the 32 bytes that a text holds as 64 hex digits or base64, or raise ValueError."""
     stripped = "".join(text.split())
     url_safe = b"-_" if set(stripped) & {"-", "_"} else None
     for read in (bytes.fromhex, lambda text: base64.b64decode(text, altchars=url_safe, validate=True)):
         with contextlib.suppress(ValueError):
-            key = read(stripped)
-            return key if len(key) == KEY_BYTES else None
-    return None
+            if len(key := read(stripped)) == KEY_BYTES:
+                return key
+    raise ValueError(f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64")
 
 
 def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
@@ -140,12 +140,10 @@ def signing_key(text: str) -> SigningKey:
         ValueError: It holds none; the message says what it holds and never repeats it.
     """
     if "-----BEGIN" not in text:
-        secret = secret_bytes(text)
-        if secret is None:
-            raise ValueError(
-                "must hold an Ed25519 private key as PEM, or 32 bytes as 64 hex digits or base64"
-            )
-        return shared_key(secret)[0]
+        try:
+            return shared_key(secret_bytes(text))[0]
+        except ValueError as error:
+            raise ValueError(f"{error}, or an Ed25519 private key as PEM") from None
     if "ENCRYPTED" in text:
         raise ValueError("holds an encrypted key: decrypt it first (openssl pkey), onto a file of your own")
     try:

@@ -180,8 +180,8 @@ NO_PUBLIC_KEY = "must hold an Ed25519 public key"
         (signing_key, ed25519_pair()[1], "must hold an Ed25519 private key"),
         (signing_key, ed25519_pair(b"password")[0], "holds an encrypted key"),
         (signing_key, _pem(OTHER_KIND, public=False), "another kind"),
-        (signing_key, SECRET.hex()[2:], "or 32 bytes"),
-        (signing_key, "", "or 32 bytes"),
+        (signing_key, SECRET.hex()[2:], "32 bytes"),
+        (signing_key, "", "32 bytes"),
     ],
     ids=range(11),
 )
