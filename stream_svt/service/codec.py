@@ -244,9 +244,9 @@ class QueryDecoder:
         reason = self.dataset_index.reason(record.key) or _bad_size(value)
         try:
             if reason is None:
-                columnar.read(value, batch, self._monitors, MAX_TEXT)
+                columnar.read(value, batch, self._monitors)
         except columnar.Refused as refused:
-            reason = Reason(refused.reason)
+            reason = refused.reason
         if reason is not None:
             batch = self._nothing([record])
             batch.rejects.append((record.offset, reason.value))

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream_svt.service import exact
+from stream_svt.service.codec import MAX_TEXT, Reason
 
 if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
@@ -53,14 +54,14 @@ _ERRORS: Final = (
 
 
 class Refused(Exception):
-    """A columnar record that is malformed; ``reason`` is the word that is counted."""
+    """A columnar record that is malformed."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Reason) -> None:
         self.reason = reason
         super().__init__(reason)
 
 
-def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text: int) -> None:
+def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     """Fill the columns of an empty batch that come from the message itself.
 
     Raises:
@@ -68,27 +69,29 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     """
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
-    closed = _gather(parts, "closed", lambda column: _typed(column, pa.types.is_boolean, reason="bad-set"))
-    ids = _gather(parts, "id", lambda column: _text(column, "bad-id", max_text))
+    closed = _gather(
+        parts, "closed", lambda column: _typed(column, pa.types.is_boolean, reason=Reason.BAD_SET)
+    )
+    ids = _gather(parts, "id", lambda column: _text(column, Reason.BAD_ID))
     if rows and True not in closed and ids.count(None) == rows:
-        raise Refused("missing-id")  # before rows that cost nothing to send are gone through one by one
-    series = _gather(parts, "series", lambda column: _text(column, "bad-series", max_text))
-    sets = _gather(parts, "set", lambda column: _text(column, "bad-set", max_text))
-    names = _gather(parts, "monitor", lambda column: _text(column, "unknown-monitor", max_text))
+        raise Refused(Reason.MISSING_ID)  # before rows that cost nothing to send are gone through one by one
+    series = _gather(parts, "series", lambda column: _text(column, Reason.BAD_SERIES))
+    sets = _gather(parts, "set", lambda column: _text(column, Reason.BAD_SET))
+    names = _gather(parts, "monitor", lambda column: _text(column, Reason.UNKNOWN_MONITOR))
     if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
-        raise Refused("too-large")
+        raise Refused(Reason.TOO_LARGE)
     for row in range(rows):
         name = names[row]
         if closed[row]:
             if (set_id := sets[row]) is None:
-                raise Refused("bad-set")
+                raise Refused(Reason.BAD_SET)
             batch.markers[row] = set_id
             series[row] = None
         elif ids[row] is None:
-            raise Refused("missing-id")
+            raise Refused(Reason.MISSING_ID)
         elif name is not None:
             if name not in monitors:
-                raise Refused("unknown-monitor")
+                raise Refused(Reason.UNKNOWN_MONITOR)
             batch.monitor[row] = name
     limits = enumerate(_gather(parts, "threshold", _thresholds))
     batch.threshold = {row: limit for row, limit in limits if limit is not None and not closed[row]}
@@ -111,15 +114,15 @@ def _parts(message: bytes) -> list[_Arrow]:
         # What Arrow has checked to be well formed.
         for header in pa.ipc.MessageReader.open_stream(message):
             if _inflates(header.type, header.metadata.to_pybytes()):
-                raise Refused("not-arrow")
+                raise Refused(Reason.NOT_ARROW)
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
                 rows += part.num_rows
                 if rows > MAX_ROWS:
-                    raise Refused("too-large")
+                    raise Refused(Reason.TOO_LARGE)
                 parts.append(part)
     except (struct.error, *_ERRORS) as error:
-        raise Refused("not-arrow") from error
+        raise Refused(Reason.NOT_ARROW) from error
     return parts
 
 
@@ -180,7 +183,7 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
             column.validate(full=True)
             gathered += take(column)
         except _ERRORS as error:
-            raise Refused("not-arrow") from error
+            raise Refused(Reason.NOT_ARROW) from error
     return gathered
 
 
@@ -193,7 +196,7 @@ def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]
     return [entries[index] if index in known else None for index in column.indices.to_pylist()]
 
 
-def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: str) -> list[Any]:
+def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: Reason) -> list[Any]:
     """Return a column of one of these types."""
 
     def take(part: _Arrow) -> list[Any]:
@@ -204,9 +207,9 @@ def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: str) -> lis
     return _rows(column, take)
 
 
-def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
+def _text(column: _Arrow, reason: Reason) -> list[str | None]:
     texts = _typed(column, pa.types.is_string, pa.types.is_large_string, reason=reason)
-    if any(text is not None and not 0 < len(text) <= max_text for text in texts):
+    if any(text is not None and not 0 < len(text) <= MAX_TEXT for text in texts):
         raise Refused(reason)
     return texts
 
@@ -214,7 +217,7 @@ def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
 def _thresholds(column: _Arrow) -> list[Fraction | None]:
     limits = _rows(column, _limits)
     if _BAD in limits:
-        raise Refused("bad-threshold")
+        raise Refused(Reason.BAD_THRESHOLD)
     return limits
 
 
