@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import msgspec
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.web.status_snapshot import DatasetNow
-from stream_svt.service.web.worker_document import Status
+from stream_svt.service.web.documents import DatasetNow, Status
 
 
 def structures(struct: type, name: str = "", meaning: str = "") -> Iterator[tuple[str, str, dict[str, str]]]:

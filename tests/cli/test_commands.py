@@ -17,7 +17,7 @@ import pytest
 from stream_svt.cli import app
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.worker_document import status
+from stream_svt.service.web.documents import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.http_server import serving

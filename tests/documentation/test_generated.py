@@ -18,8 +18,7 @@ from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.service import codec
-from stream_svt.service.web.status_snapshot import DatasetNow
-from stream_svt.service.web.worker_document import Status
+from stream_svt.service.web.documents import DatasetNow, Status
 from stream_svt.settings.sections import ConfigDocument
 
 

@@ -20,7 +20,7 @@ from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
-from stream_svt.service.web.worker_document import status
+from stream_svt.service.web.documents import status
 from stream_svt.service.worker import cluster_of
 from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until

@@ -20,7 +20,7 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, check_brokers
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.web.worker_document import status
+from stream_svt.service.web.documents import status
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import write_secrets
 from tests.support.shard_topics import NEW, OLD, ShardTopics, event

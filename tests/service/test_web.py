@@ -21,7 +21,7 @@ from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
 from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES, Kept, Page
-from stream_svt.service.web.worker_document import About
+from stream_svt.service.web.documents import About
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub

@@ -17,8 +17,8 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.reading import read
 from stream_svt.service.web import overview as module
+from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.web.overview import KEPT, Overview
-from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
 from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import account_of, alert, lifecycle

@@ -11,12 +11,11 @@ from importlib.resources import files
 from inspect import iscoroutinefunction
 
 import msgspec
-from aiohttp.web import AppRunner, RequestHandler, Server
+from aiohttp.web import AppRunner, Request, RequestHandler, Response, Server
 from faust import App
-from faust.web import Request, Response, Web
 
 from stream_svt.service import metrics
-from stream_svt.service.web import worker_document
+from stream_svt.service.web import documents
 from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker
 
@@ -89,13 +88,13 @@ def ready(worker: Worker) -> Page:
 
 async def status(worker: Worker) -> Page:
     """Return the released state as JSON; put together on another thread, likewise."""
-    document = await asyncio.to_thread(worker_document.status, worker)
+    document = await asyncio.to_thread(documents.status, worker)
     return Page(200, JSON, msgspec.json.encode(document))
 
 
 def about(worker: Worker) -> Page:
     """Return the released state without the datasets."""
-    return Page(200, JSON, msgspec.json.encode(worker_document.about(worker)))
+    return Page(200, JSON, msgspec.json.encode(documents.about(worker)))
 
 
 @cache
@@ -144,8 +143,8 @@ def register(app: App, worker: Worker, overview: Overview) -> None:
         return Page(200, JSON, await overview.answer())
 
     for path, page in {**PAGES, OVERVIEW: answer}.items():
-        name = path.strip("/").replace("/", "-") or "status-page"
-        app.page(path, name=name)(_view(Kept(page) if iscoroutinefunction(page) else page, worker))
+        view = _view(Kept(page) if iscoroutinefunction(page) else page, worker)
+        app.web.web_app.router.add_get(path, view)
 
     async def close(_: object) -> None:
         await overview.close()
@@ -155,17 +154,12 @@ def register(app: App, worker: Worker, overview: Overview) -> None:
     app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
 
 
-def _view(page: MakePage, worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
-    async def view(web: Web, request: Request) -> Response:
-        del request
+def _view(page: MakePage, worker: Worker) -> Callable[[Request], Awaitable[Response]]:
+    async def view(_: Request) -> Response:
         made = page(worker)
         answer = made if isinstance(made, Page) else await made
-        response = web.bytes(
-            answer.body, content_type=answer.content_type.partition(";")[0], status=answer.status
-        )
-        response.headers.update(HEADERS)
-        response.headers["Content-Type"] = answer.content_type
-        return response
+        headers = HEADERS | {"Content-Type": answer.content_type}
+        return Response(body=answer.body, status=answer.status, headers=headers)
 
     return view
 

@@ -24,7 +24,7 @@ from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import decode
 from stream_svt.service.kafka import CALL_DEADLINE, deadline, explain, started
 from stream_svt.service.shard import describe
-from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
+from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.settings.application import ApplicationSpec
 
