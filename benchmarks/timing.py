@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.committer import CommitPolicy, SessionParts
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
@@ -169,7 +169,7 @@ class Watched:
             place=place, topics=topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
-        parts = SessionParts(
+        return ShardSession(
             feed=ports,
             journal=Journal(ports, settings),
             workload=ports,
@@ -180,7 +180,6 @@ class Watched:
             observer=ports,
             status=ShardStatus(0),
         )
-        return ShardSession(parts)
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin

@@ -7,16 +7,27 @@ faster than, names a number that is not the next one: it is refused, wherever an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
+from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command, UnderWay
-from stream_svt.protocol.ports import Record
+from stream_svt.monitor.engine import Engine
+from stream_svt.protocol.ports import Clock, Observer, Record
 
+log = logging.getLogger(__name__)
+
+COMMANDS_AT_ONCE = 50
+"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
+REPORTED, REPORTED_EACH_SECOND = 100, 1.0
+"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
+others are counted."""
 COMMAND_LIMIT = 65_536
 _DECODER = msgspec.json.Decoder(Command)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -194,13 +205,11 @@ class Controls:
             return None
         return self._waiting[1]
 
-    def use_up(
-        self, command: Command, *, accepted: bool, under_way: UnderWay | None = None
-    ) -> tuple[int, Command] | None:
-        """Note that a command was the next one; return the one that waited for the same number, with its offset."""
+    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> int | None:
+        """Note that a command was the next one; return the offset of one that waited for the same number."""
         self._standing = Standing(0, command.number, command.id, accepted, under_way or self.under_way)
         waited, self._waiting, self._found = self._waiting, None, None
-        return None if waited is None or waited[1] is command else waited
+        return None if waited is None or waited[1] is command else waited[0]
 
     def go_on(self, under_way: UnderWay) -> None:
         """Note how far the command to all datasets has come."""
@@ -222,23 +231,124 @@ class Controls:
         return is_free and (gate is Gate.OPEN or acts_at_once(command))
 
 
-class Allowance:
-    """Rate limit of what is reported about refused records: a burst, and a number each second.
+class CommandHandler(Controls):
+    """Carries out the commands on a shard's control partition ``topic``; the session commits what they change.
 
-    Args:
-        most, each_second: Size of the bucket, and what flows into it.
-        now: Seconds of a clock that never goes back.
+    Attributes:
+        unread: Records that were fetched and not looked at yet.
+        taken: Number of records looked at since the session last reset it: their place is to be committed.
     """
 
-    def __init__(self, most: int, each_second: float, now: float) -> None:
-        self._most, self._each_second = most, each_second
-        self._left, self._at = float(most), now
+    def __init__(
+        self,
+        standing: Standing,
+        state: str,
+        verify: Verify,
+        *,
+        shard: int,
+        topic: str,
+        engine: Engine,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        super().__init__(standing, state, verify)
+        self.unread: deque[Record] = deque()
+        self.taken = 0
+        self._shard = shard
+        self._topic = topic
+        self._engine = engine
+        self._clock = clock
+        self._observer = observer
+        self._sweep: Iterator[UnderWay] | None = None
+        self._sayable, self._said_at = float(REPORTED), clock.now()
 
-    def take(self, now: float) -> bool:
-        """Tell whether one more may be said."""
-        self._left = min(self._most, self._left + (now - self._at) * self._each_second)
-        self._at = now
-        if self._left < 1:
+    async def next(self, gate: Gate) -> Command | None:
+        """Return the command to be carried out now, None once everything that was read is refused or waits."""
+        if (command := self.ready(gate)) is not None:
+            return command
+        unsaid: Counter[str] = Counter()
+        found = None
+        for count in range(1, len(self.unread) + 1):
+            record = self.unread.popleft()
+            self.taken += 1
+            found = self.read(record, gate)
+            if isinstance(found, Command):
+                break
+            if isinstance(found, str):
+                self._refuse(record.offset, found, unsaid)
+            elif isinstance(found, Repeated) and self._may_say():
+                message = f"it was {'carried out' if found.accepted else 'refused'} before"
+                self._engine.accounts.reply(found.command, accepted=found.accepted, message=message)
+            if count % COMMANDS_AT_ONCE == 0:
+                await self._clock.sleep(0)
+        for reason, number in unsaid.items():
+            log.warning("event=commands_refused shard=%d reason=%s count=%d", self._shard, reason, number)
+        return found if isinstance(found, Command) else None
+
+    def carry_out(self, command: Command) -> None:
+        """Carry out a command; of one to all datasets, nothing yet (`sweep`). Its number is durable with its effect."""
+        if command.for_all:
+            self.use_up(command, accepted=False, under_way=UnderWay(command))
+        else:
+            self.use_up(command, accepted=operations.apply(self._engine, command))
+
+    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> int | None:
+        """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
+        waited = super().use_up(command, accepted=accepted, under_way=under_way)
+        if waited is not None:
+            self._refuse(waited, Untimely.STALE, Counter())
+        if under_way is None:
+            self._tell(command, accepted=accepted)
+        return waited
+
+    def may_sweep(self, *, replayed: bool) -> bool:
+        """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
+        under_way = self.under_way
+        if under_way is None or under_way.closes:
             return False
-        self._left -= 1
+        return replayed or acts_at_once(under_way.command)
+
+    async def sweep(self) -> None:
+        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
+        under_way = self.under_way
+        if under_way is None:
+            return
+        if self._sweep is None:
+            self._sweep = operations.going_on(self._engine, under_way)
+        for under_way in self._sweep:
+            self.go_on(under_way)
+            if self._engine.full:
+                return
+            await self._clock.sleep(0)
+        self._sweep = None
+        self.end(accepted=under_way.accepted)
+        self._tell(under_way.command, accepted=under_way.accepted)
+
+    def _refuse(self, offset: int, reason: str, unsaid: Counter[str]) -> None:
+        """Report a refused record; where there were many, only count it."""
+        if self._may_say():
+            self._engine.refuse(self._topic, offset, reason)
+            log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
+        else:
+            self._observer.refused(self._topic, reason)
+            unsaid[reason] += 1
+
+    def _may_say(self) -> bool:
+        """Tell whether one more record may be reported: a burst may, and then so many each second."""
+        if self._engine.full:
+            return False
+        now = self._clock.now()
+        self._sayable = min(REPORTED, self._sayable + (now - self._said_at) * REPORTED_EACH_SECOND)
+        self._said_at = now
+        if self._sayable < 1:
+            return False
+        self._sayable -= 1
         return True
+
+    def _tell(self, command: Command, *, accepted: bool) -> None:
+        action, number = command.action.value, command.number
+        if accepted:
+            log.info("event=command_done shard=%d number=%d action=%s", self._shard, number, action)
+        else:
+            said = "event=command_refused shard=%d number=%d action=%s reason=see-reply"
+            log.warning(said, self._shard, number, action)

@@ -11,9 +11,8 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.loading import loading
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.protocol.command_handler import CommandHandler
-from stream_svt.protocol.committer import Committer, SessionParts
-from stream_svt.protocol.controls import Controls, Gate
+from stream_svt.protocol.committer import Committer
+from stream_svt.protocol.controls import CommandHandler, Gate
 from stream_svt.protocol.ports import Decoder
 from stream_svt.protocol.shard_states import Cause, Signal
 
@@ -25,77 +24,71 @@ Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
 
 
-class Takeover:
-    """Makes a shard ready to be stepped; ``committer`` gets its engine and its commands."""
+class Takeover(Committer):
+    """Makes a shard ready to be stepped: sets engine and commands, a decoder for each query topic, and its place."""
 
-    def __init__(self, parts: SessionParts, committer: Committer) -> None:
-        self._parts = parts
-        self._committer = committer
+    _decoders: Mapping[str, Decoder]
+    _replay_to: Mapping[str, int]
+    """By query topic, the offset up to which an earlier owner can have stepped."""
 
-    async def run(self) -> tuple[Mapping[str, Decoder], dict[str, int]]:
+    async def open(self) -> None:
         """Take the state over and find the place in every topic.
-
-        Returns:
-            By query topic the decoder, and the offset up to which an earlier owner can have stepped.
 
         Raises:
             UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError: See
                 `Journal.open`, `stream_svt.monitor.loading.loading`.
         """
-        parts, committer = self._parts, self._committer
-        began = parts.clock.now()
-        records = await parts.journal.open()
-        restoring = parts.clock.now() - began
-        if parts.journal.meta.commands.closed:
-            await committer.end_closed()
+        self.status.signal(Signal.OPENED)
+        began = self.clock.now()
+        records = await self.journal.open()
+        restoring = self.clock.now() - began
+        if self.journal.meta.commands.closed:
+            await self._end_closed()
         await self._load(records)
-        engine, controls = committer.engine, committer.commands.controls
-        decoders = parts.workload.decoders(parts.shard, engine.datasets, engine.readers())
-        spans = await parts.feed.spans([*committer.topics, parts.control])
-        parts.feed.seek(parts.control, controls.begin_at(*spans[parts.control]))
-        for _ in engine.retirement.close_runs():
-            await committer.commit_or_give_way()
-        for _ in engine.projection.sum_up():
-            await committer.turn()
-        parts.status.views = {view.dataset: view for view in engine.projection.shown()}
-        parts.status.totals = engine.projection.totals()
-        replay_to: dict[str, int] = {}
-        if controls.closing:  # nothing is read again, for nothing is tested any more
-            for _ in engine.retirement.retire():
-                await committer.commit_or_give_way()
+        engine = self.engine
+        self._decoders = self.workload.decoders(self.shard, engine.datasets, engine.readers())
+        spans = await self.feed.spans([*self.workload.topics, self.control])
+        self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
+        await self._in_slices(engine.retirement.close_runs(), commits=True)
+        await self._in_slices(engine.projection.sum_up())
+        self.status.views = {view.dataset: view for view in engine.projection.shown()}
+        self.status.totals = engine.projection.totals()
+        if self.commands.closing:  # nothing is read again, for nothing is tested any more
+            self._replay_to = {}
+            await self._in_slices(engine.retirement.retire(), commits=True)
         else:
-            replay_to = await self.find_places(spans)
-        await committer.commit()
-        seconds = parts.clock.now() - began
-        parts.observer.taken_over(seconds, restoring)
+            self._replay_to = await self._find_places(spans)
+        await self._commit()
+        seconds = self.clock.now() - began
+        self.observer.taken_over(seconds, restoring)
         said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
-        log.info(said, parts.shard, len(records), seconds, parts.journal.key_id)
-        return decoders, replay_to
+        log.info(said, self.shard, len(records), seconds, self.journal.key_id)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
-        """Load the engine with what was read."""
-        parts, committer, workload = self._parts, self._committer, self._parts.workload
-        meta = parts.journal.meta
-        for _ in workload.gather(parts.shard, gone(workload.spec, records, meta.progress)):
-            await committer.turn()
-        engine = committer.engine = workload.engine(parts.shard, meta.noise_key)
-        controls = Controls(meta.commands, meta.state_id.hex(), parts.verify)
-        committer.commands = CommandHandler(
-            parts.shard, parts.control, engine, controls, parts.clock, parts.observer
+        meta, workload = self.journal.meta, self.workload
+        await self._in_slices(workload.gather(self.shard, gone(workload.spec, records, meta.progress)))
+        engine = self.engine = workload.engine(self.shard, meta.noise_key)
+        self.commands = CommandHandler(
+            meta.commands,
+            meta.state_id.hex(),
+            self.verify,
+            shard=self.shard,
+            topic=self.control,
+            engine=engine,
+            clock=self.clock,
+            observer=self.observer,
         )
-        await committer.publish_backlog()  # a commit comes after everything that was charged before
-        progress = parts.journal.meta.progress
+        await self._publish_backlog()  # a commit comes after everything that was charged before
+        progress = self.journal.meta.progress
         if progress is not None:
-            self.compare_versions(progress)
-        for _ in loading(engine, records, progress):
-            await committer.turn()
-        if not controls.closing:
-            may_retire = workload.version[0] > 0
-            engine.retirement.check(engine.number, parts.shard, may_retire=may_retire)
+            self._compare_versions(progress)
+        await self._in_slices(loading(engine, records, progress))
+        if not self.commands.closing:
+            engine.retirement.check(engine.number, self.shard, may_retire=workload.version[0] > 0)
         if progress is None:
-            engine.begin_state(workload.partitions, parts.journal.place.cluster)
+            engine.begin_state(workload.partitions, self.journal.place.cluster)
 
-    def compare_versions(self, progress: bytes) -> None:
+    def _compare_versions(self, progress: bytes) -> None:
         """Refuse to go on with an older configuration than the shard has adopted, or with another of the same number.
 
         Raises:
@@ -103,10 +96,10 @@ class Takeover:
             ConfigError: Two versions have one number.
         """
         adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
-        number, wanted = self._parts.workload.version
+        number, wanted = self.workload.version
         if number < adopted:
             raise ConfigurationBehind(
-                f"shard {self._parts.shard} has adopted version {adopted} of the configuration, and this worker knows "
+                f"shard {self.shard} has adopted version {adopted} of the configuration, and this worker knows "
                 f"version {number}: it waits for the newer one. Where the configuration topic was made anew, number "
                 f"the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
             )
@@ -117,18 +110,18 @@ class Takeover:
             )
             raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
-    async def find_places(self, spans: Spans) -> dict[str, int]:
+    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
         """Seek every topic to where the state says; return up to where a previous owner can have stepped each."""
-        feed, engine = self._parts.feed, self._committer.engine
+        engine = self.engine
         places: dict[str, int] = {}
-        for topic in self._committer.topics:
+        for topic in self.workload.topics:
             first, end = spans[topic]
             offset = engine.next_offset(topic)
             if offset is None:
-                offset = first if self._parts.policy.start_at == "earliest" else end
+                offset = first if self.policy.start_at == "earliest" else end
                 if topic not in engine.topics():
                     # Its monitors are added after the replay, and read it from here.
-                    feed.seek(topic, offset)
+                    self.feed.seek(topic, offset)
                     continue
                 engine.begin(topic, offset)
             places[topic] = offset
@@ -141,65 +134,58 @@ class Takeover:
         replay_to = {
             topic: read_to
             for topic, offset in places.items()
-            if offset < (read_to := min(self._committer.read_to.get(topic, 0), spans[topic][1]))
-            and topic not in lost
+            if offset < (read_to := min(self._read_to.get(topic, 0), spans[topic][1])) and topic not in lost
         }
         if lost:
-            places |= await self._await_acceptance(lost, spans)
+            await self._await_acceptance(lost, spans)
+            places |= {topic: engine.next_offset(topic) or 0 for topic in lost}
         for topic, offset in places.items():
-            feed.seek(topic, offset)
+            self.feed.seek(topic, offset)
         return replay_to
 
-    async def _await_acceptance(self, lost: Mapping[str, int], spans: Spans) -> dict[str, int]:
-        """Wait for an `accept-loss` for each topic: records between the state and it are gone, and that must be loud.
-
-        Returns:
-            Where each of them is read on.
-        """
-        committer, commands = self._committer, self._committer.commands
+    async def _await_acceptance(self, lost: Mapping[str, int], spans: Spans) -> None:
+        """Wait for an `accept-loss` for each topic: its records behind the state are gone, and that must be loud."""
         left = dict(lost)
         while left:
             self._park(left, spans)
             command = await self._await_command()
-            self._parts.status.signal(Signal.OPENED, Cause.NONE)
+            self.status.signal(Signal.OPENED, Cause.NONE)
             if left.get(command.topic) == command.offset:
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                commands.carry_out(command)
-            await committer.commit()
-            await committer.publish_all()  # nothing else may come for long
-        return {topic: committer.engine.next_offset(topic) or 0 for topic in lost}
+                self.commands.carry_out(command)
+            await self._commit()
+            await self._publish_all()  # nothing else may come for long
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
-        shard = self._parts.shard
         gaps = [
             f"from offset {wanted} of {topic!r}, which now holds {spans[topic][0]} to {spans[topic][1]}"
             for topic, wanted in lost.items()
         ]
         ways = [
-            f"'stream-svt control accept-loss -c FILE --shard {shard} --topic {topic} --offset {wanted}'"
+            f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {wanted}'"
             for topic, wanted in lost.items()
         ]
         error = RecordsLost(
-            f"shard {shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
+            f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
             f"them, or the topic was made anew. The shard waits; {', then '.join(ways)} goes on, closing the open "
             "runs there at their full price"
         )
-        self._parts.status.signal(Signal.PARKED, Cause.RECORDS_LOST, str(error))
-        log.critical("event=shard_parked shard=%d cause=%s error=%r", shard, Cause.RECORDS_LOST, str(error))
-        self._parts.observer.failed(shard, "parked")
+        self.status.signal(Signal.PARKED, Cause.RECORDS_LOST, str(error))
+        log.critical(
+            "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
+        )
+        self.observer.failed(self.shard, "parked")
 
     async def _accept_loss(self, command: Command) -> None:
-        topic, committer = command.topic, self._committer
-        engine = committer.engine
-        first, end = (await self._parts.feed.spans([topic]))[topic]  # retention goes on meanwhile
-        for _ in operations.close_lost(engine, topic):
-            await committer.commit_or_give_way()
+        topic, engine = command.topic, self.engine
+        first, end = (await self.feed.spans([topic]))[topic]  # retention goes on meanwhile
+        await self._in_slices(operations.close_lost(engine, topic), commits=True)
         operations.pass_over(engine, topic, first, end)
-        committer.read_to.pop(topic, None)
-        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self._parts.shard, topic, first)
-        committer.commands.use_up(command, accepted=True)
+        self._read_to.pop(topic, None)
+        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
+        self.commands.use_up(command, accepted=True)
         engine.accounts.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
 
     async def _await_command(self) -> Command:
@@ -208,15 +194,12 @@ class Takeover:
         Raises:
             Stopped: The shard was told to stop.
         """
-        parts, commands = self._parts, self._committer.commands
-        parts.feed.resume([parts.control])
+        self.feed.resume([self.control])
         try:
-            command = await commands.next(Gate.LOSS)
-            while command is None:
-                records = await parts.feed.fetch([parts.control], COMMAND_FETCH)
-                commands.add(records.get(parts.control, ()))
-                command = await commands.next(Gate.LOSS)
-                parts.status.beat = parts.clock.now()
+            while (command := await self.commands.next(Gate.LOSS)) is None:
+                records = await self.feed.fetch([self.control], COMMAND_FETCH)
+                self.commands.unread.extend(records.get(self.control, ()))
+                self.status.beat = self.clock.now()
         finally:
-            parts.feed.pause([parts.control])
+            self.feed.pause([self.control])
         return command

@@ -18,7 +18,7 @@ import pytest
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
-from stream_svt.protocol.committer import CommitPolicy, SessionParts
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
@@ -132,7 +132,7 @@ class TimedWorld:
         entropy = random.Random(2)
         process = Process(1, None, entropy)  # type: ignore[arg-type]
         journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
-        parts = SessionParts(
+        session = ShardSession(
             feed=ModelFeed(self, process),  # type: ignore[arg-type]
             journal=journal,
             workload=self._workload(entropy),
@@ -144,7 +144,7 @@ class TimedWorld:
             status=process.status,
         )
 
-        life, outcome = lived(ShardSession(parts)), None
+        life, outcome = lived(session), None
         while True:
             try:
                 effect = life.send(outcome)

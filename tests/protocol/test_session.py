@@ -134,7 +134,7 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
     session, status = model.session(feed=Held)
-    ours = session._feed
+    ours = session.feed
     ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
     return model, session, ours, status
 
@@ -142,12 +142,12 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
     _, session, feed, status = stage()
     finish(session.open())
-    engine = session._engine
+    engine = session.engine
     finish(session.run())
     assert feed.rebalances == 1
     assert feed.fetched[:2] == [3, 2]
     assert status.offsets == {"t": 6}
-    assert session._engine is engine
+    assert session.engine is engine
 
 
 def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.committer import CommitPolicy, SessionParts
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
@@ -129,18 +129,21 @@ class Model:
     ) -> tuple[ShardSession, ShardStatus]:
         """Return a session that has not been opened, with other parts where some are given, and where it reports."""
         status = ShardStatus(shard)
-        parts = SessionParts(
+        parts: dict[str, Any] = {
+            "feed": feed(self.broker, shard),
+            "journal": self.journal(shard, self.partitions),
+            "clock": Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
+        }
+        session = ShardSession(
             shard=shard,
-            feed=feed(self.broker, shard),
-            journal=self.journal(shard, self.partitions),
             workload=Workload(self.spec, self.partitions),
             control=CONTROL,
             policy=CommitPolicy(interval=interval, start_at=self.start_at),
-            clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
             observer=Silent(),
             status=status,
+            **parts | instead,
         )
-        return ShardSession(replace(parts, **instead)), status
+        return session, status
 
     def _tick(self) -> float:
         self.now += 0.01
@@ -174,7 +177,7 @@ def serve_a_while(
 ) -> None:
     """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
     owner, _ = model.session(interval=interval)
-    feed: Any = owner._feed
+    feed: Any = owner.feed
     feed.rounds, feed.most, feed.hook = rounds, 5, hook
     finish(lived(owner))
     model.settle()
@@ -204,7 +207,7 @@ def dies_at(
 ) -> None:
     """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
     dying, _ = model.session(feed=feed)
-    journal, run = dying._journal, dying.run
+    journal, run = dying.journal, dying.run
 
     async def dies(content: Any) -> int:
         here = condition(content)
@@ -219,7 +222,7 @@ def dies_at(
         opened()
         return run()
 
-    dying._committer._journal = _Dying(journal, dies)  # type: ignore[assignment]
+    dying.journal = _Dying(journal, dies)  # type: ignore[assignment]
     dying.run = begin  # type: ignore[method-assign]
     try:
         with pytest.raises(Stops):

@@ -17,7 +17,7 @@ from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Account
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
-from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.controls import CommandHandler
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried
@@ -147,17 +147,17 @@ def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], 
     return carry_over(replace(spec, datasets=fresh, carried=None), shards, **options)
 
 
-class _NeverClosing(Controls):
+class _NeverClosing(CommandHandler):
     closing = False  # type: ignore[assignment]
+
+    def may_sweep(self, *, replayed: bool) -> bool:
+        return replayed and self.under_way is not None
 
 
 class GoesOnWhileClosing(Disobedient):
     """Tests queries between the slices of a close."""
 
     judge = _NeverClosing
-
-    def _may_go_on(self) -> bool:
-        return self._replayed and self._commands.controls.under_way is not None
 
 
 class OpensClosed(ProvingJournal):

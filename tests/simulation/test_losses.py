@@ -38,7 +38,7 @@ def lost() -> Model:
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
     waiting, status = model.session(feed=Patient)
-    waiting._feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
+    waiting.feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
     model.settle()

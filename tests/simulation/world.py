@@ -34,7 +34,7 @@ from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
-from stream_svt.protocol.committer import CommitPolicy, SessionParts
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
@@ -309,7 +309,7 @@ class World:
                 epoch=lambda: self.now,
                 bounds=bounds,
             )
-            parts = SessionParts(
+            session = self._variant.session(
                 feed=ModelFeed(self, process),
                 journal=journal,
                 workload=self._variant.workload(
@@ -329,7 +329,7 @@ class World:
                 status=process.status,
             )
             try:
-                await lived(self._variant.session(parts))
+                await lived(session)
             except Stopped:
                 pass
             except ApplicationClosed:

@@ -25,12 +25,12 @@ from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import ProgressRecord, RunState, to_bytes
-from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
+from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Known, Seen
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.takeover import Spans, Takeover
+from stream_svt.protocol.takeover import Spans
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
@@ -247,15 +247,15 @@ class TestsBeforeDurable(Engine):
 class Disobedient(ShardSession):
     """A session whose commands are judged otherwise."""
 
-    judge: type[Controls]
+    judge: type[CommandHandler]
 
     async def open(self) -> None:
         """Take the state over, and judge commands otherwise from then on."""
         await super().open()
-        self._commands.controls.__class__ = self.judge
+        self.commands.__class__ = self.judge
 
 
-class _PausesAtOnce(Controls):
+class _PausesAtOnce(CommandHandler):
     def _passes(self, command: Command, gate: Gate) -> bool:
         return super()._passes(command, gate) or (command.action is Action.PAUSE and gate is Gate.REPLAY)
 
@@ -266,7 +266,7 @@ class PausesBeforeReplay(Disobedient):
     judge = _PausesAtOnce
 
 
-class _AnyNumber(Controls):
+class _AnyNumber(CommandHandler):
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
         """Take a record in as if it named the next number."""
         command = heard(record, trust_the_topic)
@@ -287,25 +287,19 @@ class UsesNumbersLate(ShardSession):
 
     async def _carry_out(self, command: Command) -> None:
         if not command.for_all:
-            accepted = operations.apply(self._engine, command)
-            await self._committer.commit()
-            self._commands.use_up(command, accepted=accepted)
-            await self._committer.commit()
+            accepted = operations.apply(self.engine, command)
+            await self._commit()
+            self.commands.use_up(command, accepted=accepted)
+            await self._commit()
         else:
             await super()._carry_out(command)
-
-
-class _WithoutComparison(Takeover):
-    def compare_versions(self, progress: bytes) -> None:
-        del progress
 
 
 class GoesOnWithAnyVersion(ShardSession):
     """Adopts whatever version its worker knows."""
 
-    async def open(self) -> None:
-        """Take the state over."""
-        await self._open(_WithoutComparison(self._parts, self._committer))
+    def _compare_versions(self, progress: bytes) -> None:
+        del progress
 
 
 class _ForgetfulRetirement(Retirement):
@@ -325,19 +319,12 @@ class ForgetsLostOutcomes(Engine):
         self.retirement.__class__ = _ForgetfulRetirement
 
 
-class _RetiringTakeover(Takeover):
-    async def find_places(self, spans: Spans) -> dict[str, int]:
-        for _ in self._committer.engine.retirement.retire():
-            await self._committer.commit_or_give_way()
-        return await super().find_places(spans)
-
-
 class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration that does not declare them."""
 
-    async def open(self) -> None:
-        """Take the state over."""
-        await self._open(_RetiringTakeover(self._parts, self._committer))
+    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
+        await self._in_slices(self.engine.retirement.retire(), commits=True)
+        return await super()._find_places(spans)
 
 
 class NamesEachOwner(ShardLog):

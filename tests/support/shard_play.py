@@ -12,10 +12,10 @@ import pytest
 from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import RecordsLost, StateRolledBack
-from stream_svt.protocol.committer import CommitPolicy, SessionParts
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.shard_states import Cause, Signal, State
+from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
@@ -124,8 +124,8 @@ class Play:
         play = self
 
         class ShardSession:
-            def __init__(self, parts: SessionParts) -> None:
-                self.status, self.feed = parts.status, parts.feed
+            def __init__(self, status: ShardStatus, feed: Any, **_: object) -> None:
+                self.status, self.feed = status, feed
 
             async def open(self) -> None:
                 play.opened += 1
