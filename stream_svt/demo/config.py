@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from stream_svt.demo.data import LAST_ITEM
-from stream_svt.demo.queries import Clock
+from stream_svt.demo.queries import LAST_ITEM, Clock
 
 APPEND = "hot-items-append"
 ADAPTIVE = "hot-items-adaptive"

@@ -17,8 +17,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from stream_svt.demo.config import APPEND
-from stream_svt.demo.data import Baskets, load
-from stream_svt.demo.queries import Checkpoint, Clock, Writer, running_counts
+from stream_svt.demo.queries import Baskets, Checkpoint, Clock, load, records_of, running_counts
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
@@ -32,19 +31,15 @@ async def produce(
 ) -> AsyncGenerator[tuple[Checkpoint, int], None]:
     """Send each checkpoint: its queries, then the marker that closes their set.
 
-    Yields the checkpoint, and the number of queries so far, once all are stored: what was announced is judged
-    in the summary. The next one is begun when the next item is asked for. ``kafka`` is what every client takes
-    as keywords.
-
-    Raises:
-        aiokafka.errors.KafkaError: A record was refused or the broker is out of reach.
+    Yields the checkpoint, and the number of queries so far, once all are stored; the next one is begun when the next
+    item is asked for. ``kafka`` is what every client takes as keywords.
     """
     producer = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
     await producer.start()
     try:
-        writer, sent = Writer(), 0
+        sent = 0
         for point, counts in running_counts(baskets, clock):
-            records = await asyncio.to_thread(writer.records, point, counts)
+            records = await asyncio.to_thread(records_of, point, counts)
             key = point.dataset.encode("utf-8")
             await _send(producer, topic, home(key, partitions), key, records)
             sent += len(records) - 1
@@ -86,10 +81,6 @@ def run_feed(
         duration: Seconds after which no further set is begun; None: all baskets.
         say: Told a line for each set.
         clock: For tests: another public clock.
-
-    Raises:
-        ConfigError: The configuration is not the demo's, or the topics do not fit it.
-        BrokerError: The brokers cannot be reached or refuse.
     """
     return asyncio.run(_feed(config, clock or Clock(), seconds, duration, say))
 

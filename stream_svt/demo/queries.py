@@ -1,9 +1,11 @@
 """What is asked, and when: how often each item of the public list has been sold since the week began.
 
-Line numbers are the public clock. Privacy unit and neighbours: one basket. Two data sets are neighbours when the
-basket of one line is emptied in one of them and **the lines stay**: that lowers the answers about its items by one
-from the next checkpoint to the end of its week, changes nothing else, and never raises one: sensitivity 1, monotonic.
-Counting *non-empty* baskets instead would pull the successors of a removed one into another week.
+The data are retail baskets that ship with the package, supplied by Tom Brijs: anonymised baskets of a Belgian retail
+store, one a line. Line numbers are the public clock. Privacy unit and neighbours: one basket. Two data sets are
+neighbours when the basket of one line is emptied in one of them and **the lines stay**: that lowers the answers about
+its items by one from the next checkpoint to the end of its week, changes nothing else, and never raises one:
+sensitivity 1, monotonic. Counting *non-empty* baskets instead would pull the successors of a removed one into another
+week.
 
 Ids, order and number of records depend on the clock alone. So do record lengths, which are public: a value is padded
 with the spaces that JSON allows after a number.
@@ -13,31 +15,60 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.demo.data import LAST_ITEM, LINES, Baskets
-
+ACKNOWLEDGEMENT = (
+    "Retail baskets: the anonymised market baskets of a Belgian retail store, kindly supplied by Tom Brijs. "
+    "T. Brijs, G. Swinnen, K. Vanhoof, G. Wets: The use of association rules for product assortment "
+    "decisions: a case study. KDD 1999, pp. 254-260."
+)
+LAST_ITEM = 16_470
+"""Items are numbered from 1 to this one without a gap. The list is public; which items sell is not."""
+LINES = 88_162
+FILE = "retail-baskets.npz"
 DIGITS = 5
 """Digits that every count is padded to; a week has fewer lines than this can hold."""
 SERIES = "item-%d"
 
 
 @dataclass(frozen=True, slots=True)
+class Baskets:
+    """Baskets by line number: ``items[start[n]:start[n + 1]]``, ascending, is that of line ``n``. Private."""
+
+    start: NDArray[np.int64] = field(repr=False)
+    items: NDArray[np.uint16] = field(repr=False)
+
+
+def load() -> Baskets:
+    """Return the shipped baskets, in order of time.
+
+    Packed are their sizes and the differences between items (the first of a basket as it is), low and high bytes apart.
+    """
+    with (
+        resources.files("stream_svt.demo").joinpath("data", FILE).open("rb") as stream,
+        np.load(stream, allow_pickle=False) as packed,
+    ):
+        start = np.concatenate([[0], np.cumsum(packed["sizes"], dtype=np.int64)])
+        steps = packed["low"].astype(np.int64) | packed["high"].astype(np.int64) << 8
+    # A running sum over everything, less what had been reached before each basket.
+    reached = np.concatenate([[0], np.cumsum(steps)])
+    items = reached[1:] - np.repeat(reached[start[:-1]], np.diff(start))
+    return Baskets(start, items.astype(np.uint16))
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A moment at which the running counts of all items are asked: the queries form the finite set ``set_id``.
 
-    Attributes:
-        dataset: The week's dataset.
-        week_start, first, end: Lines: start of the week, first line since the last checkpoint, and the line
-            after the last counted one.
+    ``first`` and ``end`` are the first line since the last checkpoint and the one after the last counted line.
     """
 
     dataset: str
     set_id: str
-    week_start: int
     first: int
     end: int
 
@@ -67,7 +98,7 @@ class Clock:
             stop = min(start + self.week_lines, self.lines)
             for first in range(start, stop, self.every):
                 end = min(first + self.every, stop)
-                yield Checkpoint(self.week_of(start), f"line-{end:05}", start, first, end)
+                yield Checkpoint(self.week_of(start), f"line-{end:05}", first, end)
 
 
 def running_counts(baskets: Baskets, clock: Clock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
@@ -76,29 +107,18 @@ def running_counts(baskets: Baskets, clock: Clock) -> Iterator[tuple[Checkpoint,
         raise ValueError(f"week_lines {clock.week_lines} must have at most {DIGITS} digits")
     counts = np.zeros(LAST_ITEM + 1, dtype=np.int64)
     for point in clock.checkpoints():
-        if point.first == point.week_start:
+        if point.first % clock.week_lines == 0:
             counts[:] = 0
-        counts += np.bincount(baskets.between(point.first, point.end), minlength=LAST_ITEM + 1)
+        sold = baskets.items[baskets.start[point.first] : baskets.start[point.end]]
+        counts += np.bincount(sold, minlength=LAST_ITEM + 1)
         yield point, counts[1:].copy()
 
 
-class Writer:
-    """Writes the records of checkpoints; the parts that never change are formatted once."""
-
-    def __init__(self) -> None:
-        self._template = [
-            f'{{"id":"%b/{item}","series":"{SERIES % item}","set":"%b","value":%b}}'.encode("ascii")
-            for item in range(1, LAST_ITEM + 1)
-        ]
-        self._number = [f"{count:<{DIGITS}}".encode("ascii") for count in range(1024)]
-
-    def records(self, point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
-        """Return the queries of one checkpoint, then the marker that closes their set."""
-        name = point.set_id.encode("ascii")
-        number, known = self._number, len(self._number)
-        records = [
-            template % (name, name, number[count] if count < known else b"%-*d" % (DIGITS, count))
-            for template, count in zip(self._template, counts.tolist(), strict=True)
-        ]
-        records.append(json.dumps({"set": point.set_id, "closed": True}).encode("ascii"))
-        return records
+def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
+    """Return the queries of one checkpoint, then the marker that closes their set."""
+    name = point.set_id
+    records = [
+        f'{{"id":"{name}/{item}","series":"{SERIES % item}","set":"{name}","value":{count:<{DIGITS}}}}'
+        for item, count in enumerate(counts.tolist(), 1)
+    ]
+    return [record.encode("ascii") for record in [*records, json.dumps({"set": name, "closed": True})]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,16 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from rich.console import Console
 
-from stream_svt.demo.board import Board, Truth
+from stream_svt.demo.board import Board, truth_of
 from stream_svt.demo.config import THRESHOLD, Setting, limits, yaml
-from stream_svt.demo.data import ACKNOWLEDGEMENT, LAST_ITEM, load
 from stream_svt.demo.feed import on_signals, produce
-from stream_svt.demo.queries import Clock
-from stream_svt.demo.view import View, report
-from stream_svt.demo.worker import Child, DemoFailed, start
+from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, Clock, load
+from stream_svt.demo.screen import Screen, report
 from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.monitor.released import decode
 from stream_svt.service.check import create_missing
 from stream_svt.service.config import load_config
-from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.embedded import EmbeddedKafka, free_ports
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 
 AHEAD = 200_000
@@ -39,7 +38,13 @@ AHEAD = 200_000
 READY_SECONDS = 60.0
 STALLED_SECONDS = 30.0
 DELETE_SECONDS = 15.0
+GRACE = 15.0
+TAIL_LINES = 15
 INTERRUPTED = 130
+
+
+class DemoFailed(StreamSvtError):
+    """The demo cannot go on; the message says why."""
 
 
 def run_demo(
@@ -57,8 +62,7 @@ def run_demo(
         duration: Seconds after which no further set of queries is begun; what was sent is still drained and
             summarised. None: all baskets.
         broker: ``host:port`` of a running Kafka to use instead of an own one. The demo's topics have names of
-            their own there and are deleted at the end; the broker forgets offsets and transactional ids by
-            itself.
+            their own there and are deleted at the end.
         show_config: Only print the service's configuration.
         summary: Where to write the summary as JSON.
         clock, console: For tests: another public clock, another place to write to.
@@ -92,12 +96,12 @@ async def _interruptible(work: Coroutine[None, None, Board]) -> Board:
 
 async def _demo(duration: float | None, broker: str | None, clock: Clock, console: Console) -> Board:
     """Run the demo; what was started is ended by the exit stack."""
-    view = View(console, lines=clock.lines)
+    screen = Screen(console, clock.lines)
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
-        counting = asyncio.create_task(asyncio.to_thread(lambda: Truth.of(load(), clock, THRESHOLD)))
+        counting = asyncio.create_task(asyncio.to_thread(lambda: truth_of(load(), clock, THRESHOLD)))
         if broker is None:
-            view.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
+            screen.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
             kafka = EmbeddedKafka()
             stack.push_async_callback(asyncio.to_thread, kafka.stop)
             await asyncio.to_thread(kafka.start)
@@ -105,7 +109,7 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
             application=f"retail-demo-{secrets.token_hex(3)}",
             bootstrap=broker or kafka.bootstrap_servers,
             key_file=directory / "sealing.key",
-            port=_free_port(),
+            port=free_ports(1)[0],
         )
         setting.key_file.touch(0o600)
         setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
@@ -114,35 +118,75 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
         cluster = Cluster({"bootstrap_servers": setting.bootstrap})
         if broker is not None:
             stack.push_async_callback(delete_topics, setting)
-            view.say(
+            screen.say(
                 f"the topics {setting.application}.* are deleted from {broker} at the end; offsets and "
                 "transactional ids of this name it forgets by itself"
             )
-        view.say("creating topics: stream-svt check --create-topics ...")
+        screen.say("creating topics: stream-svt check --create-topics ...")
         made = await create_missing(load_config(config), cluster)
         if problems := [finding.message for finding in made if finding.is_problem]:
             raise DemoFailed("; ".join(problems))
-        view.say("starting the service: stream-svt run --apply ...")
-        worker = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
-        stack.push_async_callback(worker.stop)
-        http = await stack.enter_async_context(aiohttp.ClientSession(f"http://127.0.0.1:{setting.port}"))
-        await _first(_ready(http), worker.must_go_on())
+        screen.say("starting the service: stream-svt run --apply ...")
+        service = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
+        stack.push_async_callback(service.stop)
+        address = f"http://127.0.0.1:{setting.port}"
+        http = await stack.enter_async_context(aiohttp.ClientSession(address))
+        await _first(_ready(http), service.must_go_on())
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
         pages = {"page": "/", "metrics": "/metrics", "health": "/health/ready", "status": "/api/v1/status"}
-        links = "   ".join(f"{name} http://127.0.0.1:{setting.port}{path}" for name, path in pages.items())
-        view.foot = f"Kafka {setting.bootstrap}   {links}"
+        links = "   ".join(f"{name} {address}{path}" for name, path in pages.items())
+        screen.foot = f"Kafka {setting.bootstrap}   {links}"
+        if not console.is_terminal:
+            screen.say(screen.foot)
         board = Board({name: float(limit) for name, limit in limits(clock).items()}, await counting)
-        await Session(setting, clock, board, events, http, view).run(worker, duration)
+        await Session(setting, clock, board, events, http, screen).run(service, duration)
         return board
 
 
-async def _ready(http: aiohttp.ClientSession) -> None:
-    """Wait for the service.
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process, and the file that it logs to."""
 
-    Raises:
-        DemoFailed: It is not ready in `READY_SECONDS`.
+    process: Process
+    log: Path
+
+    async def must_go_on(self) -> None:
+        """Wait until it ends, which it should not; raises DemoFailed then, with the end of its log."""
+        code = await self.process.wait()
+        lines = self.log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
+        said = "".join(f"\n  {line}" for line in lines)
+        raise DemoFailed(
+            f"the service ended too early, with exit code {code}; the end of its log:{said or ' empty'}"
+        )
+
+    async def stop(self) -> int:
+        """Ask it to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
+        for end in (self.process.terminate, self.process.kill):
+            with contextlib.suppress(ProcessLookupError):
+                end()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE):
+                    return await self.process.wait()
+        return await self.process.wait()
+
+
+async def start(arguments: Sequence[str], log: Path) -> Child:
+    """Start ``stream-svt`` in a session of its own, so that Ctrl-C on the terminal reaches the demo alone.
+
+    Its environment lacks what moves a service: the demo's must not reach the user's brokers.
     """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
+    command = [sys.executable, "-m", "stream_svt.demo", *arguments]
+    with log.open("ab") as sink:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=sink, stderr=STDOUT, env=own, start_new_session=True
+        )
+    return Child(process, log)
+
+
+async def _ready(http: aiohttp.ClientSession) -> None:
+    """Wait for the service."""
     until = time.monotonic() + READY_SECONDS
     while await _fetched(http, "/health/ready") is None:
         if time.monotonic() > until:
@@ -162,8 +206,7 @@ async def _fetched(http: aiohttp.ClientSession, path: str) -> bytes | None:
 def looked_at(status: dict[str, Any], topic: str) -> int:
     """Return the queries before the committed positions, without the markers that close the sets."""
     records = sum(shard["offsets"].get(topic, 0) for shard in status["shards"])
-    sets, rest = divmod(records, LAST_ITEM + 1)
-    return int(sets * LAST_ITEM + rest)
+    return int(records - records // (LAST_ITEM + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +221,20 @@ class Session:
     board: Board
     events: AIOKafkaConsumer
     http: aiohttp.ClientSession
-    view: View
+    screen: Screen
     began: float = field(default_factory=time.monotonic)
 
-    async def run(self, worker: Child, duration: float | None) -> None:
-        """Stream, then stop the worker and take what it has published."""
-        with self.view:
-            await _first(self._stream(duration), self._show(), worker.must_go_on())
-            if code := await worker.stop():
+    async def run(self, service: Child, duration: float | None) -> None:
+        """Stream, then stop the service and take what it has published."""
+        with self.screen:
+            await _first(self._stream(duration), self._show(), service.must_go_on())
+            if code := await service.stop():
                 raise DemoFailed(f"stream-svt run ended with exit code {code} when asked to stop")
             async with deadline(CALL_DEADLINE, "reading the last alerts"):
                 for place, end in (await self.events.end_offsets(self.events.assignment())).items():
                     while await self.events.position(place) < end:
                         await self._take()
-            self.view.refresh(self.board)
+            self.screen.show(self.board)
 
     async def _stream(self, duration: float | None) -> None:
         """Send the queries, then wait until the service has looked at everything sent."""
@@ -211,11 +254,9 @@ class Session:
             await asyncio.sleep(0.1)
 
     async def _show(self) -> None:
-        """Show what comes.
+        """Show what comes; raises DemoFailed where nothing was sent or looked at for `STALLED_SECONDS`.
 
-        Raises:
-            DemoFailed: No query was sent or looked at for `STALLED_SECONDS`: clients retry for ever where a broker
-                is gone.
+        Clients retry for ever where a broker is gone.
         """
         board, before, since = self.board, (-1, -1), time.monotonic()
         while time.monotonic() - since < STALLED_SECONDS:
@@ -225,7 +266,7 @@ class Session:
             if (now := (board.sent, board.seen)) != before:
                 before, since = now, time.monotonic()
             board.seconds = time.monotonic() - self.began
-            self.view.refresh(board)
+            self.screen.show(board)
             await asyncio.sleep(0.2)
         raise DemoFailed(
             f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {board.seen:,} of {board.sent:,}; "
@@ -237,7 +278,7 @@ class Session:
         for records in (await self.events.getmany(timeout_ms=50)).values():
             for record in records:
                 if (entry := self.board.tell(*decode(record.value))) is not None:
-                    self.view.entry(entry)
+                    self.screen.entry(entry)
 
 
 async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, None, None]) -> None:
@@ -254,20 +295,9 @@ async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, Non
 
 
 async def delete_topics(setting: Setting) -> None:
-    """Delete the demo's topics; what cannot be deleted is left, for its name is the demo's alone.
-
-    The broker forgets the offsets of the groups and the transactional ids by itself
-    (`offsets.retention.minutes`, `transactional.id.expiration.ms`; both a week by default): its admin
-    client cannot delete them.
-    """
-    doing, admin = "deleting the demo's topics", Cluster({"bootstrap_servers": setting.bootstrap}).admin()
+    """Delete the demo's topics; what cannot be deleted is left, for its name is the demo's alone."""
+    admin = Cluster({"bootstrap_servers": setting.bootstrap}).admin()
     names = ("counts", "alerts", "state", "rejects", "control", "config")
     with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
-        async with asyncio.timeout(DELETE_SECONDS), started(admin, doing):
+        async with asyncio.timeout(DELETE_SECONDS), started(admin, "deleting the demo's topics"):
             await admin.delete_topics([setting.topic(name) for name in names])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

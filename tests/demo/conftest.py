@@ -6,8 +6,7 @@ import pytest
 
 from stream_svt.demo import config
 from stream_svt.demo.config import Setting
-from stream_svt.demo.data import Baskets, load
-from stream_svt.demo.queries import Clock
+from stream_svt.demo.queries import Baskets, Clock, load, running_counts
 from stream_svt.service.config import Config, parse_config
 from tests.support.keys import write_secrets
 
@@ -19,9 +18,15 @@ def baskets() -> Baskets:
 
 
 @pytest.fixture(scope="session")
-def clock(baskets: Baskets) -> Clock:
+def clock() -> Clock:
     """The demo's own clock."""
-    return Clock(len(baskets))
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def stream(baskets: Baskets, clock: Clock) -> list:
+    """Every checkpoint with its counts."""
+    return list(running_counts(baskets, clock))
 
 
 @pytest.fixture(scope="session")

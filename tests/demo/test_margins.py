@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from stream_svt.demo.board import Board, Truth
+from stream_svt.demo.board import Board, Truth, truth_of
 from stream_svt.demo.config import ADAPTIVE, APPEND, THRESHOLD, Setting
-from stream_svt.demo.queries import SERIES, running_counts
+from stream_svt.demo.queries import SERIES
 from stream_svt.monitor.released import decode, encode
 from tests.support.engine_play import Play, Query
 
@@ -24,12 +24,11 @@ NEAR = THRESHOLD - 270
 
 
 @pytest.fixture(scope="module")
-def queries(baskets, clock) -> tuple[list[Query], list[str]]:
+def queries(stream, clock) -> tuple[list[Query], list[str]]:
     """Every query about an item that matters, and their ids."""
-    points = list(running_counts(baskets, clock))
-    near = np.flatnonzero(np.max([counts for _, counts in points], axis=0) >= NEAR).tolist()
+    near = np.flatnonzero(np.max([counts for _, counts in stream], axis=0) >= NEAR).tolist()
     asked, ids = [], []
-    for point, counts in points:
+    for point, counts in stream:
         week = clock.weeks().index(point.dataset)
         for item in near:
             asked.append(Query(week, int(counts[item]), series=SERIES % (item + 1), set_id=point.set_id))
@@ -41,7 +40,7 @@ def queries(baskets, clock) -> tuple[list[Query], list[str]]:
 
 @pytest.fixture(scope="module")
 def truth(baskets, clock) -> Truth:
-    return Truth.of(baskets, clock, THRESHOLD)
+    return truth_of(baskets, clock, THRESHOLD)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -17,8 +17,7 @@ from rich.console import Console
 from stream_svt.demo import run_demo
 from stream_svt.demo.config import ADAPTIVE, APPEND, Setting, yaml
 from stream_svt.demo.queries import Clock
-from stream_svt.demo.session import INTERRUPTED
-from stream_svt.demo.worker import DemoFailed, start
+from stream_svt.demo.session import INTERRUPTED, DemoFailed, start
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import load_config
 

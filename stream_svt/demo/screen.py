@@ -1,13 +1,9 @@
 """The demo's screen: a live picture on a terminal, plain lines anywhere else; and the summary at the end.
 
-It draws released events and public facts (how far the clock is, how many queries were looked at). What
-draws on the truth is magenta, and the screen says so.
+It draws released events and public facts. What draws on the truth is magenta, and the screen says so.
 """
 
 from __future__ import annotations
-
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -37,48 +33,33 @@ _NOTE = (
 )
 
 
-class View:
-    """A live picture on a terminal; elsewhere a line for each event, and one every few seconds about progress.
+class Screen(Live):
+    """A live picture while it is entered, or a line for each event, and one every few seconds about progress.
 
-    Args:
-        foot: Where Kafka and the pages are.
-        lines: Of the whole stream.
+    ``foot`` says where Kafka and the pages are; ``lines`` are those of the whole stream.
     """
 
-    def __init__(self, console: Console, foot: str = "", lines: int = 0) -> None:
+    def __init__(self, console: Console, lines: int, foot: str = "") -> None:
+        super().__init__(console=console, auto_refresh=False, transient=not console.is_terminal)
         self.foot, self.lines = foot, lines
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._next = 0.0
-
-    def __enter__(self) -> Self:
-        """Start drawing, or print the addresses."""
-        if self._live is not None:
-            self._live.start()
-        else:
-            self.say(self.foot)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the last picture on the terminal."""
-        if self._live is not None:
-            self._live.stop()
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def entry(self, entry: Entry) -> None:
         """Print a released event; the picture shows the board's latest ones anyway."""
-        if self._live is None:
-            self.say(f"{entry.kind:<9} {entry.dataset} {entry.monitor}: {entry.text}")
+        if not self.console.is_terminal:
+            names = ("item", "gap", "estimate", "bound")
+            measured = [f"{name} {cell}" for name in names if (cell := getattr(entry, name))]
+            told = ", ".join([*measured, entry.text])
+            self.say(f"{entry.kind:<9} {entry.dataset} {entry.monitor}: {told}")
 
-    def refresh(self, board: Board) -> None:
+    def show(self, board: Board) -> None:
         """Draw the picture, or print progress now and then."""
-        if self._live is not None:
-            self._live.update(picture(board, self.foot, self.lines, self._console.height), refresh=True)
+        if self.console.is_terminal:
+            self.update(picture(board, self.foot, self.lines, self.console.height), refresh=True)
         elif board.seconds >= self._next and board.line:
             self._next = board.seconds + PLAIN_INTERVAL
             spent = ", ".join(f"{b.spent:.2f}/{b.limit:g}" for b in board.budgets.values())
@@ -91,17 +72,17 @@ class View:
 def picture(board: Board, foot: str, lines: int, height: int = 40) -> RenderableType:
     """Return the whole screen, not higher than ``height`` lines where that is at least 24."""
     rows = max(height - FIXED_LINES - len(board.budgets) - len(MONITORS), 2)
-    return Group(
-        _panel(
+    panels: dict[str, RenderableType] = {
+        "stream-svt demo: hot items of a shop; privacy unit: one basket, its line stays": (
             f"[bold]{board.seen:,}[/] queries tested by 2 monitors   [bold]{board.rate:,.0f}[/] queries/s   "
-            f"line {board.line:,} of {lines:,}   [dim]{board.phase}[/]",
-            "stream-svt demo: hot items of a shop; privacy unit: one basket, its line stays",
+            f"line {board.line:,} of {lines:,}   [dim]{board.phase}[/]"
         ),
-        _panel(_budgets(board), "Privacy budget (epsilon): [red]spent[/] [yellow]reserved[/] [green]free[/]"),
-        _panel(_monitors(board), "Monitors; [magenta]* from the true counts, never released[/]"),
-        _panel(_events(board, rows), "Released, as it is released (-: nothing can be certified)"),
-        Text(foot, "dim", overflow="fold"),
-    )
+        "Privacy budget (epsilon): [red]spent[/] [yellow]reserved[/] [green]free[/]": _budgets(board),
+        "Monitors; [magenta]* from the true counts, never released[/]": _monitors(board),
+        "Released, as it is released (-: nothing can be certified)": _events(board, rows),
+    }
+    drawn = [Panel(content, title=title, title_align="left") for title, content in panels.items()]
+    return Group(*drawn, Text(foot, "dim", overflow="fold"))
 
 
 def report(board: Board) -> RenderableType:
@@ -111,10 +92,6 @@ def report(board: Board) -> RenderableType:
         f"{board.rate:,.0f}/s\n"
     )
     return Group(Text(head, "bold"), _monitors(board), Text(_NOTE, "magenta"), Text(), _budgets(board))
-
-
-def _panel(content: RenderableType, title: str) -> Panel:
-    return Panel(content, title=title, title_align="left")
 
 
 def _short(name: str) -> str:
@@ -129,9 +106,10 @@ def _budgets(board: Board) -> Table:
     table.add_column()
     out = set(board.exhausted())
     for name, budget in board.budgets.items():
-        states = ", ".join(f"{_short(monitor)} {state}" for monitor, state in board.states(name).items())
-        style = "bold red" if name in out else "default"
+        found = {_short(monitor): status.shown for monitor, status in board.of_dataset(name).items()}
+        states = ", ".join(f"{monitor} {state}" for monitor, state in found.items() if state != "idle")
         amount = f"{budget.spent:.2f} of {budget.limit:g} spent"
+        style = "bold red" if name in out else "default"
         table.add_row(Text(name, style), _bar(budget), amount, Text(states, "dim"))
     return table
 
@@ -152,8 +130,12 @@ def _monitors(board: Board) -> Table:
     for column in ("precision*", "recall*", "funded*"):
         table.add_column(column, justify="right", style="magenta", header_style="magenta")
     for name in MONITORS:
-        ratios = ["-" if ratio is None else f"{ratio:.0%}" for ratio in board.judged(name).values()]
-        table.add_row(_short(name), *map(str, board.counts(name).values()), *ratios)
+        counts = board.figures(name)
+        cells = [
+            "-" if value is None else str(value) if isinstance(value, int) else f"{value:.0%}"
+            for value in counts.values()
+        ]
+        table.add_row(_short(name), *cells)
     return table
 
 
@@ -163,14 +145,7 @@ def _events(board: Board, rows: int) -> Table:
         table.add_column(column, no_wrap=True)
     for column in ("gap", "estimate", "bound"):
         table.add_column(column, no_wrap=True, justify="right")
-    table.add_column("", ratio=1, no_wrap=True, overflow="ellipsis")
-    for entry in list(board.recent)[-rows:]:
-        cells, text, alert = ["", "", "", ""], entry.text, entry.alert
-        if alert is not None:
-            estimate = "-" if alert.estimate is None else f"{alert.estimate:.0f}"
-            bound = "-" if alert.bound is None else f"≥ {alert.bound:g}"
-            cells = [_short(alert.series or ""), f"{alert.gap:g}", estimate, bound]
-            text = f"{alert.branch} branch, attempt {alert.attempt}, run {alert.run} top {alert.top}"
-        kind = Text(entry.kind, _COLOURS[entry.kind])
-        table.add_row(kind, _short(entry.dataset), _short(entry.monitor), *cells, Text(text, "dim"))
+    table.add_column("", ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
+    for kind, *cells, text in list(board.recent)[-rows:]:
+        table.add_row(Text(kind, _COLOURS[kind]), *map(_short, cells), text)
     return table
