@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.exact.report import REPORT, Report
 from tests.support.topics import Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
+# jsonschema imports it for formats that no schema here has: three seconds in each process.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
