@@ -25,11 +25,11 @@ async def audited(app: Application) -> Audit:
 
 async def test_a_state_that_was_put_back_is_found_to_be_older_than_the_alerts(app: Application) -> None:
     await app.spend({"a": 2})
-    yesterday = await app.scene.live()
-    known = (await app.scene.events())[-1][0].sequence
+    yesterday = await app.live()
+    known = (await app.events())[-1][0].sequence
     await app.spend({"a": 3})
     assert (await audited(app)).balances
-    published = await app.scene.events()
+    published = await app.events()
     await app.put(yesterday)
     found = await audited(app)
     messages = [finding.message for finding in found.findings]
@@ -63,7 +63,7 @@ async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_s
     app: Application,
 ) -> None:
     await app.spend({"a": 2})
-    await app.scene.delete_before("alerts", -1)
+    await app.delete_before("alerts", -1)
     found = await audited(app)
     assert found.problems == []
     assert found.truncated == {0}

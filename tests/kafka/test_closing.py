@@ -10,32 +10,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor.released import EventType, decode
 from stream_svt.protocol.carry_over import CarryOverRefused
+from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.codec import home
-from tests.support import records
+from stream_svt.service.shard_log import ShardLog
 from tests.support.closing import (
+    CARRIED,
     KEY_LOST,
     LIMIT,
     RUN,
     SEALED_ANEW,
     TOPS,
     Application,
-    Spent,
     Stage,
     balances,
     goes_on,
 )
 from tests.support.command_line import Ended
-from tests.support.keys import write_secrets
-from tests.support.process import Service, free_port
-from tests.support.worker import Scene, until
+from tests.support.process import Service
+from tests.support.worker import HIGH, until
 
 pytestmark = pytest.mark.kafka
 
@@ -60,146 +62,76 @@ async def test_a_planned_move_to_another_cluster_and_fewer_partitions_loses_noth
     await goes_on(mirror, new, carried, real)
 
 
-async def test_a_planned_move_without_a_sealing_key_counts_open_runs_in_full(
-    stage: Stage, secure_broker
-) -> None:
-    """And of a mirror nothing is left: nothing proves that it holds all."""
-    old = await stage.old(more="")
-    real = await old.spend(TOPS)
-    await old.close_in_order(stage.successor)
-    mirror = await old.mirrored_to(secure_broker.bootstrap_servers)
-    assert balances(await mirror.carry_over(stage.successor)) == FULL
-    carried = await old.carry_over(stage.successor)
-    assert balances(carried) == real.held
-    assert [note.partition(";")[0] for note in old.notes] == [
-        f"shard {n}: no proved balances" for n in (0, 1)
-    ]
-    await goes_on(old, await stage.new(more=""), carried, real)
-
-
-async def test_a_mirror_of_a_source_that_died_has_something_left_only_where_the_operator_says_so(
-    stage: Stage, secure_broker
-) -> None:
-    old = await stage.old()
-    real = await old.spend(TOPS)
-    mirror = await old.mirrored_to(secure_broker.bootstrap_servers)
-    for source_ended, left, said in (
-        (False, FULL, "nobody says that it holds the source's last event"),
-        (True, real.held, "no proved balances"),
-    ):
-        carried = await mirror.carry_over(stage.successor, source_ended=source_ended)
-        assert balances(carried) == left
-        assert all(said in note for note in mirror.notes)
-        assert carried.complete is source_ended
-    new = await stage.new(servers=secure_broker.bootstrap_servers)
-    await goes_on(mirror, new, carried, real)
-
-
 # States that cannot be proved
 
 
-@dataclass(frozen=True)
-class Disaster:
-    """What happens to the state of both shards, what a worker says of it, and what is lost by it.
-
-    ``happens`` is called with what was spent of each dataset. ``left`` tells what has to count as spent.
-    """
-
-    cause: Cause
-    words: str
-    happens: Callable[[Stage, Application], Awaitable[None]]
-    left: Callable[[Spent], dict[str, int]] = lambda real: real.held
-
-
-async def _state_from_yesterday(stage: Stage, old: Application) -> None:
+async def _state_from_yesterday(old: Application) -> None:
     await old.spend(dict.fromkeys(TOPS, 1))
-    yesterday = await old.scene.live()
+    yesterday = await old.live()
     await old.spend(dict.fromkeys(TOPS, 2))
     await old.put(yesterday)
 
 
-async def _state_one_transaction_old(stage: Stage, old: Application) -> None:
+async def _state_one_transaction_old(old: Application) -> None:
     await old.put(await old.before_publication())
 
 
-async def _state_of_another_application(stage: Stage, old: Application) -> None:
-    scene = Scene(stage.servers, f"{stage.name}-stranger", partitions=2, datasets="a, b, c, d", limit=LIMIT)
-    async with scene.on_stage():
-        stranger = Application(scene, stage.directory)
-        await stranger.spend({"a": 1, "b": 1})
-        await old.put(await stranger.scene.live())
-
-
-DISASTERS = {
-    "state made anew": Disaster(
-        Cause.STATE_ROLLED_BACK, "is empty", lambda _, old: old.scene.make_anew("state")
-    ),
-    "state from yesterday": Disaster(Cause.STATE_ROLLED_BACK, "ends with event", _state_from_yesterday),
-    "state one transaction old": Disaster(
-        Cause.STATE_ROLLED_BACK, "which the state still has to publish", _state_one_transaction_old
-    ),
-    "state of another application": Disaster(
-        Cause.STATE_UNREADABLE, "another place", _state_of_another_application
-    ),
-    "alerts made anew": Disaster(
-        Cause.STATE_ROLLED_BACK,
-        "does not show event",
-        lambda _, old: old.scene.make_anew("alerts"),
-        lambda real: FULL,
-    ),
+Disaster = Callable[[Application], Awaitable[None]]
+DISASTERS: dict[str, Disaster] = {
+    "is empty": lambda old: old.make_anew("state"),
+    "ends with event": _state_from_yesterday,
+    "which the state still has to publish": _state_one_transaction_old,
+    "does not show event": lambda old: old.make_anew("alerts"),
 }
+"""What happens to the state of both shards, by what a worker says of it."""
 
 
 async def test_an_application_whose_state_is_given_up_loses_its_open_runs_and_no_more(
     stage: Stage,
 ) -> None:
-    """All disasters at once, each to an application of its own."""
+    """All disasters at once, each to an application of its own; without its alerts all is lost."""
     async with asyncio.TaskGroup() as drills:
-        for number, name in enumerate(DISASTERS):
-            drills.create_task(_given_up(stage.beside(number), DISASTERS[name]), name=name)
+        for number, (words, happens) in enumerate(DISASTERS.items()):
+            drills.create_task(_given_up(stage.beside(number), words, happens), name=words)
 
 
-async def _given_up(stage: Stage, disaster: Disaster) -> None:
+async def _given_up(stage: Stage, words: str, happens: Disaster) -> None:
     old = await stage.old()
     real = await old.spend(TOPS)
-    await disaster.happens(stage, old)
-    if disaster.left(real) != FULL:
+    await happens(old)
+    complete = words != "does not show event"
+    if complete:
         real = await old.told()
-    await old.give_up(stage.successor, (0, 1), disaster.cause, disaster.words)
+    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, words)
     carried = await old.carry_over(stage.successor)
-    assert balances(carried) == disaster.left(real)
-    assert carried.complete is (disaster.left(real) != FULL)
+    assert balances(carried) == (real.held if complete else FULL)
+    assert carried.complete is complete
     assert all("no proved balances" in note for note in old.notes)
     new = await stage.new()
-    if not carried.complete:
+    if not complete:
         with pytest.raises(ConfigError, match="nobody knows the largest sensitivity"):
             new.config()
-        await old.carry_over(stage.successor, more=_declared(old, new) + old.more)
+        # A monitor of the old application, on the query topic of the new one.
+        hot = old.text(more="").partition("monitors:\n")[2].replace("name: hot", "name: next")
+        await old.carry_over(stage.successor, more=hot.replace(old.queries, new.queries) + old.more)
     await goes_on(old, new, carried, real)
-
-
-def _declared(old: Application, new: Application) -> str:
-    """Return a monitor of the old application on the query topic of the new one."""
-    text = old.scene.text()
-    hot = text[text.index("  - name: hot") :]
-    return hot.replace("name: hot", "name: next").replace(old.scene.queries, new.scene.queries)
 
 
 async def test_an_application_whose_sealing_key_is_lost_loses_its_open_runs_and_no_more(stage: Stage) -> None:
     """What an owner proved when it closed its shard counts for nothing either: the proof needs the key."""
     old = await stage.old()
     real = await old.spend(TOPS)
-    worker = await old.scene.start(old.config())
+    worker = await old.start()
     (reply,) = await old.close(stage.successor, shard=0)
     assert reply.accepted
-    await old.parked(worker, {Cause.CLOSED}, [0])
-    await old.scene.stop(worker)
+    await old.parked(worker, Cause.CLOSED, [0])
+    await old.stop(worker)
     old.more = SEALED_ANEW
     with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
         await old.carry_over(stage.successor)
     await _stays_out_of_the_group(old)
     old.more = KEY_LOST
-    await old.give_up(stage.successor, (0, 1), Cause.SEALING_KEY, "it is sealed with key")
+    await old.give_up(stage.successor, Cause.SEALING_KEY, "it is sealed with key")
     old.more = SEALED_ANEW
     carried = await old.carry_over(stage.successor)
     assert balances(carried) == real.held
@@ -209,27 +141,27 @@ async def test_an_application_whose_sealing_key_is_lost_loses_its_open_runs_and_
 
 async def _stays_out_of_the_group(old: Application) -> None:
     """A worker with another key leaves the shards to others, unless its configuration says that there are none."""
-    worker = await old.scene.start(old.config(), ready=False)
+    worker = await old.start(ready=False)
     await until(lambda: worker.fault is not None and worker.fault.cause is Cause.SEALING_KEY, 30)
-    await old.scene.stop(worker)
+    await old.stop(worker)
 
 
 async def test_one_damaged_shard_of_four_costs_its_own_open_runs_and_no_others(stage: Stage) -> None:
     old = await stage.old(partitions=4)
     real = await old.spend(TOPS)
-    live = dict(await old.scene.live())
+    live = dict(await old.live())
     place = (0, b"d/a")
     live[place] = live[place][:-1] + bytes([live[place][-1] ^ 1])
     await old.put(live)
-    worker = await old.scene.start(old.config(), ready=False)
-    await old.parked(worker, {Cause.STATE_UNREADABLE}, [0])
+    worker = await old.start(ready=False)
+    await old.parked(worker, Cause.STATE_UNREADABLE, [0])
     replies = await old.close(stage.successor, patience=2)
     assert [reply.accepted for reply in replies] == [None, True, True, True]
     assert "will be carried out once a worker owns the shard" in replies[0].message
     with pytest.raises(CarryOverRefused, match="not closed yet: shard 0"):
         await old.carry_over(stage.successor)
-    await old.scene.stop(worker)
-    await old.give_up(stage.successor, [0], Cause.STATE_UNREADABLE, "it was changed or cut")
+    await old.stop(worker)
+    await old.give_up(stage.successor, Cause.STATE_UNREADABLE, "it was changed or cut", [0])
     carried = await old.carry_over(stage.successor)
     damaged = {name for name in TOPS if home(name.encode(), 4) == 0}
     assert damaged == {"a", "b"}
@@ -239,62 +171,203 @@ async def test_one_damaged_shard_of_four_costs_its_own_open_runs_and_no_others(s
     await goes_on(old, await stage.new(), carried, real)
 
 
+# What nobody may do: wake up a closed application, carry over one that runs, or let two go on with its budgets
+
+
+@pytest.mark.parametrize("given_up", [False, True], ids=["closed in order", "given up"])
+async def test_a_closed_application_that_is_started_again_stays_closed_and_writes_nothing(
+    stage: Stage, given_up: bool
+) -> None:
+    """And it has one successor, of more partitions here; a planned move to it loses nothing."""
+    old = await stage.old()
+    real = await old.spend(TOPS)
+    newest = await old.live()
+    if given_up:
+        await old.make_anew("state")
+        await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "is empty")
+    else:
+        await old.close_in_order(stage.successor)
+        newest = await old.live()
+    await old.send("a", HIGH)
+    await _stays_closed(old, stage.successor)
+    for (shard, key), value in newest.items():  # the newest state is found again, in a backup
+        await old.producer.send_and_wait(f"{old.application}.state", value, key=key, partition=shard)
+    await _stays_closed(old, stage.successor)
+    assert (await old.told()).spent == real.spent
+    carried = await old.carry_over(stage.successor)
+    assert balances(carried) == (real.held if given_up else real.spent)
+    assert given_up or (old.notes, carried.complete) == ([], True)
+    with pytest.raises(CarryOverRefused, match=f"closed for successor '{stage.successor}': a second one"):
+        await old.carry_over("second")
+    with pytest.raises(ConfigError, match="another one would spend it twice"):
+        replace(old, application="second", more=old.more + CARRIED).config()
+    await goes_on(old, await stage.new(), carried, real)
+
+
+async def _stays_closed(old: Application, successor: str) -> None:
+    """A worker parks every shard, is ready, and writes nothing; commands are answered all the same."""
+    before = await old.ends("state", "alerts")
+    worker = await old.start(ready=False)
+    await old.parked(worker, Cause.CLOSED)
+    assert all("is closed for ever" in status.reason for status in worker.statuses())
+    for name, accepted in ((successor, True), ("another", False)):
+        for give_up in (False, True):
+            for reply in await old.close(name, give_up=give_up, patience=3):
+                # A state that its owner closed could be given up only where its key is lost: nobody answers.
+                expected = None if give_up and accepted and "no answer" in reply.message else accepted
+                assert reply.accepted is expected, reply
+                assert expected is None or f"closed for ever, for successor '{successor}'" in reply.message
+    paused = await old.pause("a")
+    assert (paused.accepted, "closed for ever" in paused.message) == (False, True)
+    await old.parked(worker, Cause.CLOSED)
+    assert worker.ready
+    await old.stop(worker)
+    assert await old.ends("state", "alerts") == before
+
+
+async def test_what_still_runs_is_not_carried_over_nor_given_up(stage: Stage) -> None:
+    old = await stage.old()
+    real = await old.spend(TOPS)
+    worker = await old.start()
+    (reply,) = await old.close(stage.successor, shard=0, give_up=True, patience=2)
+    assert (reply.accepted, "no worker holds the shard parked" in reply.message) == (None, True)
+    await old.stop(worker)
+    assert await old.spend({}) == real
+    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
+        await old.carry_over(stage.successor)
+    worker = await old.start()
+    (reply,) = await old.close(stage.successor, shard=1)
+    assert reply.accepted
+    with pytest.raises(CarryOverRefused, match=r"not closed yet: shard 0\. "):
+        await old.carry_over(stage.successor)
+    assert not (old.directory / "carried.jsonl").exists()
+    await old.stop(worker)
+
+
+async def test_a_forged_end_on_the_alert_topic_closes_nothing(stage: Stage) -> None:
+    """The worker that runs goes on; the next one finds that events are not its own, and parks the shard."""
+    old = await stage.old()
+    real = await old.spend(TOPS)
+    worker = await old.start()
+    newest = [record.value for record in await old.read("alerts") if record.partition == 0][-1]
+    await old.producer.send_and_wait(
+        f"{old.application}.alerts", _forged_end(newest, stage.successor), partition=0
+    )
+    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
+        await old.carry_over(stage.successor)
+    await old.send("a", HIGH)
+    await old.settled(worker, sum(TOPS.values()) + 1)
+    assert (await old.told()).spent["a"] > real.spent["a"]
+    await old.stop(worker)
+    assert not any(record.key == b"closed" for record in await old.read("state"))
+    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "shows event", [0])
+    worker = await old.start(ready=False)
+    await old.parked(worker, Cause.CLOSED, [0])
+    (reply,) = await old.close(stage.successor, shard=1)
+    assert reply.accepted
+    await old.parked(worker, Cause.CLOSED)
+    await old.stop(worker)
+    carried = await old.carry_over(stage.successor)
+    assert "different histories" in old.notes[0]
+    for name, balance in carried.datasets.items():  # all of them but one have their home in shard 0
+        assert balance.spent == (real.spent[name] if name in {"d", "f"} else balance.limit), name
+
+
+def _forged_end(newest: bytes, successor: str) -> bytes:
+    """Return the event that would close a shard behind its newest one, of somebody who has no key."""
+    known = msgspec.json.decode(newest)
+    number = known["sequence"] + 1
+    data = {"dataset": "", "monitor": "", "run": 0, "reason": "command", "account": None}
+    forged = known | {
+        "type": EventType.APPLICATION_CLOSED,
+        "id": f"{known['source']}/closed/{number}",
+        "sequence": number,
+        "data": data | {"detail": {"successor": successor, "balances": 0}},
+    }
+    value = msgspec.json.encode(forged)
+    assert decode(value)[0].type == EventType.APPLICATION_CLOSED
+    return value
+
+
+async def test_an_alert_that_a_worker_sent_and_never_committed_counts_as_spent(
+    stage: Stage, secure_broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads uncommitted events saw it; a mirror does not hold it, and counts its run in full."""
+    old = await stage.old()
+    real = await old.spend(TOPS)
+    await _dies_while_it_publishes(old, monkeypatch)
+    assert (await old.told()) == real
+    charged = await old.charged()
+    assert charged["a"] > real.spent["a"]
+    mirror = await old.mirrored_to(secure_broker.bootstrap_servers)
+    expected = real.held
+    assert balances(await mirror.carry_over(stage.successor, source_ended=True)) == expected
+    await old.make_anew("state")
+    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "is empty")
+    carried = await old.carry_over(stage.successor)
+    assert balances(carried) == expected
+    assert all(charged[name] <= amount for name, amount in balances(carried).items())
+    await goes_on(old, await stage.new(), carried, real)
+
+
+async def _dies_while_it_publishes(old: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker send one more alert of dataset a, but not the end of the transaction, nor anything after it."""
+    transact, dead = ShardLog.transact, asyncio.Event()
+
+    async def die() -> None:
+        dead.set()
+        raise ConnectionError("the process died")
+
+    async def until_death(log: ShardLog, transaction: Transaction) -> int | None:
+        if dead.is_set():
+            await die()
+        if transaction.alerts:
+            log._producer.commit_transaction = die
+        return await transact(log, transaction)
+
+    async def never(log: ShardLog) -> None:
+        await die()
+
+    worker = await old.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLog, "transact", until_death)
+        patched.setattr(ShardLog, "fence", never)
+        await old.send("a", HIGH)
+        async with asyncio.timeout(20):
+            await dead.wait()
+        await old.stop(worker)
+
+
+# On the command line
+
+
 Command = Callable[..., Awaitable[Ended]]
 
 
-class Operator:
-    """One application's configuration file, its worker, and the commands given with the file."""
-
-    def __init__(
-        self, servers: str, directory: Path, application: str, partitions: int, more: str = ""
-    ) -> None:
-        self.servers = servers
-        self.application = application
-        self.partitions = partitions
-        self.port = free_port()
-        self.log = directory / f"{application}.log"
-        self.config = directory / f"{application}.yaml"
-        text = Scene(servers, application, partitions=partitions, datasets="today, tomorrow").text()
-        sections = f"sealing: {{key_file: key}}\nweb: {{port: {self.port}}}\n"
-        self.config.write_text(text + sections + more)
-
-    async def serve(self, tops: dict[str, int]) -> Service:
-        """Start a worker, send it queries that become alerts, and wait until they are answered."""
-        service = Service(self.config, self.port, self.log)
-        await service.ready()
-        queries = [
-            (name, {"id": f"{name}-{number}", "value": 50_000, "series": f"item-{number}"})
-            for name, count in tops.items()
-            for number in range(count)
-        ]
-        topic = f"{self.application}.counts"
-        await records.send_queries(self.servers, topic, *queries, partitions=self.partitions)
-
-        wanted = sum(tops.values())
-        await service.until(
-            lambda: sum(sum(shard["offsets"].values()) for shard in service.shards().values()) >= wanted
-        )
-        return service
+async def _serve(app: Application, tops: dict[str, int]) -> Service:
+    """Start a worker, send it queries that become alerts, and wait until they are answered."""
+    service = app.serve()
+    await service.ready()
+    for name, count in tops.items():
+        await app.send(name, *[HIGH] * count)
+    await service.until(lambda: service.offsets() >= sum(tops.values()))
+    return service
 
 
 async def test_an_application_is_closed_carried_over_and_audited_with_its_successor(
-    stream_svt, broker, topics, tmp_path
+    stream_svt: Command, stage: Stage
 ) -> None:
-    write_secrets(tmp_path, {"key": bytes(range(32)).hex()})
-    name, successor, servers = topics.name("shop"), topics.name("next"), broker.bootstrap_servers
-    old = Operator(servers, tmp_path, name, 2)
-    new = Operator(servers, tmp_path, successor, 3, "carried_over: carried.jsonl\n")
-    assert (await stream_svt("check", "-c", old.config, "--create-topics")).code == 0
-    service = await old.serve({"today": 4, "tomorrow": 1})
-    try:
-        await _close(stream_svt, old, successor)
-    finally:
-        assert await service.end() == 0
-    carry_over = ("carry-over", "-c", old.config, "--successor")
+    old = await stage.old(datasets="today, tomorrow")
+    new = await stage.new(datasets="today, tomorrow", create=False)
+    name, successor = old.application, new.application
+    service = await _serve(old, {"today": 4, "tomorrow": 1})
+    await _close(stream_svt, service.config, name, successor)
+    assert await service.end() == 0
+    carry_over = ("carry-over", "-c", service.config, "--successor")
     second = await stream_svt(*carry_over, "second")
     assert (second.code, second.out) == (1, "")
     assert f"the application was closed for successor '{successor}': a second one would" in second.err
-    missing = await stream_svt("check", "-c", new.config)
+    missing = await stream_svt("check", "-c", new.write())
     assert missing.code == 2
     assert "cannot read 'carried.jsonl': No such file" in missing.out + missing.err
     carried = await stream_svt(*carry_over, successor)
@@ -306,18 +379,18 @@ async def test_an_application_is_closed_carried_over_and_audited_with_its_succes
         "today": ("4", "1.6"),
         "tomorrow": ("4", "0.6"),
     }
-    await _go_on(stream_svt, old, new, carried.out)
+    await _go_on(stream_svt, service.config, old, new, carried.out)
 
 
-async def _close(stream_svt: Command, old: Operator, successor: str) -> None:
+async def _close(stream_svt: Command, config: Path, name: str, successor: str) -> None:
     """Close an application that runs; whatever is not exactly that is refused, and changes nothing."""
-    early = await stream_svt("carry-over", "-c", old.config, "--successor", successor)
+    early = await stream_svt("carry-over", "-c", config, "--successor", successor)
     assert (early.code, early.out) == (1, "")
     assert "not closed yet: shard 0, 1. 'stream-svt control close-application -c FILE" in early.err
-    close = ("control", "close-application", "-c", old.config, "--successor")
+    close = ("control", "close-application", "-c", config, "--successor")
     unasked = await stream_svt(*close, successor)
     assert unasked.code == 1
-    assert f"Close all shards of {old.application} for ever?" in unasked.err
+    assert f"Close all shards of {name} for ever?" in unasked.err
     assert "not confirmed; nothing was changed" in unasked.err
     first = await stream_svt(*close, successor, "--yes")
     assert (first.code, first.err) == (0, "")
@@ -328,26 +401,34 @@ async def _close(stream_svt: Command, old: Operator, successor: str) -> None:
     other = await stream_svt(*close, "second", "--yes")
     assert (other.code, other.err) == (1, f"shard 0: refused: {closed}\nshard 1: refused: {closed}\n")
     async with asyncio.timeout(20):
-        while "closed for ever" not in (await stream_svt("status", "-c", old.config)).out:
+        while "closed for ever" not in (await stream_svt("status", "-c", config)).out:
             await asyncio.sleep(0.1)
 
 
-async def _go_on(stream_svt: Command, old: Operator, new: Operator, carried: str) -> None:
+async def _go_on(
+    stream_svt: Command, earlier: Path, old: Application, new: Application, carried: str
+) -> None:
     """Let the successor spend more, and audit both."""
-    file = new.config.parent / "carried.jsonl"
+    file, config = new.directory / "carried.jsonl", new.write()
     file.write_text("".join(carried.splitlines(keepends=True)[:-1]))
-    cut = await stream_svt("check", "-c", new.config)
+    cut = await stream_svt("check", "-c", config)
     assert cut.code == 2
     assert "it has 1 datasets and says 2: lines are missing, or were added" in cut.out + cut.err
     file.write_text(carried)
-    assert (await stream_svt("check", "-c", new.config, "--create-topics")).code == 0
-    ready = await stream_svt("check", "-c", new.config)
+    assert (await stream_svt("check", "-c", config, "--create-topics")).code == 0
+    ready = await stream_svt("check", "-c", config)
     assert (ready.code, ready.out.endswith("Ready to run.\n")) == (0, True)
     assert f"application '{old.application}' was closed for this one" in ready.out
-    await _refused_for_another(stream_svt, old, new)
-    service = await new.serve({"today": 3, "tomorrow": 13})
+    # A copy of the file in which somebody put another successor's name.
+    another = replace(new, application="another", more=new.more.replace("carried.j", "copied.j"))
+    (new.directory / "copied.jsonl").write_text(carried.replace(new.application, "another"))
+    refused = await stream_svt("check", "-c", another.write(), "--create-topics")
+    assert refused.code == 2
+    said = f"application '{old.application}' was closed for '{new.application}': two successors would spend"
+    assert said in refused.out
+    service = await _serve(new, {"today": 3, "tomorrow": 13})
     assert await service.end() == 0
-    audit = ("audit", "-c", new.config, "--before", old.config)
+    audit = ("audit", "-c", config, "--before", earlier)
     both = await stream_svt(*audit)
     assert both.code == 0
     assert "today: epsilon 2.6 of 4 spent, 1.6 of it by an earlier application" in both.out
@@ -359,18 +440,6 @@ async def _go_on(stream_svt: Command, old: Operator, new: Operator, carried: str
     assert (await stream_svt(*audit, "--state")).code == 0
     shown = json.loads((await stream_svt(*audit, "--json")).out)
     assert (shown["balances"], [one["balances"] for one in shown["before"]]) == (True, [True])
-    turned = await stream_svt("audit", "-c", old.config, "--before", new.config)
+    turned = await stream_svt("audit", "-c", earlier, "--before", config)
     assert turned.code == 1
     assert f"FAIL it does not go on with the budgets of application '{new.application}'" in turned.err
-
-
-async def _refused_for_another(stream_svt: Command, old: Operator, new: Operator) -> None:
-    """A copy of the file in which somebody put another successor's name."""
-    directory = new.config.parent
-    another = Operator(new.servers, directory, f"{new.application}-b", 3, "carried_over: copied.jsonl\n")
-    carried = (directory / "carried.jsonl").read_text()
-    (directory / "copied.jsonl").write_text(carried.replace(new.application, another.application))
-    refused = await stream_svt("check", "-c", another.config, "--create-topics")
-    assert refused.code == 2
-    said = f"application '{old.application}' was closed for '{new.application}': two successors would spend"
-    assert said in refused.out

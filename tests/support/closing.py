@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stream_svt.monitor.commands import Action
-from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, follow
 from stream_svt.protocol.sealing import RecordContext, Sealing
@@ -19,7 +19,6 @@ from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.carry_over import read_balances
-from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Reply, for_datasets, for_shards
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker, cluster_of
@@ -42,7 +41,7 @@ TOPS = {"a": 1, "b": 2, "c": 4, "d": 0, "e": 3, "f": 5}
 MORE_TOPS = 13
 """Alerts that no budget holds: twelve are what the limit pays for."""
 
-State_ = Mapping[tuple[int, bytes], bytes]
+StateRecords = Mapping[tuple[int, bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -58,39 +57,37 @@ class Spent:
         return {name: spent + self.reserved[name] for name, spent in self.spent.items()}
 
 
-class Application:
-    """One application with a sealing key: what it spends, how it ends, what is left of it."""
+@dataclass(eq=False)
+class Application(Scene):
+    """An application with a sealing key: what it spends, how it ends, what is left of it."""
 
-    def __init__(self, scene: Scene, directory: Path, more: str = SEALED) -> None:
-        self.scene = scene
-        self.name = scene.application
-        self.directory = directory
-        self.more = more
-        self.notes: list[str] = []
-        write_secrets(directory, {"key": KEY.hex(), "another-key": OTHER_KEY.hex()})
+    limit: int = LIMIT
+    datasets: str = ", ".join(TOPS)
+    more: str = SEALED
+    notes: list[str] = field(default_factory=list)
 
-    def config(self, more: str | None = None) -> Config:
-        text = self.scene.text() + (self.more if more is None else more)
-        return parse_config(text, directory=self.directory)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        write_secrets(self.directory, {"key": KEY.hex(), "another-key": OTHER_KEY.hex()})
 
     # Its life
 
     async def spend(self, tops: Mapping[str, int]) -> Spent:
         """Let a worker answer so many queries that become alerts, as far as budgets allow, and stop it."""
-        worker = await self.scene.start(self.config())
+        worker = await self.start()
         for name, count in tops.items():
-            await self.scene.send(name, *[HIGH] * count)
-        await self.scene.settled(worker, len(await self.scene.read("counts")))
-        await self.scene.stop(worker)
+            await self.send(name, *[HIGH] * count)
+        await self.settled(worker, len(await self.read("counts")))
+        await self.stop(worker)
         return await self.told()
 
     async def told(self) -> Spent:
         """Return what the published events tell."""
         account = (await self.audit()).datasets
-        names = self.scene.datasets.split(", ")
+        known = {name: account.get(name) for name in self.datasets.split(", ")}
         return Spent(
-            {name: account[name].spent if name in account else 0 for name in names},
-            {name: account[name].reserved if name in account else 0 for name in names},
+            {name: one.spent if one else 0 for name, one in known.items()},
+            {name: one.reserved if one else 0 for name, one in known.items()},
         )
 
     async def audit(self) -> Audit:
@@ -99,13 +96,10 @@ class Application:
 
     async def charged(self) -> dict[str, int]:
         """Add up what all events charged, uncommitted ones included, each once."""
-        seen: set[str] = set()
+        events = {envelope.id: data for envelope, data in await self.events("read_uncommitted")}
         found: dict[str, int] = defaultdict(int)
-        for record in await self.scene.read("alerts", "read_uncommitted"):
-            envelope, data = decode(record.value)
-            if data.account is not None and envelope.id not in seen:
-                seen.add(envelope.id)
-                found[data.dataset] += round(data.account.charge * RUN)
+        for data in events.values():
+            found[data.dataset] += round(data.account.charge * RUN) if data.account else 0
         return found
 
     # Its end
@@ -124,55 +118,56 @@ class Application:
         )
         return await give(config, commands, patience=patience)
 
-    async def command(self, dataset: str) -> list[Reply]:
-        """Give a command that has nothing to do with an end: to pause a dataset."""
+    async def pause(self, dataset: str) -> Reply:
+        """Give a command that has nothing to do with an end."""
         config = self.config()
-        return await give(config, for_datasets(config, Action.PAUSE, [dataset]), patience=10)
+        (reply,) = await give(config, for_datasets(config, Action.PAUSE, [dataset]), patience=10)
+        return reply
 
     async def close_in_order(self, successor: str) -> None:
         """Start a worker, close every shard, and stop the worker."""
-        worker = await self.scene.start(self.config())
+        worker = await self.start()
         replies = await self.close(successor)
-        assert [reply.accepted for reply in replies] == [True] * self.scene.partitions, replies
-        await self.parked(worker, {Cause.CLOSED})
-        await self.scene.stop(worker)
+        assert [reply.accepted for reply in replies] == [True] * self.partitions, replies
+        await self.parked(worker, Cause.CLOSED)
+        await self.stop(worker)
 
-    async def give_up(self, successor: str, shards: Iterable[int], cause: Cause, words: str) -> None:
+    async def give_up(
+        self, successor: str, cause: Cause, words: str, shards: Collection[int] = (0, 1)
+    ) -> None:
         """Start a worker, which parks these shards, give their states up, and stop the worker."""
-        worker = await self.scene.start(self.config(), ready=False)
-        shards = list(shards)
-        await self.parked(worker, {cause}, shards)
+        worker = await self.start(ready=False)
+        await self.parked(worker, cause, shards)
         for status in worker.statuses():
             assert status.shard not in shards or words in status.reason, status.reason
         for shard in shards:
             (reply,) = await self.close(successor, shard=shard, give_up=True)
             assert reply.accepted, reply
-        await self.parked(worker, {Cause.CLOSED}, shards)
-        await self.scene.stop(worker)
+        await self.parked(worker, Cause.CLOSED, shards)
+        await self.stop(worker)
 
-    async def parked(self, worker: Worker, causes: set[Cause], shards: Sequence[int] | None = None) -> None:
-        """Wait until these shards of a worker, or all, are parked for one of these causes."""
-        wanted = set(range(self.scene.partitions) if shards is None else shards)
+    async def parked(self, worker: Worker, cause: Cause, shards: Collection[int] | None = None) -> None:
+        """Wait until these shards of a worker, or all, are parked for this cause."""
+        wanted = set(range(self.partitions) if shards is None else shards)
 
         def done() -> bool:
-            parked = [status for status in worker.statuses() if status.state is State.PARKED]
-            return wanted <= {status.shard for status in parked if status.cause in causes}
+            parked = {one.shard: one.cause for one in worker.statuses() if one.state is State.PARKED}
+            return all(parked.get(shard) == cause for shard in wanted)
 
         await until(done, 60)
 
     # What is stored
 
-    async def before_publication(self) -> State_:
+    async def before_publication(self) -> StateRecords:
         """Return the state of every shard as the last transaction left it that charged an event."""
-        config = self.config()
-        cluster_id = await cluster_id_of(cluster_of(config))
+        cluster_id = await cluster_id_of(cluster_of(self.config()))
         latest: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         found: dict[int, dict[bytes, bytes]] = {}
-        for record in await self.scene.read("state"):
+        for record in await self.read("state"):
             latest[record.partition][record.key] = record.value
             if record.key != META:  # which a transaction writes last
                 continue
-            place = RecordContext(cluster_id, self.name, config.topics.state, record.partition)
+            place = RecordContext(cluster_id, self.application, record.topic, record.partition)
             opened = Sealing(place, (KEY,), bytes).open(META, record.value)
             if msgspec.msgpack.decode(opened.content, type=Meta).chunks:
                 found[record.partition] = dict(latest[record.partition])
@@ -180,20 +175,18 @@ class Application:
             (shard, key): value for shard, state in found.items() for key, value in state.items() if value
         }
 
-    async def put(self, state: State_) -> None:
+    async def put(self, state: StateRecords) -> None:
         """Write records over those that are there, as a restore would, and delete all others."""
-        gone = dict.fromkeys((await self.scene.live()).keys() - state.keys())
+        gone = dict.fromkeys((await self.live()).keys() - state.keys())
         for (shard, key), value in {**state, **gone}.items():
-            await self.scene.producer.send(f"{self.name}.state", value, key=key, partition=shard)
-        await self.scene.producer.flush()
+            await self.producer.send(f"{self.application}.state", value, key=key, partition=shard)
+        await self.producer.flush()
 
     # What is left of it
 
-    async def carry_over(
-        self, successor: str, *, source_ended: bool = False, more: str | None = None
-    ) -> Carried:
+    async def carry_over(self, successor: str, *, source_ended: bool = False, **changes: object) -> Carried:
         """Read what is left of each budget, and write the successor's file."""
-        config = self.config(more)
+        config = self.config(**changes)
         carried, self.notes = await read_balances(
             config, cluster_of(config), successor=successor, source_ended=source_ended
         )
@@ -202,11 +195,11 @@ class Application:
 
     async def mirrored_to(self, servers: str) -> Application:
         """Copy the committed alerts to a topic of the same name on another cluster."""
-        scene = replace(self.scene, servers=servers)
-        await create_topics(servers, {f"{self.name}.alerts": self.scene.partitions})
-        copies = [(one.partition, one.key, one.value) for one in await self.scene.read("alerts")]
-        await records.send(servers, f"{self.name}.alerts", *copies)
-        return Application(scene, self.directory, self.more)
+        alerts = f"{self.application}.alerts"
+        await create_topics(servers, {alerts: self.partitions})
+        copies = [(one.partition, one.key, one.value) for one in await self.read("alerts")]
+        await records.send(servers, alerts, *copies)
+        return replace(self, servers=servers)
 
 
 class Stage:
@@ -225,16 +218,15 @@ class Stage:
         directory.mkdir()
         return Stage(directory, f"{self.name}-{number}", self.servers, self._stack)
 
-    async def old(self, *, partitions: int = 2, more: str = SEALED) -> Application:
-        return await self._put(self.name, self.servers, partitions, more)
+    async def old(self, **options: Any) -> Application:
+        return await self._put(self.name, **options)
 
-    async def new(self, *, partitions: int = 3, servers: str = "", more: str = SEALED) -> Application:
-        return await self._put(self.successor, servers or self.servers, partitions, more + CARRIED)
+    async def new(self, *, partitions: int = 3, more: str = SEALED, **options: Any) -> Application:
+        return await self._put(self.successor, partitions=partitions, more=more + CARRIED, **options)
 
-    async def _put(self, name: str, servers: str, partitions: int, more: str) -> Application:
-        scene = Scene(servers, name, partitions=partitions, datasets=", ".join(TOPS), limit=LIMIT)
-        await self._stack.enter_async_context(scene.on_stage())
-        return Application(scene, self.directory, more)
+    async def _put(self, name: str, servers: str = "", *, create: bool = True, **options: Any) -> Application:
+        application = Application(servers or self.servers, name, directory=self.directory, **options)
+        return await self._stack.enter_async_context(application.on_stage(create=create))
 
 
 def balances(carried: Carried) -> dict[str, int]:
@@ -247,15 +239,15 @@ async def goes_on(old: Application, new: Application, carried: Carried, real: Sp
 
     ``real`` is what the old application had spent when it was last seen.
     """
-    after = await new.spend(dict.fromkeys(new.scene.datasets.split(", "), MORE_TOPS))
+    after = await new.spend(dict.fromkeys(TOPS, MORE_TOPS))
     audit, earlier = await new.audit(), await old.audit()
-    follow(audit, earlier, old.name)
+    follow(audit, earlier, old.application)
     assert (audit.problems, earlier.problems) == ([], [])
-    assert set(audit.carried_from.values()) == {old.name}
+    assert set(audit.carried_from.values()) == {old.application}
     before, charged = await old.charged(), await new.charged()
     for name, balance in carried.datasets.items():
         assert real.spent[name] <= balance.spent <= balance.limit == LIMIT * RUN
-        assert after.spent[name] + after.reserved[name] <= balance.limit
+        assert after.held[name] <= balance.limit
         assert max(before[name], real.spent[name]) + charged[name] <= balance.limit, name
         left = balance.limit - balance.spent
         assert left - RUN < charged[name] <= left, (name, left, charged[name])

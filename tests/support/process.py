@@ -51,6 +51,7 @@ class Service:
         cwd: Path | None = None,
         applies: bool = True,
     ) -> None:
+        self.config = config
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         with log.open("ab") as output:
@@ -89,6 +90,11 @@ class Service:
         return {
             shard["shard"]: shard for shard in status["shards"] if shard["state"] in {"running", "replaying"}
         }
+
+    def offsets(self, topic: str = "") -> int:
+        """Return how many records the shards that are open here have committed, of one topic or all."""
+        offsets = [item for shard in self.shards().values() for item in shard["offsets"].items()]
+        return sum(offset for name, offset in offsets if topic in ("", name))
 
     async def ready(self, seconds: float = 40.0) -> None:
         """Wait until every assigned shard is open."""

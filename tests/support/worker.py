@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
+from signal import SIGKILL
+from typing import Any, Self
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -28,6 +30,7 @@ from stream_svt.service.reading import Reading, read
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support import records
+from tests.support.process import Service, free_port
 from tests.support.topics import (
     CLOCK,
     COMPACTED,
@@ -39,7 +42,7 @@ from tests.support.topics import (
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 300ms}}
+kafka: {{bootstrap_servers: "{servers}"{login}, session_timeout: {session}, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
 commit: {{interval: 100ms}}
 datasets:
@@ -57,14 +60,20 @@ monitors:
     threshold: {threshold}
     expected_queries: 10000
     mute: {mute}
-"""
+{more}"""
 WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 HIGH, LOW = 50_000, 0
 
 
 @dataclass(eq=False)
 class Scene:
-    """The topics of one application, what is sent to them and what comes out."""
+    """The topics of one application, its workers, what is sent to them and what comes out.
+
+    Attributes:
+        directory: Where files of the configuration are, and where those of processes go.
+        login: More keys of the section ``kafka``, each after a comma.
+        more: More sections of the configuration.
+    """
 
     servers: str
     application: str
@@ -73,15 +82,21 @@ class Scene:
     datasets: str = "a, b, c"
     limit: int = 4
     session: str = "2s"
+    directory: Path = Path()
+    login: str = ""
+    more: str = ""
 
     def __post_init__(self) -> None:
         self.queries = f"{self.application}.counts"
         self.producer: AIOKafkaProducer
         self.workers: list[Worker] = []
+        self.services: list[Service] = []
+        self.ports: dict[Path, int] = {}
 
     @contextlib.asynccontextmanager
-    async def on_stage(self) -> AsyncIterator[Scene]:
-        await create_application(self.servers, self.application, self.partitions)
+    async def on_stage(self, *, create: bool = True) -> AsyncIterator[Self]:
+        if create:
+            await create_application(self.servers, self.application, self.partitions)
         self.producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
         await self.producer.start()
         try:
@@ -89,6 +104,8 @@ class Scene:
         finally:
             for worker in list(self.workers):
                 await worker.stop()
+            for service in self.services:
+                await service.end(SIGKILL)
             await self.producer.stop()
 
     def text(self, **changes: object) -> str:
@@ -97,8 +114,22 @@ class Scene:
         assert changes.keys() <= usual.keys(), changes
         return SPEC.format(**usual | changes)
 
-    def config(self, **changes) -> Config:
-        return parse_config(self.text(**changes), directory=Path())
+    def config(self, **changes: object) -> Config:
+        return parse_config(self.text(**changes), directory=self.directory)
+
+    def write(self, **changes: object) -> Path:
+        """Write the configuration of one more worker to a file; its pages have a port of their own."""
+        file = self.directory / f"{self.application}-{len(self.ports)}.yaml"
+        self.ports[file] = free_port()
+        file.write_text(self.text(**changes) + f"web: {{port: {self.ports[file]}}}\n")
+        return file
+
+    def serve(self, *options: str, file: Path | None = None, **settings: Any) -> Service:
+        """Start a worker as a process of its own; ``settings`` are those of `Service`."""
+        file = file or self.write()
+        log = settings.pop("log", file.with_suffix(".log"))
+        self.services.append(Service(file, self.ports[file], log, *options, **settings))
+        return self.services[-1]
 
     async def start(self, config: Config | None = None, *, ready: bool = True) -> Worker:
         worker = Worker(config or self.config())
