@@ -1,26 +1,29 @@
-"""The ledgers and runs of a shard's datasets: opened, charged and ended here, and nowhere else.
+"""The ledgers of a shard's datasets, the slots of their monitors, and what the next commit holds.
 
-Everything that a change has to make durable or to release is collected for the next commit. A run that is opened
-here may not be compared before the commit that holds it is durable.
+Everything that a change has to make durable or to release is collected for the next commit.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from stream_svt.mechanisms.sampler import draw_threshold
+import msgspec
+
+from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.dataset_account import DatasetAccount
-from stream_svt.monitor.event_builder import Crossing, EventBuilder
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
+from stream_svt.monitor.event_builder import EventBuilder
+from stream_svt.monitor.mutes import MonitorMutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.released import EventType
+from stream_svt.monitor.released import Account, EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import RunState, Signal, State
-from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, Record, RunState, Signal, State, to_bytes
+from stream_svt.privacy.ledger import Ledger
+from stream_svt.privacy.loss import Kind, as_text, to_float
+from stream_svt.settings.datasets import DatasetSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,163 @@ class Bounds:
 
 BOUNDS = Bounds()
 
-
 _RECORD_BYTES, _SLOT_BYTES = 400, 200
 """What a dataset's state record takes, about, and what each slot adds to it."""
-
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
-
-
 SLOTS_AT_ONCE = 10_000
 """Slots looked at between two yields: a few milliseconds of work."""
 
+_RUNNING = State.RUNNING  # looked up for every slot that is loaded
+
+
+class DatasetAccount(Record, array_like=True, gc=False):
+    """What one dataset holds, in memory as it is stored. Amounts are ledger units.
+
+    The limit of the declaration became the ledger's at the very first start and is a fact of the state since then.
+    """
+
+    name: str
+    unit: str
+    declared_limit: int
+    ledger: Ledger
+    events: int = 0
+    run_states: dict[str, RunState] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: DatasetSpec) -> DatasetAccount:
+        """Return the account of a dataset that has none yet."""
+        ledger = Ledger(spec.kind, spec.limit, spec.spent_before)
+        return cls(VERSION, spec.name, spec.unit, spec.limit, ledger)
+
+    def run_state(self, monitor: str) -> RunState:
+        """Return the slot of a monitor, a new one where it has none yet."""
+        run_state = self.run_states.get(monitor)
+        if run_state is None:
+            run_state = self.run_states[monitor] = RunState()
+        return run_state
+
+    def account(self, charge: int) -> Account:
+        """Return the account after a charge, for an event."""
+        kind = self.ledger.kind
+        return Account(
+            measure=kind.measure,
+            charge=to_float(charge, kind),
+            spent=to_float(self.ledger.spent, kind),
+            reserved=to_float(self.ledger.reserved, kind),
+            limit=to_float(self.ledger.limit, kind),
+        )
+
+    def admit(self, run_state: RunState, plan: Plan) -> int | None:
+        """Open a run: return what was charged for its threshold, None where nothing fits.
+
+        The run gets the plan's whole epsilon or, where the ledger cannot pay that, as much as it can: fewer tops,
+        and of several branches at least the cheapest. The monitor's reserve is left for others. Under zCDP the whole
+        run is charged now, and nothing is admitted while another run is open.
+        """
+        mechanism, ledger = plan.mechanism, self.ledger
+        available = ledger.available - plan.spec.reserve_units(ledger.kind)
+        if ledger.kind is Kind.ZCDP:
+            price = plan.spec.run_price(Kind.ZCDP)
+            if ledger.run_open or price > available:
+                return None
+            ledger.open_run(price)
+            run_state.left = mechanism.epsilon - mechanism.threshold_charge
+            run_state.spent += price
+            return price
+        affordable = min(mechanism.epsilon, available)
+        shorter = mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
+        if shorter is None:
+            return None
+        ledger.reserve(shorter.epsilon)
+        ledger.spend_reserved(shorter.threshold_charge)
+        run_state.left = shorter.epsilon - shorter.threshold_charge
+        run_state.spent += shorter.threshold_charge
+        return shorter.threshold_charge
+
+    def charge_top(self, run_state: RunState, charge: int) -> int:
+        """Pay for a top from the run's reservation; return what the ledger's total rose by."""
+        run_state.left -= charge
+        if self.ledger.kind is Kind.ZCDP:
+            return 0
+        self.ledger.spend_reserved(charge)
+        run_state.spent += charge
+        return charge
+
+    def end_run(self, run_state: RunState, *, full_price: bool = False) -> int:
+        """End a run and overwrite its secrets: who reads the state later must not recompute noise.
+
+        What it did not spend is released (pure only), or counts as spent at its ``full_price``, where its outcomes
+        cannot be computed again. Returns what the ledger's total rose by.
+        """
+        lost = 0
+        if self.ledger.kind is Kind.ZCDP:
+            self.ledger.close_run()
+        elif full_price:
+            lost = run_state.left
+            self.ledger.spend_reserved(lost)
+            run_state.spent += lost
+        else:
+            self.ledger.release(run_state.left)
+        run_state.left = 0
+        run_state.secrets = NO_SECRETS
+        return lost
+
+    @property
+    def charges(self) -> int:
+        """How many charges were booked; under zCDP a run is charged as a whole when it begins."""
+        pure = self.ledger.kind is Kind.PURE
+        return sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
+
+    def check(self, spec: DatasetSpec | None, same: Container[str]) -> None:
+        """Refuse an account that was loaded and cannot be gone on with; no ``spec``: it is declared no longer.
+
+        Raises:
+            ConfigError: The declaration's limit, measure or privacy unit is not the journaled one.
+            UnreadableState: A run is open of a monitor that is not among the ``same``.
+        """
+        if spec is not None:
+            self._refuse_changed(spec)
+            self.name, self.unit = spec.name, spec.unit  # of equal texts and secrets only one is kept
+        self.run_states = {sys.intern(name): run_state for name, run_state in self.run_states.items()}
+        for name, run_state in self.run_states.items():
+            if run_state.state is _RUNNING and name not in same:
+                message = (
+                    f"dataset {self.name}, monitor {name}: run {run_state.run} is open under a specification "
+                    "that this release cannot go on with: use the release that wrote the state, and close the run "
+                    "there first"
+                )
+                raise UnreadableState(message)
+            if run_state.secrets == NO_SECRETS:
+                run_state.secrets = NO_SECRETS
+
+    def _refuse_changed(self, spec: DatasetSpec) -> None:
+        kind, field = self.ledger.kind, "limit"
+        if spec.unit != self.unit:
+            field = "unit"
+            message = f"the privacy unit is journaled as '{self.unit}' and cannot change; declare a new dataset instead"
+        elif spec.kind is not kind:
+            message = f"the limit is journaled in {kind.measure}; the measure cannot change"
+        elif spec.limit in (self.declared_limit, self.ledger.limit):
+            return
+        else:
+            journaled, wanted = as_text(self.ledger.limit, kind), as_text(spec.limit, kind)
+            message = (
+                f"the limit is journaled as {kind.measure} {journaled}, the file says {wanted}. "
+                f"Write {journaled} here; "
+            )
+            # Whoever raises it needs a worker that runs, and none does with another limit than the journaled one.
+            message += (
+                f"where {wanted} is meant, raise it for ever once a worker runs with {journaled}: "
+                f"stream-svt control raise-budget -c FILE {spec.name} --limit {wanted}"
+                if spec.limit > self.ledger.limit
+                else "a limit never falls"
+            )
+        raise ConfigError([Problem(0, f"datasets.{spec.name}.{field}", message)])
+
 
 class Accounts:
-    """Ledgers and runs by dataset number, and what the next commit holds.
+    """Accounts by dataset number, and what the next commit holds.
 
     Args:
         application, shard: What events name.
@@ -93,6 +239,7 @@ class Accounts:
     ) -> None:
         self.shard = shard
         self.datasets = datasets
+        self.entropy = entropy
         self.events = EventBuilder(application, shard)
         self.queues = QueueJournal()
         self.mutes: dict[str, MonitorMutes] = {}
@@ -103,7 +250,6 @@ class Accounts:
         self.skipped: Counter[tuple[str, str]] = Counter()
         self.dirty: set[int] = set()
         self.opened: list[tuple[str, int, int]] = []
-        self._entropy = entropy
         self._bounds = bounds
         self._weight = 0
 
@@ -118,11 +264,15 @@ class Accounts:
             >= self._bounds.size
         )
 
+    def weigh(self, *texts: str) -> None:
+        """Count an event whose size depends on texts that somebody else chose."""
+        self._weight += EVENT_BYTES + 4 * sum(map(len, texts))
+
     def take_records(self) -> dict[bytes, bytes | None]:
         """Return the records of the commit, those of changed accounts included, and begin the next one."""
         for number in sorted(self.dirty):
             account = self.held[number]
-            self.records[f"d/{account.name}".encode()] = account.to_bytes()
+            self.records[f"d/{account.name}".encode()] = to_bytes(account)
         records, self.records = self.records, {}
         self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
         self.tested, self.skipped = Counter(), Counter()
@@ -133,7 +283,7 @@ class Accounts:
         account = self.held.get(number)
         if account is None:
             spec = self.datasets[number]
-            account = self.held[number] = DatasetAccount(spec)
+            account = self.held[number] = DatasetAccount.of(spec)
             detail: dict[str, object] = {"unit": account.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
@@ -148,92 +298,8 @@ class Accounts:
         account = self.held.get(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
-    def open_run(self, monitor: str, plan: Plan, number: int, clock_ms: int) -> RunState | None:
-        """Open a run; None where the ledger admits none, or not yet.
-
-        The threshold's charge is booked and the rest of the run reserved now; its noise is drawn now.
-        """
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        if run_state.stopped or run_state.state is State.EXHAUSTED or account.ledger.run_open:
-            return None
-        charge = account.admit(run_state, plan, plan.spec.reserve_units(account.ledger.kind))
-        if charge is None:
-            run_state.signal(Signal.REFUSED)
-            self.events.announce(EventType.EXHAUSTED, account, "budget", monitor, run_state)
-            return None
-        run_state.signal(Signal.ADMITTED)
-        run_state.run += 1
-        run_state.runs += 1
-        run_state.run_tops = 0
-        run_state.started_ms = clock_ms
-        mechanism = plan.mechanism
-        noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, self._entropy)
-        run_state.secrets = noise.to_bytes(8, "little", signed=True) + self._entropy(16)
-        self.opened.append((monitor, number, run_state.run))
-        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
-        reason = "first" if run_state.run == 1 else "resampled"
-        self.events.announce(EventType.RUN_STARTED, account, reason, monitor, run_state, charge, detail)
-        return run_state
-
-    def charge_top(self, plan: Plan, crossing: Crossing) -> bool:
-        """Charge a top and release its alert; return whether the run cannot pay for another one."""
-        account = self.account(crossing.dataset)
-        run_state = account.run_state(plan.spec.name)
-        charge = account.charge_top(run_state, plan.mechanism.branches[crossing.branch].charge)
-        run_state.run_tops += 1
-        run_state.tops += 1
-        is_last = not plan.mechanism.can_pay(run_state.left)
-        run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
-        self.events.alert(account, plan, run_state, crossing, charge)
-        self._weight += EVENT_BYTES + 4 * (len(crossing.series or "") + len(crossing.query_id))
-        return is_last
-
-    def muted(self, monitor: str, number: int, series: str, until_ms: int) -> None:
-        """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
-        account = self.account(number)
-        until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
-        detail = {"series": series, "until": until}
-        run_state = account.run_state(monitor)
-        self.events.announce(EventType.MUTED, account, "top", monitor, run_state, detail=detail)
-
-    def halt_run(self, monitor: str, number: int, *, stop: bool) -> RunState:
-        """End a run after its last top, and return its state; ``stop``: no other one follows."""
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        run_state.halts += 1
-        run_state.stopped = run_state.stopped or stop
-        account.end_run(run_state)
-        self.events.announce(EventType.RUN_HALTED, account, "cutoff", monitor, run_state)
-        return run_state
-
-    def end_run(
-        self, monitor: str, number: int, reason: str, *, full_price: bool = False, close: bool = False
-    ) -> RunState:
-        """End an open run before its last top, as `DatasetAccount.end_run` says, and return its state.
-
-        ``close``: no other one follows until an operator reopens the monitor; there need not be an open one.
-        """
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        is_open = run_state.state is State.RUNNING
-        run_state.signal(Signal.CLOSED if close else Signal.ENDED)
-        run_state.stopped = run_state.stopped or close
-        lost = account.end_run(run_state, full_price=full_price) if is_open else 0
-        self.events.announce(EventType.RUN_CLOSED, account, reason, monitor, run_state, lost)
-        return run_state
-
-    def pause(self, monitor: str, number: int, *, paused: bool) -> RunState:
-        """Have the queries of a dataset skipped, or tested again, and return the slot; an open run stays open."""
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        run_state.paused = paused
-        kind = EventType.PAUSED if paused else EventType.RESUMED
-        self.events.announce(kind, account, "command", monitor, run_state)
-        return run_state
-
-    def raise_limit(self, number: int, limit: int) -> list[tuple[str, RunState]]:
-        """Raise a dataset's limit, in ledger units; return the monitors that were exhausted and wake.
+    def raise_limit(self, number: int, limit: int) -> None:
+        """Raise a dataset's limit, in ledger units; monitors that were exhausted wake.
 
         Raises:
             MisuseError: The limit does not rise.
@@ -241,14 +307,9 @@ class Accounts:
         account = self.account(number)
         account.ledger.raise_limit(limit)
         self.events.announce(EventType.BUDGET_RAISED, account, "command")
-        woken = [
-            (name, run_state)
-            for name, run_state in account.run_states.items()
-            if run_state.state is State.EXHAUSTED
-        ]
-        for _, run_state in woken:
-            run_state.signal(Signal.BUDGET_RAISED)
-        return woken
+        for run_state in account.run_states.values():
+            if run_state.state is State.EXHAUSTED:
+                run_state.signal(Signal.BUDGET_RAISED)
 
     def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
@@ -262,8 +323,7 @@ class Accounts:
             "action": command.action.value,
             "message": message,
         }
-        # Whoever may send commands chose the texts.
-        self._weight += EVENT_BYTES + 4 * (len(command.id) + len(message))
+        self.weigh(command.id, message)
         number = self.datasets.number.get(command.dataset)
         reason = "accepted" if accepted else "refused"
         if number is None:

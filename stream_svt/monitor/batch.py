@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Names(Protocol):
@@ -23,16 +26,14 @@ class QueryBatch:
     """Consecutive, well-formed queries of one partition of one query topic, in offset order.
 
     Attributes:
-        topic: Name of the query topic.
         first, end: Offset of the first record looked at and offset after the last one: records that were
             rejected and broker markers lie inside this range without a row.
-        offset, row: int64 arrays; place of each query: record offset and row inside a columnar record (0 for
-            JSON).
-        timestamp_ms: int64; broker timestamp of each row's record.
-        dataset: int64; index of the dataset in the shard's list of datasets.
-        whole, fraction: int64; the floor of each row's value, and what the value lies above it in 10^-18,
-            rounded down. The floor saturates at 2^62 in size; a value that is not a number is the least,
-            -2^62. ``fraction`` is None where all values of a batch are known to be whole.
+        offset, row: Place of each query: record offset and row inside a columnar record (0 for JSON).
+        timestamp_ms: Broker timestamp of each row's record.
+        dataset: Index of the dataset in the shard's list of datasets.
+        whole, fraction: The floor of each row's value, and what the value lies above it in 10^-18, rounded down. The
+            floor saturates at 2^62 in size; a value that is not a number is the least, -2^62. ``fraction`` is None
+            where all values of a batch are known to be whole.
         series, set_id: Per row, or None where a query names none. ``set_id`` is None as a whole where no row
             names a set.
         threshold: Thresholds that replace the monitor's, by row index, in real units.
@@ -46,12 +47,12 @@ class QueryBatch:
     topic: str
     first: int
     end: int
-    offset: NDArray[np.int64]
-    row: NDArray[np.int64]
-    timestamp_ms: NDArray[np.int64]
-    dataset: NDArray[np.int64]
-    whole: NDArray[np.int64]
-    fraction: NDArray[np.int64] | None = None
+    offset: Integers
+    row: Integers
+    timestamp_ms: Integers
+    dataset: Integers
+    whole: Integers
+    fraction: Integers | None = None
     series: list[str | None] = field(default_factory=list)
     set_id: list[str | None] | None = None
     threshold: dict[int, Fraction] = field(default_factory=dict)
@@ -64,3 +65,79 @@ class QueryBatch:
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
         return len(self.offset)
+
+    def index_of(self, offset: int, row: int) -> int:
+        """Return the first row at or behind a place."""
+        start = int(np.searchsorted(self.offset, offset))
+        while start < len(self) and self.offset[start] == offset and self.row[start] < row:
+            start += 1
+        return start
+
+
+@dataclass(slots=True, repr=False)
+class View:
+    """A batch as one monitor sees it: rows [start, stop), with the clock at each row.
+
+    ``eligible`` says which rows are queries for the monitor (None: all), ``outside`` which would be but for their
+    dataset's period, ``markers`` which close a set of a dataset it covers; ``marked`` are their rows in order.
+    """
+
+    batch: QueryBatch
+    start: int
+    stop: int
+    clock: Integers
+    eligible: Mask | None
+    outside: Integers
+    markers: dict[int, str]
+    marked: list[int]
+
+    def only_eligible(self, mask: Mask, start: int) -> Mask:
+        """Return a mask over rows from ``start`` on without those that are no queries for the monitor."""
+        return mask if self.eligible is None else mask & self.eligible[start : start + len(mask)]
+
+
+@dataclass(slots=True, repr=False)
+class Tests:
+    """Queries to be tested, as columns; ``attempt`` counts from 0 and is one number for all or one for each."""
+
+    dataset: Integers
+    offset: Integers
+    row: Integers
+    value: Integers
+    threshold: Integers | int
+    attempt: Integers | int
+
+
+class Candidate(NamedTuple):
+    """A row whose test reaches the noisy threshold at some branch: its gaps by branch, and its threshold."""
+
+    row: int
+    gaps: Integers
+    threshold: int
+
+
+@dataclass(slots=True, repr=False)
+class Segment:
+    """Rows of a view from ``start`` on that are tested on arrival, and what was found.
+
+    ``live`` are the rows that are tested, ``silent`` those of muted series. The segment ends before ``stop``.
+    """
+
+    view: View
+    start: int
+    stop: int
+    live: Mask
+    silent: Mask
+    tops: list[int]
+
+    def later(self, row: int) -> Integers:
+        """Return the queries of a row's dataset that come after it in the segment."""
+        datasets = self.view.batch.dataset
+        alike = self.view.only_eligible(datasets[row + 1 : self.stop] == datasets[row], row + 1)
+        return np.flatnonzero(alike) + row + 1
+
+    def silence(self, rows: Integers) -> None:
+        """Skip those of some rows that would be tested: their series are muted."""
+        rows = rows[self.live[rows - self.start]] - self.start
+        self.live[rows] = False
+        self.silent[rows] = True

@@ -16,30 +16,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.dataset_account import DatasetAccount
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
-from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retirement import Retirement
-from stream_svt.monitor.run_arrays import Status
-from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.runner import QueryNoise, Runner
+from stream_svt.monitor.runs import Status
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import (
-    VERSION,
-    ProgressRecord,
-    to_bytes,
-)
-from stream_svt.monitor.spec_journal import SpecJournal
+from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
+from stream_svt.monitor.sweep import SweepAppend
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import last_end
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry, Sweep
 
-Integers = NDArray[np.int64]
+_RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepAppend, Retry: RetryAppend}
+
 OTHER_FILE = (
     "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
     "the file that it began with"
@@ -94,7 +92,7 @@ class Engine:
         spec: The application. Once a state is loaded (`stream_svt.monitor.loading`), monitors are those of the
             state until `change_spec` is called with the specification wanted.
         shard: Partition number.
-        datasets: The datasets homed at this shard, or their names; their order fixes the dataset numbers of
+        datasets: The datasets homed at the shard, or their names; their order fixes the dataset numbers of
             batches.
         key: 32 secret bytes from which query noise is derived; durable before the first query.
         entropy: Returns so many fresh random bytes, from the operating system.
@@ -104,8 +102,9 @@ class Engine:
 
     Attributes:
         runners: The monitors in use, by name, in the order in which they act.
-        accounts, specs, retirement, projection: What the shard holds of its datasets, of specifications, of
-            datasets declared no longer, and what it shows.
+        accounts, retirement, projection: What the shard holds of its datasets, of those declared no longer, and
+            what it shows.
+        declared: By query topic, what was ever declared of its answers.
         configuration: Number and digest of the version adopted last.
     """
 
@@ -124,21 +123,21 @@ class Engine:
         self.shard = shard
         known = datasets if isinstance(datasets, ShardDatasets) else ShardDatasets.of_names(spec, datasets)
         self.datasets = known
-        self.number = self.datasets.number
+        self.number = known.number
         self.runners: dict[str, Runner] = {}
         self.accounts = Accounts(spec.application, shard, known, entropy, bounds)
-        self._events = self.accounts.events
-        self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
-        self.specs = SpecJournal(self.accounts)
+        self.declared: dict[str, Declared] = {}
         self.configuration = (0, "")
-        self._taken: list[tuple[str, int, int]] = []
-        self._bounds = bounds
         self.projection = Projection(self.accounts, self.runners)
         self.retirement = Retirement(self.accounts)
+        self._events = self.accounts.events
+        self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
+        self._bounds = bounds
+        self._taken: list[tuple[str, int, int]] = []
         if spec.carried is not None:
             self.retirement.watermarks |= spec.carried.watermarks
             for topic, declared in spec.carried.topics.items():
-                self.specs.keep_declared(topic, declared)
+                self._keep_declared(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
 
@@ -152,16 +151,15 @@ class Engine:
         if (carried := self.spec.carried) is not None:
             detail |= {"carried_from": carried.application, "carried_digest": self.spec.carried_digest}
         self._events.shard_event(EventType.STATE_BEGUN, reason="first-start", detail=detail)
-        for topic, declared in self.specs.declared.items():
+        for topic, declared in self.declared.items():
             self._events.topic_declared(topic, declared)
 
     def adopt(self, version: tuple[int, str]) -> None:
         """Take note, and announce, that the specification in use is this version: its number and digest."""
-        if version == self.configuration:
-            return
-        self.configuration = version
-        detail = {"number": version[0], "digest": version[1]}
-        self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
+        if version != self.configuration:
+            self.configuration = version
+            detail = {"number": version[0], "digest": version[1]}
+            self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
 
     def pass_periods(self, ends: Mapping[str, int], now_ms: int) -> None:
         """Take note of the periods that are over: the next engine does not know their datasets any more.
@@ -186,19 +184,53 @@ class Engine:
                 if over > self.retirement.watermarks.get(pattern, 0):
                     self.retirement.watermarks[pattern] = over
 
+    # -- monitors --------------------------------------------------------------------------------------------
+
+    def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
+        """Add a monitor; ``journal``: it is not one of the stored state."""
+        runner = _RUNNERS[type(spec.append)](self.accounts, self._noise, spec)
+        offset = self.next_offset(spec.topic)
+        if offset is not None:
+            runner.offset, runner.started = offset, True
+        self.runners[spec.name] = runner
+        self.projection.cover(spec.name, runner.runs.covers)
+        if journal:
+            self.keep(runner.runs.plan)
+        self.declare(spec)
+        return runner
+
+    def keep(self, plan: Plan) -> None:
+        """Keep the plan of a monitor in the state."""
+        record = SpecRecord(VERSION, plan.hash, plan.spec.to_json())
+        self.accounts.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
+
+    def declare(self, spec: MonitorSpec) -> None:
+        """Keep, and announce, what a monitor declares of its topic."""
+        known = self.declared.get(spec.topic)
+        declared = Declared.by(spec) if known is None else known.and_by(spec)
+        if declared != known:
+            self._keep_declared(spec.topic, declared)
+            if self._events.sequence:  # else the event that begins the state comes first
+                self._events.topic_declared(spec.topic, declared)
+
+    def _keep_declared(self, topic: str, declared: Declared) -> None:
+        self.declared[topic] = declared
+        record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
+        self.accounts.records[f"t/{topic}".encode()] = to_bytes(record)
+
     # -- positions -------------------------------------------------------------------------------------------
+
+    def _of_topic(self, topic: str) -> list[Runner]:
+        return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
     def next_offset(self, topic: str) -> int | None:
         """Return where reading ``topic`` goes on, None where it was never read."""
-        offsets = [
-            runner.offset for runner in self.runners.values() if runner.spec.topic == topic and runner.started
-        ]
-        return min(offsets) if offsets else None
+        return min((runner.offset for runner in self._of_topic(topic) if runner.started), default=None)
 
     def begin(self, topic: str, offset: int) -> None:
         """Journal where ``topic`` is read from, for monitors that never read it."""
-        for runner in self.runners.values():
-            if runner.spec.topic == topic and not runner.started:
+        for runner in self._of_topic(topic):
+            if not runner.started:
                 runner.offset, runner.row, runner.started = offset, 0, True
 
     def topics(self) -> list[str]:
@@ -212,10 +244,7 @@ class Engine:
     def goes_by_timestamps(self, topic: str) -> bool:
         """Tell whether durations or periods of some monitor of a topic run on the timestamps of its records."""
         timed = self.datasets.periods is not None
-        return any(
-            runner.spec.topic == topic and (timed or runner.spec.needs_broker_time)
-            for runner in self.runners.values()
-        )
+        return any(timed or runner.spec.needs_broker_time for runner in self._of_topic(topic))
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -227,14 +256,8 @@ class Engine:
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
-        runners = [runner for runner in self.runners.values() if runner.spec.topic == batch.topic]
-        stop, end = _next_part(
-            batch,
-            runners,
-            self._bounds,
-            rejects=self._bounds.rejects - len(self.accounts.rejects),
-            runs=self._bounds.runs - len(self.accounts.opened),
-        )
+        runners = self._of_topic(batch.topic)
+        stop, end = self._next_part(batch, runners)
         before = _place(batch, runners)
         done = True
         for runner in runners:
@@ -247,6 +270,28 @@ class Engine:
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
         return Step(done=done, durable_first=not advanced, urgent=bool(self._events.events))
 
+    def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
+        """Return before which row and offset of a batch the monitors stop next: ``end`` may lie inside a record.
+
+        All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
+        """
+        bounds, accounts = self._bounds, self.accounts
+        size = len(batch)
+        offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
+        start = batch.index_of(offset, row)
+        cost = max(1, sum(runner.row_cost for runner in runners))
+        stop = min(size, start + max(1, bounds.cost // cost))
+        refused = max(1, bounds.rejects - len(accounts.rejects))
+        if self.datasets.periods is not None:  # each row may be refused
+            stop = min(stop, start + refused)
+        stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.opened)))
+        end = batch.end if stop == size else int(batch.offset[stop])
+        rest = [refused_at for refused_at, _ in batch.rejects if refused_at >= offset]
+        if len(rest) > refused and rest[refused] < end:
+            end = rest[refused]
+            stop = int(np.searchsorted(batch.offset, end))
+        return stop, end
+
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
         """Refuse rows that came outside their dataset's period; of the monitors they are meant for, the first does."""
         rejects, runner.refused = runner.refused, []
@@ -254,14 +299,18 @@ class Engine:
             dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
             first = next(
                 other
-                for other in self.runners.values()
-                if other.spec.topic == batch.topic
-                and other.runs.covers[dataset]
-                and only in (None, other.name)
+                for other in self._of_topic(batch.topic)
+                if other.runs.covers[dataset] and only in (None, other.name)
             )
             refused = (batch.topic, int(batch.offset[row]), "outside-period")
             if first is runner and refused not in self.accounts.rejects[-1:]:
                 self.accounts.rejects.append(refused)
+
+    def refuse(self, topic: str, offset: int, reason: str) -> None:
+        """Refuse a record that is no query."""
+        self.accounts.rejects.append((topic, offset, reason))
+
+    # -- commits ---------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
@@ -271,11 +320,8 @@ class Engine:
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
         accounts = self.accounts
-        self.projection.changed.update(
-            number
-            for name in accounts.queues.changed_datasets()
-            if (number := self.number.get(name)) is not None
-        )
+        names = self.number.keys() & accounts.queues.changed_datasets()
+        self.projection.changed.update(self.number[name] for name in names)
         accounts.records |= accounts.queues.save()
         commit = Commit(
             progress=self._progress(),
@@ -289,25 +335,6 @@ class Engine:
         self._taken += accounts.opened
         commit.records = accounts.take_records()
         return commit
-
-    def committed(self) -> None:
-        """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
-        pending, testable = Status.PENDING, Status.TESTABLE  # looking members up takes long
-        for name, number, run in self._taken:
-            runner = self.runners.get(name)
-            if (
-                runner is not None
-                and runner.runs.status[number] == pending
-                and self.accounts.run_state(name, number).run == run
-            ):
-                runner.runs.status[number] = testable
-        self._taken = []
-
-    def discard(self) -> list[DatasetAccount]:
-        """Return the ledgers, for the caller to free little by little: they hold most objects."""
-        self.retirement.discard()
-        account, self.accounts.held = list(self.accounts.held.values()), {}
-        return account
 
     def _progress(self) -> bytes:
         positions = {
@@ -327,76 +354,34 @@ class Engine:
             )
         )
 
-    def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
-        """Add a monitor; ``journal``: it is not one of the stored state."""
-        runner = Runner(self.accounts, self._noise, spec, self.datasets)
-        offset = self.next_offset(spec.topic)
-        if offset is not None:
-            runner.offset, runner.started = offset, True
-        self.runners[spec.name] = runner
-        self.projection.cover(spec.name, runner.runs.covers)
-        if journal:
-            self.specs.keep(runner.runs.plan)
-        self.specs.declare(spec)
-        return runner
+    def committed(self) -> None:
+        """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
+        for name, number, run in self._taken:
+            runner = self.runners.get(name)
+            if runner is not None:
+                runner.runs.committed(number, run)
+        self._taken = []
 
-    def refuse(self, topic: str, offset: int, reason: str) -> None:
-        """Refuse a record that is no query."""
-        self.accounts.rejects.append((topic, offset, reason))
+    def discard(self) -> list[DatasetAccount]:
+        """Return the accounts, for the caller to free little by little: they hold most objects."""
+        self.retirement.discard()
+        accounts, self.accounts.held = list(self.accounts.held.values()), {}
+        return accounts
 
 
 def _place(batch: QueryBatch, runners: Sequence[Runner]) -> int:
     """Return the first offset of a batch that some of its monitors have yet to look at."""
-    return max([batch.first, *([min(runner.offset for runner in runners)] if runners else [])])
+    return max(batch.first, min((runner.offset for runner in runners), default=batch.first))
 
 
-def _next_part(
-    batch: QueryBatch, runners: Sequence[Runner], bounds: Bounds, *, rejects: int, runs: int
-) -> tuple[int, int]:
-    """Return before which row and offset of a batch the monitors stop next: ``end`` may lie inside a record.
-
-    All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
-
-    Args:
-        rejects, runs: How many refused records and opened runs the next commit still takes.
-    """
-    size = len(batch)
-    offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
-    start = int(np.searchsorted(batch.offset, offset))
-    while start < size and batch.offset[start] == offset and batch.row[start] < row:
-        start += 1
-    cost = max(1, sum(runner.tester.row_cost for runner in runners))
-    stop = min(size, start + max(1, bounds.cost // cost))
-    refused = max(1, rejects)
-    if any(runner.periods is not None for runner in runners):  # each row may be refused
-        stop = min(stop, start + refused)
-    stop = _rows_to_open(batch, runners, start, stop, bounds.runs, max(1, runs))
-    end = batch.end if stop == size else int(batch.offset[stop])
-    rest = [offset_ for offset_, _ in batch.rejects if offset_ >= offset]
-    if len(rest) > refused and rest[refused] < end:
-        end = rest[refused]
-        stop = int(np.searchsorted(batch.offset, end))
-    return stop, end
-
-
-def _rows_to_open(
-    batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, at_once: int, room: int
-) -> int:
+def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, room: int) -> int:
     """Return before which row at most ``room`` runs open, one for each dataset and monitor that waits."""
     rows = batch.dataset[start:stop]
     waiting = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
-    while waiting and start < stop:
-        # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
-        # few of them open one.
-        last = min(stop, start + at_once)
-        datasets, first = np.unique(batch.dataset[start:last], return_index=True)
-        opens = np.zeros(last - start, dtype=np.int64)
-        for runner in waiting:
-            opens[first] += runner.runs.status[datasets] == Status.WAITING
-        total = np.cumsum(opens)
-        if total[-1] > room:
-            return start + max(1, int(np.searchsorted(total, room, side="right")))
-        if total[-1]:
-            return last
-        start = last
-    return stop
+    if not waiting:
+        return stop
+    datasets, first = np.unique(rows, return_index=True)
+    opens = np.zeros(len(rows), dtype=np.int64)
+    for runner in waiting:
+        opens[first] += runner.runs.status[datasets] == Status.WAITING
+    return start + max(1, int(np.searchsorted(np.cumsum(opens), room, side="right")))

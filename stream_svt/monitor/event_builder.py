@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
-from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.released import (
     Alert,
     EventType,
@@ -20,6 +19,7 @@ from stream_svt.monitor.released import (
 )
 
 if TYPE_CHECKING:
+    from stream_svt.monitor.accounts import DatasetAccount
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.snapshot import RunState
     from stream_svt.settings.changes import Declared

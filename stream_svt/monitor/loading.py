@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.accounts import SLOTS_AT_ONCE
-from stream_svt.monitor.dataset_account import DatasetAccount
+from stream_svt.monitor.accounts import SLOTS_AT_ONCE, DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.mutes import MonitorMutes, Mutes
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
-from stream_svt.monitor.spec_journal import Named
+from stream_svt.monitor.snapshot import ProgressRecord, SpecRecord, TopicRecord, from_bytes
 from stream_svt.monitor.sweep import OpenSets
+from stream_svt.settings.changes import Declared
 from stream_svt.settings.monitors import MonitorSpec
 
 KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
 
 LOADED_AT_ONCE = 80_000
 """Bytes of state records that are loaded between two yields: a few milliseconds of work."""
-
 QUEUES_AT_ONCE = 10
 """Queues that are put in order between two yields: a thousand places take a millisecond."""
+
+Named = list[tuple[str, bytes]]
+"""State records of one kind, with what follows the kind in their keys."""
 
 
 def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
@@ -40,9 +43,6 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
     This is done in slices of a few milliseconds. The engine is of use once no slice is left, and `Retirement.check`
     has accepted what is declared.
 
-    Args:
-        records, progress: As they were committed.
-
     Raises:
         UnreadableState: A record cannot be decoded, or an open run's specification is missing.
         ConfigError: A dataset's declaration is not the journaled one.
@@ -50,9 +50,10 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
     if progress is None:
         return
     found = yield from _by_kind(records)
-    current, same = engine.specs.load(found["m"], found["t"])
-    if current:
-        _load_monitors(engine, current, same)
+    same: set[str] = set()
+    if found["m"]:
+        engine.declared = {topic: _declared(data, f"t/{topic}") for topic, data in found["t"]}
+        same = _load_monitors(engine, found["m"])
     stored = from_bytes(ProgressRecord, progress, key="meta")
     if stored.carried != engine.spec.carried_digest:
         raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
@@ -71,7 +72,6 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:
-    """Return the state records by kind, each with the rest of its key."""
     found: dict[str, Named] = defaultdict(list)
     for count, (key, data) in enumerate(records.items(), start=1):
         kind, _, rest = key.decode().partition("/")
@@ -81,23 +81,71 @@ def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[st
     return found
 
 
+def _declared(data: bytes, key: str) -> Declared:
+    record = from_bytes(TopicRecord, data, key=key)
+    try:
+        return Declared(Fraction(record.sensitivity), record.general)
+    except (ValueError, ZeroDivisionError):
+        message = (
+            f"state record {key} holds a sensitivity that is no number; the shard stops rather than guess"
+        )
+        raise UnreadableState(message) from None
+
+
+def _load_monitors(engine: Engine, named: Named) -> set[str]:
+    """Go on with the monitors of the state; return the names of those whose open runs can go on.
+
+    The others have another hash in this release: their runs could not be computed again.
+    """
+    current: dict[str, MonitorSpec] = {}
+    same: set[str] = set()
+    for name, data in named:
+        record = from_bytes(SpecRecord, data, key=f"m/{name}")
+        try:
+            current[name] = MonitorSpec.from_json(record.spec)
+        except ValueError:
+            message = (
+                f"state record m/{name} holds a specification that this release cannot read; "
+                "use the release that wrote it"
+            )
+            raise UnreadableState(message) from None
+        if Plan.of(current[name]).hash == record.hash:
+            same.add(name)
+    for name in engine.runners:
+        engine.projection.remove(name)
+    engine.runners.clear()
+    engine.accounts.records = {}
+    # Runners act in this order: it must not depend on how the state topic was compacted.
+    order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
+    for name in [*order, *sorted(current.keys() - set(order))]:
+        engine.add(current[name], journal=name not in same)
+    return same
+
+
 def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterator[None]:
     numbers: list[int] = []
     size = 0
     for name, data in named:
-        record = from_bytes(DatasetRecord, data, key=f"d/{name}")
+        account = from_bytes(DatasetAccount, data, key=f"d/{name}")
         number = engine.number.get(name)
+        account.check(None if number is None else engine.datasets[number], same)
         if number is None:
-            engine.retirement.add(record, same)
+            engine.retirement.add(account)
         else:
-            engine.accounts.held[number] = DatasetAccount.from_record(engine.datasets[number], record, same)
+            engine.accounts.held[number] = account
             numbers.append(number)
         size += len(data)
         if size > LOADED_AT_ONCE:
-            _take_over(engine, numbers)
+            _look_up(engine, numbers)
             numbers, size = [], 0
             yield
-    _take_over(engine, numbers)
+    _look_up(engine, numbers)
+
+
+def _look_up(engine: Engine, numbers: Sequence[int]) -> None:
+    for runner in engine.runners.values():
+        runner.runs.look_up(numbers)
+    engine.projection.update(numbers)
 
 
 def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
@@ -117,36 +165,15 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
 def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
     """Go on with a queue; drop one of a dataset or monitor that the shard has no more."""
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
-    if number is None or (runner is None and not isinstance(queue, Mutes)):
+    if number is not None and isinstance(queue, Mutes):
+        engine.accounts.mutes.setdefault(queue.monitor, MonitorMutes()).hold(number, queue)
+    elif number is None or runner is None:
         queue.drop()
         return
-    if isinstance(queue, Mutes):
-        engine.accounts.mutes.setdefault(queue.monitor, MonitorMutes()).hold(number, queue)
-    elif runner is not None:
-        if type(queue) is not runner.tester.queue:
-            message = (
-                f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
-            )
-            raise UnreadableState(f"state records w/* are damaged: {message}")
+    elif type(queue) is not runner.queue:
+        message = f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
+        raise UnreadableState(f"state records w/* are damaged: {message}")
+    else:
         runner.runs.queues[number] = queue
     if number in engine.accounts.held:
         engine.projection.changed.add(number)
-
-
-def _load_monitors(engine: Engine, current: Mapping[str, MonitorSpec], same: Container[str]) -> None:
-    """Go on with the monitors of the state."""
-    for name in engine.runners:
-        engine.projection.remove(name)
-    engine.runners.clear()
-    engine.accounts.records = {}
-    # Runners act in this order: it must not depend on how the state topic was compacted.
-    order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
-    for name in [*order, *sorted(current.keys() - set(order))]:
-        engine.add(current[name], journal=name not in same)
-
-
-def _take_over(engine: Engine, numbers: Sequence[int]) -> None:
-    """Let the monitors go on where the slots of some datasets stand."""
-    for runner in engine.runners.values():
-        runner.runs.take_over(numbers)
-    engine.projection.update(numbers)

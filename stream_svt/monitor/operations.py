@@ -18,7 +18,7 @@ from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.run_arrays import RunArrays, status_of
+from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.snapshot import State
 from stream_svt.privacy.loss import as_text, exact, to_units
 
@@ -122,7 +122,7 @@ def _carry_out(engine: Engine, command: Command) -> str:
     raise CommandRefused(f"{why}; nothing was changed")
 
 
-def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
+def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
     """Pause, resume, close or resample; return the monitors on which that was done: all that are meant, or none.
 
     Raises:
@@ -134,7 +134,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
         if runner.runs.covers[number] and command.monitor in ("", name)
     ]
     for runs in meant:
-        run_state = engine.accounts.run_state(runs.name, number)
+        run_state = runs.run_state(number)
         if command.action is Action.RESUME and not run_state.paused:
             why = "is not paused"
         elif command.action is Action.PAUSE and run_state.paused:
@@ -161,12 +161,11 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
     try:
         limit = to_units(exact(command.limit), ledger.kind)
         old = as_text(ledger.limit, ledger.kind)
-        woken = engine.accounts.raise_limit(number, limit)
+        engine.accounts.raise_limit(number, limit)
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
-    for name, run_state in woken:
-        if name in engine.runners:
-            engine.runners[name].runs.status[number] = status_of(run_state)
+    for runner in engine.runners.values():
+        runner.runs.look_up([number])
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 

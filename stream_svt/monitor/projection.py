@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.dataset_account import DatasetAccount
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.batch import Integers, Mask
 from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import RunState, State
 from stream_svt.privacy.loss import Kind, to_float
-
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 PAUSED = "paused"
 STATES = (*(state.value for state in State), PAUSED)
@@ -206,7 +203,7 @@ class Projection:
             self.changed.difference_update(part)
 
     def _view(self, number: int) -> DatasetView:
-        account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
+        account = self._accounts.held.get(number) or DatasetAccount.of(self._datasets[number])
         kind = account.ledger.kind
         return DatasetView(
             dataset=account.name,

@@ -10,10 +10,9 @@ from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.dataset_account import DatasetAccount
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.released import PERIOD_OVER, EventType
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Signal, State, from_bytes
+from stream_svt.monitor.snapshot import ProgressRecord, Signal, State, from_bytes, to_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
 
@@ -46,9 +45,8 @@ class Retirement:
         self.watermarks: dict[str, int] = {}
         self.retired: dict[str, bytes] = {}
 
-    def add(self, record: DatasetRecord, same: Container[str]) -> None:
+    def add(self, account: DatasetAccount) -> None:
         """Take a stored dataset that is declared no longer."""
-        account = DatasetAccount.from_record(None, record, same)
         self._undeclared.append(_Undeclared(account, is_over(account.name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
@@ -107,7 +105,7 @@ class Retirement:
                     reason = PERIOD_OVER if over else "retired"
                     events = self._accounts.events
                     events.announce(EventType.RUN_CLOSED, account, reason, name, run_state, lost)
-                    self._accounts.records[f"d/{account.name}".encode()] = account.to_bytes()
+                    self._accounts.records[f"d/{account.name}".encode()] = to_bytes(account)
             yield
 
     def retire(self) -> Iterator[None]:
@@ -127,8 +125,7 @@ class Retirement:
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        record = from_bytes(DatasetRecord, self.retired[name], key=f"r/{name}")
-        account = DatasetAccount.from_record(None, record, ())
+        account = from_bytes(DatasetAccount, self.retired[name], key=f"r/{name}")
         self._accounts.announce_balance(account)
         self._keep(account)
 
@@ -138,7 +135,7 @@ class Retirement:
 
     def _keep(self, account: DatasetAccount) -> None:
         account.run_states = {}
-        data = self.retired[account.name] = account.to_bytes()
+        data = self.retired[account.name] = to_bytes(account)
         self._accounts.records[f"r/{account.name}".encode()] = data
 
 

@@ -12,10 +12,11 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from stream_svt.monitor.batch import Candidate, Mask, Tests, View
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.query_tester import Candidate, QueryTester, Tests, View
 from stream_svt.monitor.queue_journal import NUMBER_BYTES, Queue, sweep_up_to
-from stream_svt.monitor.run_arrays import Mask, Status
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Name, Waiting
 from stream_svt.settings.options import Retry
 
@@ -41,7 +42,7 @@ class RetryQueue(Queue[Waiting]):
         self.journal.note(self, NUMBER_BYTES)
 
 
-class RetryAppend(QueryTester):
+class RetryAppend(Runner):
     """Append with ``retry``."""
 
     row_cost = 50
@@ -59,9 +60,7 @@ class RetryAppend(QueryTester):
         """
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
-        live: Mask = runs.status[datasets] == Status.TESTABLE
-        if view.eligible is not None:
-            live &= view.eligible[start:stop]
+        live: Mask = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
         reached = {candidate.row: candidate for candidate in self.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
@@ -85,11 +84,11 @@ class RetryAppend(QueryTester):
                     look = True
                 if status[dataset] == Status.PENDING:
                     return row
-                runs.skip(runs.accounts.run_state(runs.name, dataset).shown, 1)
+                runs.skip(runs.run_state(dataset).shown, 1)
                 continue
             queue = queues.get(dataset)
             if queue is None:
-                queue = queues[dataset] = RetryQueue(journal, runs.name, runs.datasets[dataset].name)
+                queue = queues[dataset] = runs.new_queue(RetryQueue, dataset)
             queue.count += 1
             if not queue.changed:
                 journal.note(queue, 0)

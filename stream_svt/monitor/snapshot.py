@@ -2,11 +2,11 @@
 
 Records, by key:
 
-- ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
+- ``d/<dataset>``: ledger and monitors of a dataset (`DatasetAccount`);
 - ``r/<dataset>``: the same of a dataset that is declared no longer, without monitors;
 - ``m/<monitor>``: the monitor's specification as last applied;
-- ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
-- ``w/<number>``: what changed in the queues of waiting queries and of mutes (:class:`QueueRecord`), in order.
+- ``t/<topic>``: what was ever declared about the answers on a query topic (`TopicRecord`);
+- ``w/<number>``: what changed in the queues of waiting queries and of mutes (`QueueRecord`), in order.
 
 Every record starts with its format version; a version this code does not know is refused, never guessed.
 """
@@ -21,7 +21,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import numpy as np
 
-from stream_svt.errors import UnreadableState
+from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.transitions import follow
 
 
@@ -78,7 +78,7 @@ class _Secret(msgspec.Struct, array_like=True):
         return f"{type(self).__name__}()"
 
 
-class _Record(_Secret, array_like=True):
+class Record(_Secret, array_like=True):
     """A state record; its format version comes first."""
 
     version: int
@@ -121,17 +121,6 @@ class RunState(_Secret, array_like=True, gc=False):
     def shown(self) -> str:
         """The state in one word: a pause hides what is behind it."""
         return "paused" if self.paused else self.state.value
-
-
-class DatasetRecord(_Record, array_like=True, gc=False):
-    """One dataset: its ledger, its number of released events and its monitors."""
-
-    name: str
-    unit: str
-    declared_limit: int
-    ledger: bytes
-    events: int
-    run_states: dict[str, RunState]
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -272,13 +261,13 @@ class QueueGroup(_Secret, array_like=True):
     lines: list[Line]
 
 
-class QueueRecord(_Record, array_like=True):
+class QueueRecord(Record, array_like=True):
     """What changed in the queues of a shard, or was written again from an older record."""
 
     groups: list[QueueGroup]
 
 
-class ProgressRecord(_Record, array_like=True):
+class ProgressRecord(Record, array_like=True):
     """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
 
     ``carried`` is the digest of the file with what an earlier application spent, "" where there is none;
@@ -294,14 +283,14 @@ class ProgressRecord(_Record, array_like=True):
     watermarks: dict[str, int] = {}
 
 
-class SpecRecord(_Record, array_like=True):
+class SpecRecord(Record, array_like=True):
     """A monitor's specification as JSON, and its hash when it was written."""
 
     hash: str
     spec: str
 
 
-class TopicRecord(_Record, array_like=True):
+class TopicRecord(Record, array_like=True):
     """The most cautious declaration ever made about a query topic; it outlives the monitors that made it.
 
     ``sensitivity`` is an exact fraction as text, in real units; ``general`` says that some monitor did not declare its
@@ -312,26 +301,26 @@ class TopicRecord(_Record, array_like=True):
     general: bool
 
 
-Record = TypeVar("Record", bound=_Record)
+R = TypeVar("R", bound=Record)
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def to_bytes(record: _Record) -> bytes:
+def to_bytes(record: Record) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
 
 
-def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
+def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
     """Return the record in ``data``.
 
     Raises:
         UnreadableState: The bytes are not such a record, or of a format version this release does not know.
     """
-    record: Record | None
+    record: R | None
     try:
         record = _decoder(kind).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MisuseError):
         record = None
     version = _version(data) if record is None else record.version
     if version is not None and version != VERSION:
@@ -347,7 +336,7 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
 
 
 @cache
-def _decoder(kind: type[Record]) -> msgspec.msgpack.Decoder[Record]:
+def _decoder(kind: type[R]) -> msgspec.msgpack.Decoder[R]:
     return msgspec.msgpack.Decoder(kind)
 
 

@@ -7,17 +7,23 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
+from stream_svt.monitor.runs import Runs
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.changes import Declared, changed_fields, changes_refused, ends_runs
+from stream_svt.settings.changes import (
+    Declared,
+    changed_fields,
+    changes_refused,
+    declaration_refused,
+    ends_runs,
+)
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -34,27 +40,6 @@ def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = 
         pass
 
 
-def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
-    """Go on with another specification at a barrier; nothing happens where it is the one in use.
-
-    The engine is of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
-    `close_removed` has closed what it has no place for.
-    """
-    wanted = {monitor.name: monitor for monitor in spec.monitors}
-    for name in [name for name in engine.runners if name not in wanted]:
-        _remove(engine, name)
-        yield
-    for name, monitor in wanted.items():
-        if name not in engine.runners:
-            yield from _take_back(engine, engine.add(monitor).runs)
-            engine.accounts.events.spec_changed(name, "added", monitor.hash(), [])
-            yield
-        elif engine.runners[name].spec != monitor:
-            yield from _change(engine, engine.runners[name].runs, monitor)
-    engine.spec = spec
-    yield from engine.projection.sum_up()
-
-
 def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
     """Refuse another specification that cannot be gone on with; changes nothing.
 
@@ -68,33 +53,17 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
         runner = engine.runners.get(monitor.name)
         if runner is not None:
             refusals += changes_refused(runner.spec, monitor)
-    added = {monitor.name for monitor in spec.monitors if monitor.name not in engine.runners}
-    refusals += engine.specs.refusals(spec.monitors, added)
+    for monitor in spec.monitors:
+        if monitor.name not in engine.runners and monitor.topic in engine.declared:
+            refusals += declaration_refused(engine.declared[monitor.topic], monitor)
+    for topic, known in engine.declared.items():
+        readers = [monitor for monitor in spec.monitors if monitor.topic == topic]
+        together = reduce(Declared.and_by, readers, known)
+        if together != known:  # the same answers: who declared less would test them with too little noise
+            for monitor in readers:
+                refusals += declaration_refused(together, monitor)
     if refusals:
         raise ConfigError(list(dict.fromkeys(refusals)))
-
-
-def _take_back(engine: Engine, runs: RunArrays) -> Iterator[None]:
-    """Let a monitor that was added go on where one of its name stood before."""
-    numbers = list(engine.accounts.held)
-    for at in range(0, len(numbers), SLOTS_AT_ONCE):
-        engine.projection.changed.update(runs.take_over(numbers[at : at + SLOTS_AT_ONCE]))
-        yield
-
-
-def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None]:
-    old, runs.plan = runs.spec, Plan.of(spec)
-    yield from _cover(engine, runs, engine.datasets.covers(spec))
-    for count, number in enumerate(np.flatnonzero(runs.covers).tolist(), start=1):
-        if runs.is_open(number):
-            runs.schedule(number, engine.accounts.run_state(runs.name, number))
-        if count % SLOTS_AT_ONCE == 0:
-            yield
-    engine.specs.keep(runs.plan)
-    engine.specs.declare(spec)
-    fields = sorted(changed_fields(old, spec))
-    engine.accounts.events.spec_changed(spec.name, "changed", runs.plan.hash, fields)
-    yield
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
@@ -128,22 +97,53 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
         yield
 
 
-def _cover(engine: Engine, runs: RunArrays, covers: NDArray[np.bool_]) -> Iterator[None]:
-    """Let a monitor run on other datasets than before."""
-    if not np.array_equal(runs.covers, covers):
-        engine.projection.cover(runs.name, covers)
-        engine.projection.changed |= engine.accounts.held.keys()
-        runs.status[runs.covers & ~covers] = Status.SKIP
-    for count, number in enumerate(np.flatnonzero(covers & ~runs.covers).tolist(), start=1):
-        runs.status[number] = status_of(engine.accounts.run_state(runs.name, number))
-        if count % SLOTS_AT_ONCE == 0:
+def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
+    """Go on with another specification at a barrier; nothing happens where it is the one in use.
+
+    The engine is of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
+    `close_removed` has closed what it has no place for.
+    """
+    wanted = {monitor.name: monitor for monitor in spec.monitors}
+    for name in [name for name in engine.runners if name not in wanted]:
+        _remove(engine, name)
+        yield
+    for name, monitor in wanted.items():
+        if name not in engine.runners:
+            yield from _look_up(engine, engine.add(monitor).runs)
+            engine.accounts.events.spec_changed(name, "added", monitor.hash(), [])
             yield
-    runs.covers = covers
+        elif engine.runners[name].spec != monitor:
+            yield from _change(engine, engine.runners[name].runs, monitor)
+    engine.spec = spec
+    yield from engine.projection.sum_up()
 
 
 def _remove(engine: Engine, name: str) -> None:
     for queue in engine.runners.pop(name).runs.queues.values():
         queue.drop()
     engine.projection.remove(name)
-    engine.specs.remove(name)
+    engine.accounts.records[f"m/{name}".encode()] = None
     engine.accounts.events.spec_changed(name, "removed", "", [])
+
+
+def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
+    old, runs.plan = runs.spec, Plan.of(spec)
+    covers = engine.datasets.covers(spec)
+    if not np.array_equal(runs.covers, covers):
+        runs.cover(covers)
+        engine.projection.cover(runs.name, covers)
+        engine.projection.changed |= engine.accounts.held.keys()
+    yield from _look_up(engine, runs)
+    engine.keep(runs.plan)
+    engine.declare(spec)
+    fields = sorted(changed_fields(old, spec))
+    engine.accounts.events.spec_changed(spec.name, "changed", runs.plan.hash, fields)
+    yield
+
+
+def _look_up(engine: Engine, runs: Runs) -> Iterator[None]:
+    """Let a monitor go on where its slots stand, of which it may have had some before."""
+    numbers = list(engine.accounts.held)
+    for at in range(0, len(numbers), SLOTS_AT_ONCE):
+        engine.projection.changed.update(runs.look_up(numbers[at : at + SLOTS_AT_ONCE]))
+        yield

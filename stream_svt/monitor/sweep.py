@@ -16,11 +16,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.batch import Integers, Segment, Tests, View
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.query_tester import QueryNoise, QueryTester, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.run_arrays import Integers, RunArrays, Status
+from stream_svt.monitor.runner import QueryNoise, Runner
+from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
+from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Sweep
 
 _BLOCK_BYTES = 60_000
@@ -126,7 +129,7 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.blocks[names[block.owner]].append(block)
 
 
-class SweepAppend(QueryTester):
+class SweepAppend(Runner):
     """Append with ``sweep``."""
 
     row_cost = (
@@ -134,8 +137,8 @@ class SweepAppend(QueryTester):
     )
     queue = OpenSets
 
-    def __init__(self, runs: RunArrays, noise: QueryNoise) -> None:
-        super().__init__(runs, noise)
+    def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
+        super().__init__(accounts, noise, spec)
         self._opened: list[tuple[int, int, str]] | None = None
 
     @property
@@ -209,7 +212,7 @@ class SweepAppend(QueryTester):
         opened, sets = self.opened, self.sets.get(dataset)
         if sets is None:
             runs = self.runs
-            sets = self.sets[dataset] = OpenSets(runs.accounts.queues, runs.name, runs.datasets[dataset].name)
+            sets = self.sets[dataset] = runs.new_queue(OpenSets, dataset)
         waiting = sets.open(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
             waiting = sets.begin(name, clock_ms)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.released import PERIOD_OVER
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
+from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.snapshot import State as LifeCycle
-from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, Auditor, DatasetTally, RunTally, amount_text
 from stream_svt.protocol.journal import Journal
@@ -34,7 +34,7 @@ class ShardState:
 
     shard: int
     last_event: int
-    datasets: dict[str, DatasetRecord] = field(repr=False)
+    datasets: dict[str, DatasetAccount] = field(repr=False)
     waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
     watermarks: Watermarks = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class ShardState:
     def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> ShardState:
         """Return what a journal found that was looked at."""
         datasets = {
-            key[2:].decode(): from_bytes(DatasetRecord, content, key=key.decode())
+            key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
             for key, content in records.items()
             if key.startswith((b"d/", b"r/"))
         }
@@ -92,9 +92,9 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
     return audit
 
 
-def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetRecord) -> Iterator[str]:
+def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccount) -> Iterator[str]:
     """Yield in what a ledger differs from the dataset's events."""
-    ledger = Ledger.from_bytes(record.ledger)
+    ledger = record.ledger
     kind = ledger.kind
     running = {
         name: run_state

@@ -17,8 +17,8 @@ from collections.abc import Set as AbstractSet
 from operator import attrgetter
 
 from stream_svt.errors import ConfigError, TimestampAhead
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.protocol.controls import Gate
 from stream_svt.protocol.ports import Record, Stopped

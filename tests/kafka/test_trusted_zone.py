@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor.snapshot import DatasetRecord
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
 from stream_svt.service.kafka import cluster_id_of
@@ -263,7 +263,7 @@ class Run:
                 found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
             elif record.key.startswith(b"d/"):
                 content = sealing.open(record.key, record.value).content
-                runs = msgspec.msgpack.decode(content, type=DatasetRecord).run_states.values()
+                runs = msgspec.msgpack.decode(content, type=DatasetAccount).run_states.values()
                 found += [("a run's noise and salt", run.secrets) for run in runs if any(run.secrets)]
         secrets = {(name, secret) for name, secret in found if len(secret) >= 16}
         assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
@@ -17,10 +18,10 @@ from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import (
     SECRETS,
     Block,
-    DatasetRecord,
     RunState,
     Waiting,
     from_bytes,
+    to_bytes,
 )
 from stream_svt.monitor.sweep import Waits
 from tests.support.engine_play import Play, Query, batch_of
@@ -41,9 +42,9 @@ class Entropy:
         return drawn
 
 
-def _stored(play: Play) -> dict[str, DatasetRecord]:
+def _stored(play: Play) -> dict[str, DatasetAccount]:
     return {
-        key.decode()[2:]: from_bytes(DatasetRecord, data, key=key.decode())
+        key.decode()[2:]: from_bytes(DatasetAccount, data, key=key.decode())
         for key, data in play.records.items()
         if key.startswith(b"d/")
     }
@@ -135,7 +136,7 @@ def test_the_length_of_a_record_tells_nothing_of_its_noise():
     run_state = account.run_states["m0"]
     for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
         run_state.secrets = np.array((noise, salt, salt), SECRETS).tobytes()
-        sizes.add(len(account.to_bytes()))
+        sizes.add(len(to_bytes(account)))
     assert len(sizes) == 1
 
 

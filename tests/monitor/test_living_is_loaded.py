@@ -45,7 +45,7 @@ CHANGES = (
 
 def picture(engine: Engine) -> dict[Any, Any]:
     """Return everything of an engine that decides what it does next."""
-    found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.specs.declared}
+    found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
     for name, runner in engine.runners.items():
         found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
         for number in range(len(engine.datasets)):
@@ -156,8 +156,8 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
-    tester = type(play.engine.runners["m0"].tester).__name__
-    assert tester == ("QueryTester" if after == "plain" else f"{after.title()}Append")
+    tester = type(play.engine.runners["m0"]).__name__
+    assert tester == ("Runner" if after == "plain" else f"{after.title()}Append")
     assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.runs("m1").queued(number) for number in range(3)) > 0
 

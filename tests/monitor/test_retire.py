@@ -9,10 +9,10 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.commands import Action, Command, UnderWay
-from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import DatasetRecord, State, from_bytes
+from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
@@ -52,7 +52,7 @@ def test_the_final_balance_is_told_and_its_ledger_and_name_stay() -> None:
     assert retired.spent == closed.spent
     assert closed.charge > 0, "an open run costs all that it reserved"
     assert {key for key in play.records if b"/b" in key} == {b"r/b"}
-    stored = DatasetAccount.from_record(None, from_bytes(DatasetRecord, play.records[b"r/b"], key="r/b"), {})
+    stored = from_bytes(DatasetAccount, play.records[b"r/b"], key="r/b")
     assert (stored.unit, stored.events) == ("one basket", int(events[-1].id.rpartition("/")[2]))
     assert stored.ledger.reserved == 0
     assert_books_balance(play)

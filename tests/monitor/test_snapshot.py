@@ -12,10 +12,10 @@ import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import loading as module
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.loading import loading
 from stream_svt.monitor.snapshot import (
     VERSION,
-    DatasetRecord,
     from_bytes,
     to_bytes,
 )
@@ -104,7 +104,7 @@ def _in_dataset(**fields: object) -> Callable[[dict[bytes, bytes]], None]:
     """Return what changes fields of the run on dataset a."""
 
     def change(records: dict[bytes, bytes]) -> None:
-        record = from_bytes(DatasetRecord, records[b"d/a"], key="d/a")
+        record = from_bytes(DatasetAccount, records[b"d/a"], key="d/a")
         for name, value in fields.items():
             setattr(record.run_states["m0"], name, value)
         records[b"d/a"] = to_bytes(record)

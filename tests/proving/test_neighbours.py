@@ -12,11 +12,12 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.query_tester import QueryTester, Segment
 from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
@@ -198,14 +199,14 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 
 
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = QueryTester._silence
+    original = Runner._silence
 
-    def silence(self: QueryTester, segment: Segment) -> None:
+    def silence(self: Runner, segment: Segment) -> None:
         original(self, segment)
         whole = segment.view.batch.whole[segment.start : segment.stop]
         segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
-    patch.setattr(QueryTester, "_silence", silence)
+    patch.setattr(Runner, "_silence", silence)
 
 
 def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
@@ -230,12 +231,13 @@ def takes_the_monotonic_rate_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
-    original = Accounts.charge_top
+    original = Runs.report
 
-    def charge_top(self: Accounts, *top: object) -> bool:
-        number = len(self.events.events)
-        is_last = original(self, *top)
-        event = self.events.events[number]
+    def report(self: Runs, *top: object) -> object:
+        events = self.accounts.events.events
+        number = len(events)
+        woken = original(self, *top)
+        event = events[number]
         free = type(event.data.account)(
             **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
             charge=0.0,
@@ -244,10 +246,10 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
             "account": free
         }
         parts = {name: getattr(event, name) for name in event.__struct_fields__}
-        self.events.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
-        return is_last
+        events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        return woken
 
-    patch.setattr(Accounts, "charge_top", charge_top)
+    patch.setattr(Runs, "report", report)
 
 
 GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")

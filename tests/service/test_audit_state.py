@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 import pytest
 
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.released import Account, EventType, encode
-from stream_svt.monitor.snapshot import DatasetRecord, from_bytes
+from stream_svt.monitor.snapshot import from_bytes
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
 from tests.support.alerts import account_of, alert, encoded, lifecycle
@@ -31,7 +31,7 @@ def _played() -> tuple[Auditor, ShardState]:
     for number, event in enumerate(events[:-3], 1):
         auditor.add(0, number, event)
     datasets = {
-        key[2:].decode(): from_bytes(DatasetRecord, data, key=key.decode())
+        key[2:].decode(): from_bytes(DatasetAccount, data, key=key.decode())
         for key, data in play.records.items()
         if key.startswith(b"d/")
     }
@@ -56,13 +56,11 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
     assert sum(account.alerts for account in audit.datasets.values()) > 5
 
 
-def _ledger(record: DatasetRecord, place: int, change: int) -> None:
-    content = msgspec.msgpack.decode(record.ledger)
-    content[place] += change
-    record.ledger = msgspec.msgpack.encode(content)
+def _ledger(record: DatasetAccount, name: str, change: int) -> None:
+    setattr(record.ledger, name, getattr(record.ledger, name) + change)
 
 
-def _slot(record: DatasetRecord, **fields: object) -> None:
+def _slot(record: DatasetAccount, **fields: object) -> None:
     for name, value in fields.items():
         setattr(record.run_states["m0"], name, value)
 
@@ -70,16 +68,16 @@ def _slot(record: DatasetRecord, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("doctor", "said"),
     [
-        (lambda record: _ledger(record, 3, -1), "is spent, the events say"),
-        (lambda record: _ledger(record, 2, 10**9), "is the limit, the events say"),
-        (lambda record: _ledger(record, 4, -1), "is reserved, and not by the open runs"),
+        (lambda record: _ledger(record, "spent", -1), "is spent, the events say"),
+        (lambda record: _ledger(record, "limit", 10**9), "is the limit, the events say"),
+        (lambda record: _ledger(record, "reserved", -1), "is reserved, and not by the open runs"),
         (lambda record: setattr(record, "events", record.events - 1), "events are counted"),
         (lambda record: _slot(record, run=99), "monitor m0 is at run 99"),
         (lambda record: _slot(record, tops=record.run_states["m0"].tops + 1), "tops, "),
         (lambda record: _slot(record, state="halted"), "is closed and has something left"),
     ],
 )
-def test_a_doctored_ledger_is_found(doctor: Callable[[DatasetRecord], None], said: str) -> None:
+def test_a_doctored_ledger_is_found(doctor: Callable[[DatasetAccount], None], said: str) -> None:
     auditor, state = _played()
     name = next(name for name, record in state.datasets.items() if record.run_states["m0"].state == "running")
     doctor(state.datasets[name])

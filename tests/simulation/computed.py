@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.query_tester import Segment
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
 
@@ -91,7 +90,7 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        append = runner.tester
+        append = runner
         if isinstance(append, RetryAppend):
             arrive = append._arrive
 

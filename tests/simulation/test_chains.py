@@ -11,9 +11,8 @@ import pytest
 from msgspec import structs
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Account
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
@@ -210,7 +209,9 @@ class _AnewAccounts(Accounts):
     def account(self, number: int) -> DatasetAccount:
         if number not in self.held:
             super().account(number)
-            self.held[number].ledger = DatasetAccount(replace(self.datasets[number], spent_before=0)).ledger
+            self.held[number].ledger = DatasetAccount.of(
+                replace(self.datasets[number], spent_before=0)
+            ).ledger
         return super().account(number)
 
 

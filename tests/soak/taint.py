@@ -27,7 +27,7 @@ import numpy as np
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.run import Outcomes, Top
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.monitor import accounts
+from stream_svt.monitor import runs as opening
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
 from stream_svt.protocol.shard_states import ShardStatus
@@ -132,9 +132,9 @@ class AlignedEngine(Engine):
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
-        tester, runs = runner.tester, runner.runs
-        draw, open_run = tester.draw, runs.open_run
-        tester.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
+        runs = runner.runs
+        draw, open_run = runner.draw, runs.open_run
+        runner.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 
@@ -165,7 +165,7 @@ class AlignedEngine(Engine):
         nothing = np.zeros(0, dtype=np.int64)
         lift = mechanism.shifts(Outcomes(consumed=0, tops=()), nothing, nothing, kind).threshold
         moved: Callable[..., int] = lambda *args: draw_threshold(*args) + lift  # noqa: E731
-        with mock.patch.object(accounts, "draw_threshold", moved):
+        with mock.patch.object(opening, "draw_threshold", moved):
             open_run(dataset, clock_ms)
 
 

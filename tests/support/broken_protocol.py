@@ -16,14 +16,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.retirement import Retirement
-from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import ProgressRecord, RunState, to_bytes
 from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
@@ -159,8 +158,6 @@ class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
 
 class _HalfPrice(DatasetAccount):
     """Pays half."""
-
-    __slots__ = ()
 
     def charge_top(self, run_state: RunState, charge: int) -> int:
         return super().charge_top(run_state, charge // 2)

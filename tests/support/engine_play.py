@@ -18,7 +18,7 @@ from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Alert, ReleasedEvent
-from stream_svt.monitor.run_arrays import RunArrays, Status
+from stream_svt.monitor.runs import Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.service.exact import split
@@ -187,7 +187,7 @@ class Play:
         """Return the ledger of a dataset."""
         return self.engine.accounts.account(number).ledger
 
-    def runs(self, monitor: str = "m0") -> RunArrays:
+    def runs(self, monitor: str = "m0") -> Runs:
         """Return the runs of a monitor."""
         return self.engine.runners[monitor].runs
 

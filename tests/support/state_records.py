@@ -24,4 +24,4 @@ def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
     _, name, _, _, ledger, _, run_states = msgspec.msgpack.decode(value[FRAME:])
     runs = {(name, monitor, run_state[3]): run_state[4] for monitor, run_state in run_states.items()}
     secrets = {run: held for run, held in runs.items() if any(held)}  # zeros once the run is closed
-    return name, msgspec.msgpack.decode(ledger)[3], secrets
+    return name, ledger[3], secrets

@@ -1,0 +1,258 @@
+"""The runs of one monitor: opened, charged and ended here, and nowhere else.
+
+What a query needs to know of them stands in arrays over the datasets of the shard: so it costs the same whether there
+is one dataset or a hundred thousand. A run may not be compared before the commit that holds it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from stream_svt.mechanisms.sampler import draw_threshold
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.batch import Mask
+from stream_svt.monitor.event_builder import Crossing
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mutes
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.shard_datasets import NEVER
+from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
+from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Mute, OnHalt, Sweep
+
+_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is loaded
+
+Q = TypeVar("Q", bound=Queue[Any])
+
+
+class Status:
+    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested.
+
+    Plain numbers, as they stand in the arrays: a member of an enumeration takes several times as long to look up.
+    """
+
+    SKIP: Final = 0
+    WAITING: Final = 1
+    PENDING: Final = 2
+    TESTABLE: Final = 3
+
+
+def _status_of(run_state: RunState) -> int:
+    """Return the `Status` of a slot whose open run, if there is one, is durable."""
+    if run_state.paused or run_state.stopped or run_state.state is _EXHAUSTED:
+        return Status.SKIP
+    return Status.TESTABLE if run_state.state is _RUNNING else Status.WAITING
+
+
+class Runs:
+    """The runs of one monitor.
+
+    Attributes:
+        covers: Mask over the datasets of the shard: those that the monitor runs on.
+        status, secrets, deadline: Arrays over the datasets of the shard. ``secrets`` are the `SECRETS` of the
+            open runs, ``deadline`` is the clock (ms) at which a run ends by schedule.
+        plan: What runs are opened under, and all open ones were.
+        queues: What waits for another test, by dataset.
+    """
+
+    def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
+        count = len(accounts.datasets)
+        self.name = spec.name
+        self.accounts = accounts
+        self.plan = Plan.of(spec)
+        self.status = np.zeros(count, dtype=np.uint8)
+        self.secrets = np.zeros(count, dtype=SECRETS)
+        self.deadline = np.full(count, NEVER, dtype=np.int64)
+        self.mutes = accounts.mutes.setdefault(spec.name, MonitorMutes())
+        self.queues: dict[int, Queue[Any]] = {}
+        self.cover(accounts.datasets.covers(spec))
+
+    @property
+    def spec(self) -> MonitorSpec:
+        """The specification of the monitor."""
+        return self.plan.spec
+
+    def cover(self, covers: Mask) -> None:
+        """Run on these datasets; `look_up` has to follow for those that hold an account."""
+        self.covers = covers
+        self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
+
+    def look_up(self, datasets: Sequence[int]) -> list[int]:
+        """Go by the slots of some held datasets, whose open runs are durable; return those that have one."""
+        held, every = self.accounts.held, self.spec.resample_every
+        found = [(n, slot) for n in datasets if (slot := held[n].run_states.get(self.name)) is not None]
+        where = np.array([number for number, _ in found], dtype=np.int64)
+        secrets = b"".join([run_state.secrets for _, run_state in found])
+        self.secrets[where] = np.frombuffer(secrets, dtype=SECRETS)
+        status = [_status_of(run_state) for _, run_state in found]
+        self.status[where] = np.where(self.covers[where], status, Status.SKIP)
+        self.deadline[where] = [
+            NEVER if every is None or run_state.state is not _RUNNING else run_state.started_ms + every
+            for _, run_state in found
+        ]
+        return [number for number, _ in found]
+
+    def run_state(self, dataset: int) -> RunState:
+        """Return the slot of a dataset, to read."""
+        return self.accounts.run_state(self.name, dataset)
+
+    def is_open(self, dataset: int) -> bool:
+        """Tell whether a run of a dataset is open, paused or not."""
+        return self.run_state(dataset).state is _RUNNING
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def open_run(self, dataset: int, clock_ms: int) -> None:
+        """Open a run where the ledger admits one: compared once its noise is durable.
+
+        The threshold's charge is booked and the rest of the run reserved now; its noise is drawn now.
+        """
+        accounts, plan = self.accounts, self.plan
+        account = accounts.account(dataset)
+        run_state = account.run_state(self.name)
+        if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
+            self.look_up([dataset])
+            return
+        charge = account.admit(run_state, plan)
+        if charge is None:
+            run_state.signal(Signal.REFUSED)
+            accounts.events.announce(EventType.EXHAUSTED, account, "budget", self.name, run_state)
+            self.look_up([dataset])
+            return
+        run_state.signal(Signal.ADMITTED)
+        run_state.run += 1
+        run_state.runs += 1
+        run_state.run_tops = 0
+        run_state.started_ms = clock_ms
+        mechanism = plan.mechanism
+        noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, accounts.entropy)
+        run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
+        accounts.opened.append((self.name, dataset, run_state.run))
+        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
+        reason = "first" if run_state.run == 1 else "resampled"
+        accounts.events.announce(EventType.RUN_STARTED, account, reason, self.name, run_state, charge, detail)
+        self.look_up([dataset])
+        self.status[dataset] = Status.PENDING
+
+    def committed(self, dataset: int, run: int) -> None:
+        """Take note that the noise of an opened run is durable: it may be compared from now on."""
+        if self.status[dataset] == Status.PENDING and self.run_state(dataset).run == run:
+            self.status[dataset] = Status.TESTABLE
+
+    def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one.
+
+        Returns the series whose mutes ended early to make room.
+        """
+        accounts, dataset = self.accounts, crossing.dataset
+        account = accounts.account(dataset)
+        run_state = account.run_state(self.name)
+        charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge)
+        run_state.run_tops += 1
+        run_state.tops += 1
+        is_last = not self.plan.mechanism.can_pay(run_state.left)
+        run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
+        accounts.events.alert(account, self.plan, run_state, crossing, charge)
+        accounts.weigh(crossing.series or "", crossing.query_id)
+        ended = self._mute(crossing, clock_ms)
+        if is_last:
+            run_state.halts += 1
+            run_state.stopped = run_state.stopped or self.spec.on_halt is OnHalt.STOP
+            account.end_run(run_state)
+            accounts.events.announce(EventType.RUN_HALTED, account, "cutoff", self.name, run_state)
+            self._ended(dataset)
+        return ended
+
+    def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
+        if series is None or rule is Mute.NONE:
+            return []
+        until: int = FOR_EVER
+        said: str | int = "period"
+        if rule is Mute.RUN:
+            until, said = UNTIL_RUN_ENDS, "run"
+        elif not isinstance(rule, Mute):
+            until = said = clock_ms + rule
+        if dataset not in self.mutes.held:
+            self.mutes.hold(dataset, self.new_queue(Mutes, dataset))
+        ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes)
+        account, detail = self.accounts.account(dataset), {"series": series, "until": said}
+        run_state = account.run_state(self.name)
+        self.accounts.events.announce(EventType.MUTED, account, "top", self.name, run_state, detail=detail)
+        return ended
+
+    def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
+        """End the open run of a dataset before its last top, as `DatasetAccount.end_run` says.
+
+        ``close``: no other one follows until an operator reopens the monitor; there need not be an open one.
+        """
+        account = self.accounts.account(dataset)
+        run_state = account.run_state(self.name)
+        is_open = run_state.state is _RUNNING
+        run_state.signal(Signal.CLOSED if close else Signal.ENDED)
+        run_state.stopped = run_state.stopped or close
+        lost = account.end_run(run_state, full_price=full_price) if is_open else 0
+        self.accounts.events.announce(EventType.RUN_CLOSED, account, reason, self.name, run_state, lost)
+        self._ended(dataset)
+
+    def _ended(self, dataset: int) -> None:
+        """Forget the secrets of a run, and end the mutes that held until then."""
+        self.mutes.end_run(dataset)
+        self.look_up([dataset])
+
+    def pause(self, dataset: int, *, paused: bool = True, at_full_price: bool = False) -> None:
+        """Skip the queries of a dataset from now on, or test them again.
+
+        An open run stays open, unless it is closed ``at_full_price``.
+        """
+        if at_full_price and self.is_open(dataset):
+            self.end_run(dataset, "paused", full_price=True)
+        account = self.accounts.account(dataset)
+        run_state = account.run_state(self.name)
+        run_state.paused = paused
+        kind = EventType.PAUSED if paused else EventType.RESUMED
+        self.accounts.events.announce(kind, account, "command", self.name, run_state)
+        self.look_up([dataset])
+
+    def reopen(self, dataset: int) -> None:
+        """Let the next query of a dataset open a new run with a new threshold."""
+        if self.is_open(dataset):
+            self.end_run(dataset, "command")
+        self.accounts.account(dataset).run_state(self.name).stopped = False
+        self.look_up([dataset])
+
+    def top_branch_only(self, run_state: RunState) -> bool:
+        """Tell whether what is left of an open run pays the cheapest branch only."""
+        charges = [branch.charge for branch in self.plan.mechanism.branches]
+        return run_state.state is _RUNNING and len(charges) > 1 and run_state.left < max(charges)
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count queries that were not tested."""
+        if count:
+            self.accounts.skipped[self.name, reason] += count
+
+    # -- what waits for another test -------------------------------------------------------------------------
+
+    def new_queue(self, kind: type[Q], dataset: int) -> Q:
+        """Return an empty queue for a dataset."""
+        return kind(self.accounts.queues, self.name, self.accounts.datasets[dataset].name)
+
+    def queued(self, dataset: int) -> int:
+        """Return the number of queries of a dataset that wait for another test."""
+        queue = self.queues.get(dataset)
+        return 0 if queue is None else queue.waiting
+
+    def acts_on_queries_alone(self, dataset: int) -> bool:
+        """Tell whether nothing happens to a dataset before its next query, so that this may be prepared for."""
+        return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
+
+    def forget_waiting(self, dataset: int) -> None:
+        """Drop what waits on a dataset: the grid it was measured on is no longer the monitor's."""
+        queue = self.queues.get(dataset)
+        if queue is not None:
+            queue.forget()
