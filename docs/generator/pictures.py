@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
 from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
+from stream_svt.mechanisms.contract import Integers
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.noise import pmf, tail
-from stream_svt.mechanisms.run import Integers
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
 _UNITS: Final = 10**9

@@ -1,7 +1,7 @@
 """Mechanisms on the integer grid: pure algorithms, given their noise. No clock, no I/O, no randomness.
 
-One run, one form of outcome and the same verbs for all (`run.py`); each brings the randomness alignment that proves
-it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it comes from.
+One run, one form of outcome and the same verbs for all; each brings the randomness alignment that proves it, see
+`contract`. `docs/mechanisms.md` lists what each costs and where it comes from.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from stream_svt.mechanisms.constructors import above_threshold as above_threshol
 from stream_svt.mechanisms.constructors import adaptive as adaptive
 from stream_svt.mechanisms.constructors import ladder as ladder
 from stream_svt.mechanisms.constructors import sparse_vector as sparse_vector
+from stream_svt.mechanisms.contract import UNITS_PER_EPSILON as UNITS_PER_EPSILON
 from stream_svt.mechanisms.contract import Neighbours as Neighbours
-from stream_svt.mechanisms.contract import Shifts as Shifts
+from stream_svt.mechanisms.contract import Noises as Noises
+from stream_svt.mechanisms.contract import Outcomes as Outcomes
+from stream_svt.mechanisms.contract import Run as Run
+from stream_svt.mechanisms.contract import Top as Top
 from stream_svt.mechanisms.correction import Annealed as Annealed
 from stream_svt.mechanisms.correction import Comparison as Comparison
 from stream_svt.mechanisms.correction import Correction as Correction
@@ -37,24 +41,16 @@ from stream_svt.mechanisms.quantile import UnboundedQuantile as UnboundedQuantil
 from stream_svt.mechanisms.quantile import fully_unbounded_quantile as fully_unbounded_quantile
 from stream_svt.mechanisms.quantile import multiple_quantiles as multiple_quantiles
 from stream_svt.mechanisms.quantile import unbounded_quantile as unbounded_quantile
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON as UNITS_PER_EPSILON
-from stream_svt.mechanisms.run import Outcomes as Outcomes
-from stream_svt.mechanisms.run import Run as Run
-from stream_svt.mechanisms.run import Top as Top
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION as SAMPLER_VERSION
 from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler
 from stream_svt.mechanisms.sampler import draw_threshold as draw_threshold
 from stream_svt.mechanisms.sampler import exact_geometric as exact_geometric
 from stream_svt.mechanisms.sampler import exact_gumbel as exact_gumbel
 from stream_svt.mechanisms.sparse import Composition as Composition
-from stream_svt.mechanisms.sparse import NumericTop as NumericTop
 from stream_svt.mechanisms.sparse import Sparse as Sparse
 from stream_svt.mechanisms.sparse import numeric_sparse as numeric_sparse
 from stream_svt.mechanisms.sparse import sparse as sparse
 from stream_svt.mechanisms.sparse_vector import Branch as Branch
 from stream_svt.mechanisms.sparse_vector import SparseVector as SparseVector
-from stream_svt.mechanisms.top_k import Chosen as Chosen
-from stream_svt.mechanisms.top_k import Drawn as Drawn
 from stream_svt.mechanisms.top_k import LastGap as LastGap
-from stream_svt.mechanisms.top_k import Selection as Selection
 from stream_svt.mechanisms.top_k import TopK as TopK

@@ -21,7 +21,8 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.noise import MONITORED, Floats, Law, expectation, head, least, tail, tails
+from stream_svt.mechanisms.grid import Floats
+from stream_svt.mechanisms.noise import MONITORED, Law, expectation, head, least, tail, tails
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
 

@@ -2,26 +2,31 @@
 
 The guarantees are theorems about whole answers and one noise for each. Python and numpy take much else without a
 word: unsigned answers whose difference wraps around, one noise that is broadcast to all answers, a run of another
-mechanism that has more left. Each of them voids a guarantee and looks like an ordinary result, so it is refused
-here, with `MisuseError`. Messages never hold an answer, a noise or what else is secret.
+mechanism that has more left. Each of them voids a guarantee and looks like an ordinary result, so it is refused,
+with `MisuseError`. Messages never hold an answer, a noise or what else is secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeGuard, TypeVar
 
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.run import BranchNoise, Integers, Run, mechanism_id
+from stream_svt.mechanisms.grid import NOISE_LIMIT, VALUE_LIMIT, Integers
+
+BranchNoise = Callable[[int], Integers]
+"""Fresh query noise of every test, by branch number."""
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
-_WORD_LIMIT = 2**64
-_INT64_LIMIT = 2**63
+
+def require(holds: bool, otherwise: str) -> None:
+    """Refuse what does not hold, with the reason."""
+    if not holds:
+        raise MisuseError(otherwise)
 
 
 def one_of(kind: type[_Kind], given: object, name: str) -> _Kind:
@@ -43,8 +48,7 @@ def one_of(kind: type[_Kind], given: object, name: str) -> _Kind:
 
 def require_bool(given: object, name: str) -> None:
     """Refuse what merely counts as true or false, such as the word "no"."""
-    if type(given) is not bool:
-        raise MisuseError(f"{name} is True or False, not of type {type(given).__name__}")
+    require(type(given) is bool, f"{name} is True or False, not of type {type(given).__name__}")
 
 
 def is_whole(given: object) -> TypeGuard[int]:
@@ -59,16 +63,18 @@ def whole_numbers(given: object, name: str) -> Integers:
             f"the {name} are a one-dimensional numpy array of whole numbers, of an integer dtype: no list, no floats "
             "and no booleans. Round them to the grid first"
         )
-    if given.dtype.kind == "u" and len(given) and int(np.maximum.reduce(given)) >= _INT64_LIMIT:
-        raise MisuseError(f"one of the {name} does not fit int64")
+    if given.dtype.kind == "u":
+        require(_within(given, 0, 2**63), f"one of the {name} does not fit int64")
     return given.astype(np.int64, copy=False)
 
 
 def grid_values(given: object, name: str = "answers") -> Integers:
     """Array of values of the grid, shape (answers,), as int64; below 2^47 in magnitude."""
     values = whole_numbers(given, name)
-    if not _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT):
-        raise MisuseError(f"one of the {name} lies beyond the grid: they are below 2^47 in magnitude")
+    require(
+        _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT),
+        f"one of the {name} lies beyond the grid: they are below 2^47 in magnitude",
+    )
     return values
 
 
@@ -111,27 +117,13 @@ def noise_of_each(noise: BranchNoise, answers: int) -> BranchNoise:
                 f"the noise of {answers} answers is an int64 array of shape ({answers},): one draw for each answer, "
                 "for two answers must never share one"
             )
-        if not _within(drawn, -NOISE_LIMIT, NOISE_LIMIT + 1):
-            raise MisuseError("noise lies within 2^62 grid steps, where every sampler saturates")
+        require(
+            _within(drawn, -NOISE_LIMIT, NOISE_LIMIT + 1),
+            "noise lies within 2^62 grid steps, where every sampler saturates",
+        )
         return drawn
 
     return checked
-
-
-def require_own(run: Run, mechanism: Hashable, most: int) -> None:
-    """Refuse a run that a mechanism, whose runs have at most so many units left, cannot have opened."""
-    if run.mechanism != mechanism_id(mechanism):
-        raise MisuseError(
-            f"this run was opened by another mechanism than this {type(mechanism).__name__}: noise and charges would "
-            "not agree. Step it with a mechanism of exactly the parameters that opened it"
-        )
-    if run.left > most:
-        raise MisuseError(
-            "this run has more left than any run of this mechanism: its tops would not be paid for by its noise"
-        )
-    noise = run.threshold_noise
-    if not is_whole(noise) or not -THRESHOLD_NOISE_LIMIT <= noise <= THRESHOLD_NOISE_LIMIT:
-        raise MisuseError("the threshold noise of a run is a whole number within 2^60 grid steps")
 
 
 def next_word(word: Callable[[], int]) -> int:
@@ -140,8 +132,10 @@ def next_word(word: Callable[[], int]) -> int:
     That they are 64, and uniform, is for the caller to see to: words of a 32-bit generator are in range.
     """
     bits = word()
-    if not is_whole(bits) or not 0 <= bits < _WORD_LIMIT:
-        raise MisuseError("a source of words returns whole numbers of 64 uniform bits, from 0 to 2^64 - 1")
+    require(
+        is_whole(bits) and 0 <= bits < 2**64,
+        "a source of words returns whole numbers of 64 uniform bits, from 0 to 2^64 - 1",
+    )
     return int(bits)
 
 

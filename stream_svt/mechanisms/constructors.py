@@ -17,11 +17,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Required, TypedDict, Unpack
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.contract import check_fields
+from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, check_fields, rate_of
 from stream_svt.mechanisms.correction import Annealed, Comparison, Correction, Exposure, Uncorrected
 from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise, mean, variance
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
 
@@ -60,7 +59,7 @@ def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions
         MisuseError: For options out of range, and where epsilon is too small for so many tops.
     """
     run = _Run(**options)
-    return run.build(run.theta_of(split), shares=(1,))
+    return run.build(run.theta_of(split), (1,), 0)
 
 
 def above_threshold(
@@ -100,9 +99,9 @@ def adaptive(
         MisuseError: As `sparse_vector`.
     """
     run = _Run(**options)
-    if theta is None and not isinstance(run.correction, Annealed):
-        theta = run.least_variance_theta()
-    return run.build(run.theta_of(None) if theta is None else theta, shares=(2, 1), margin=margin)
+    if theta is None:
+        theta = run.theta_of(None) if isinstance(run.correction, Annealed) else run.least_variance_theta()
+    return run.build(theta, (2, 1), margin)
 
 
 def ladder(
@@ -126,15 +125,17 @@ def ladder(
     Raises:
         MisuseError: As `sparse_vector`, and for shares that do not fall to 1.
     """
-    if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
-        raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
+    require(
+        bool(shares) and shares[-1] == 1 and all(a > b for a, b in pairwise(shares)),
+        "the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)",
+    )
     run = _Run(**options)
-    return run.build(run.theta_of(split), shares=tuple(shares), margin_scales=Fraction(margin_scales))
+    return run.build(run.theta_of(split), tuple(shares), scales=Fraction(margin_scales))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The options, checked."""
+    """The options, checked before a split of epsilon is computed from them."""
 
     epsilon: int
     cutoff: int
@@ -145,17 +146,13 @@ class _Run:
     threshold_noise: Noise = Noise.EXPONENTIAL
 
     def __post_init__(self) -> None:
-        """Refuse what no split of epsilon can be computed from."""
         check_fields(self)
 
     def theta_of(self, split: Fraction | None) -> Fraction:
         """Return the share of the threshold for a split w = queries / threshold; None: the correction's own."""
         if split is None:
             split = self.correction.default_split(self.cutoff, self.monotonic)
-        if split <= 0:
-            raise MisuseError(
-                "a split is epsilon of the queries / epsilon of the threshold and greater than 0"
-            )
+        require(split > 0, "a split is epsilon of the queries / epsilon of the threshold and greater than 0")
         return 1 / (1 + Fraction(split))
 
     def least_variance_theta(self) -> Fraction:
@@ -186,26 +183,25 @@ class _Run:
     def build(
         self,
         theta: Fraction,
-        *,
         shares: tuple[int, ...],
-        margin_scales: Fraction | None = None,
         margin: int | None = None,
+        *,
+        scales: Fraction | None = None,
     ) -> SparseVector:
-        """Split epsilon into whole units, then derive the rates from the rounded charges."""
-        if not 0 < theta < 1:
-            raise MisuseError("the threshold's share of epsilon lies strictly between 0 and 1")
+        """Split epsilon into whole units, then derive the rates from the rounded charges.
+
+        The upper branches' bars are raised by the margin or, where that is None, by so many scales of their noise.
+        """
+        require(0 < theta < 1, "the threshold's share of epsilon lies strictly between 0 and 1")
         # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
         divisor = math.lcm(*shares)
         base = math.floor(self.epsilon * (1 - theta) / (self.cutoff * divisor)) * divisor
-        if base == 0:
-            raise MisuseError("epsilon is too small to be divided among the threshold and so many tops")
+        require(base > 0, "epsilon is too small to be divided among the threshold and so many tops")
         threshold_charge = self.epsilon - self.cutoff * base
-        threshold_rate = Fraction(threshold_charge, UNITS_PER_EPSILON * self.sensitivity)
-        queries = self.sensitivity if self.monotonic else 2 * self.sensitivity
+        threshold_rate = rate_of(threshold_charge, self.sensitivity)
         branches = []
-        for share, name in zip(shares, _branch_names(shares), strict=True):
-            charge = base // share
-            rate = Fraction(charge, UNITS_PER_EPSILON * queries)
+        for share in shares:
+            rate = rate_of(base // share, self.sensitivity if self.monotonic else 2 * self.sensitivity)
             comparison = Comparison(
                 scale=1 / rate,
                 branches=len(shares),
@@ -215,9 +211,10 @@ class _Run:
             )
             table = self.correction.table(comparison)
             if share != 1:
-                steps = self._margin(rate, margin_scales) if margin is None else margin
+                steps = self._margin(rate, scales) if margin is None else margin
                 table = tuple(r + steps for r in table)
-            branches.append(Branch(name=name, charge=charge, rate=rate, corrections=table))
+            name = _branch_name(share, shares)
+            branches.append(Branch(name=name, charge=base // share, rate=rate, corrections=table))
         return SparseVector(
             epsilon=self.epsilon,
             sensitivity=self.sensitivity,
@@ -230,7 +227,6 @@ class _Run:
         )
 
     def _margin(self, rate: Fraction, scales: Fraction | None) -> int:
-        """Grid steps by which an upper branch's bar is raised beyond its correction."""
         if isinstance(self.correction, Exposure | Annealed):
             return 0
         if scales is not None:
@@ -238,10 +234,8 @@ class _Run:
         return math.ceil(2 * math.sqrt(variance(self.query_noise, rate)))
 
 
-def _branch_names(shares: tuple[int, ...]) -> tuple[str, ...]:
+def _branch_name(share: int, shares: tuple[int, ...]) -> str:
     """Return top; top, middle; or top/8, top/4, top/2, middle for a ladder."""
-    if len(shares) == 1:
-        return ("top",)
-    if len(shares) == 2:
-        return ("top", "middle")
-    return (*(f"top/{share}" for share in shares[:-1]), "middle")
+    if share == 1:
+        return "middle" if len(shares) > 1 else "top"
+    return "top" if len(shares) == 2 else f"top/{share}"

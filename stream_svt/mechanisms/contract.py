@@ -1,25 +1,38 @@
-"""What every mechanism is: checked parameters, a run, and a randomness alignment that costs at most the charge.
+"""What every mechanism is: parameters, a run, its outcomes, and a randomness alignment that costs at most the charge.
 
-For any output on one dataset, a mechanism says how far each of its noises moves so that the neighbouring dataset
-gives the same output. If the move is one-to-one, no noise moves down whose family prices moves up only, and the
-moves cost (rate times distance) at most what the output is charged, the output's likelihood ratio is at most
-e^charge. That is the whole proof; `shifts` is its program, and the tests execute it.
+A mechanism is a frozen description. `open` begins a run from fresh noise; `step` tests answers and returns the next
+run with the outcomes; `is_over` says whether the run can pay anything more. Nothing here draws noise: it is handed
+in, which is what lets the same code run in production, in proofs and in simulations.
+
+For any output on one dataset, `shifts` says how far each noise moves so that the neighbouring dataset gives the same
+output. If the move is one-to-one, no noise moves down whose family prices moves up only, and the moves cost (rate
+times distance) at most what the output is charged, the output's likelihood ratio is at most e^charge. That is the
+whole proof, and the tests execute it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
-from enum import StrEnum
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, get_type_hints
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import grid_values, one_of, require_bool, require_own
-from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT
-from stream_svt.mechanisms.noise import Law
-from stream_svt.mechanisms.run import Integers, Run, mechanism_id
+import numpy as np
 
+from stream_svt.errors import RunExhausted, UnreadableState
+from stream_svt.mechanisms.arguments import grid_values, is_whole, one_of, require, require_bool
+from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT, Integers
+from stream_svt.mechanisms.noise import Law
+
+UNITS_PER_EPSILON = 10**9
+
+_MECHANISM_BYTES = 16
+_RUN = struct.Struct(f"<B{_MECHANISM_BYTES}sqQQqq")
+_RUN_VERSION = 2
 _AT_LEAST_ONE = {
     "epsilon": "epsilon must be at least one unit, 1e-9",
     "sensitivity": "sensitivity must be at least one grid step",
@@ -40,6 +53,137 @@ class Neighbours(StrEnum):
     MIXED = "mixed"
 
 
+@dataclass(frozen=True, slots=True)
+class Noises:
+    """All noise of a run, or, as an alignment, how far each noise moves; in grid steps.
+
+    Attributes:
+        threshold: Of the run's threshold noise; 0 where a mechanism has none.
+        queries: Of the query noises, shape (branches, tests).
+    """
+
+    threshold: int
+    queries: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One use of a mechanism: a threshold noise and what is left to spend. Holds secrets; its repr does not.
+
+    Attributes:
+        threshold_noise: Grid steps; as sensitive as the data, since whoever knows it reads every bottom at
+            full price.
+        salt: 128 secret bits that keep the query noise of this run apart from that of all others.
+        mechanism: Name of the mechanism that opened it, see `mechanism_id`; no other steps it.
+        left: Units that tops may still cost.
+        tops: Tops reported so far.
+    """
+
+    threshold_noise: int = field(repr=False)
+    salt: tuple[int, int] = field(repr=False)
+    mechanism: bytes = field(repr=False)
+    left: int
+    tops: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Return the run in 57 bytes."""
+        return _RUN.pack(_RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left, self.tops)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Run:
+        """Run stored by `to_bytes`.
+
+        Raises:
+            UnreadableState: When the bytes are not a run of a known version. Never start afresh in its place.
+        """
+        if len(data) != _RUN.size or data[0] != _RUN_VERSION:
+            raise UnreadableState(
+                "a stored run has an unknown format: another version wrote it, or it is damaged"
+            )
+        _, mechanism, threshold_noise, high, low, left, tops = _RUN.unpack(data)
+        if left < 0 or tops < 0:
+            raise UnreadableState("a stored run holds a negative count; it is damaged")
+        return cls(
+            threshold_noise=threshold_noise, salt=(high, low), mechanism=mechanism, left=left, tops=tops
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top:
+    """A reported answer.
+
+    Attributes:
+        row: Index of the test in the batch.
+        branch: Number of the branch that fired.
+        gap: Grid steps, at least 0, by which the noisy answer passes its bar; of a ranking, what comes next, see the
+            mechanism. None where it is not released.
+        charge, left: Units that this top costs, and that the run has left after it; of a ranking, which is charged as
+            a whole, 0.
+        answer: The answer plus fresh discrete Laplace noise, in grid steps, unbiased; None where it has no price.
+    """
+
+    row: int
+    branch: int = 0
+    gap: int | None
+    charge: int = 0
+    left: int = 0
+    answer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What a step may tell.
+
+    Attributes:
+        consumed: Tests made before the run or the answers ended.
+        tops: The reported answers, in order; of a ranking from the largest.
+        charge: Units that they cost, beyond what the threshold cost when the run was opened.
+        threshold_gap: Gap from the noisy threshold to the next answer, where a ranking releases it.
+    """
+
+    consumed: int
+    tops: tuple[Top, ...]
+    charge: int = 0
+    threshold_gap: int | None = None
+
+    @property
+    def rows(self) -> Integers:
+        """Indices of the reported answers, in order."""
+        return np.array([top.row for top in self.tops], dtype=np.int64)
+
+
+@lru_cache(maxsize=1024)
+def mechanism_id(mechanism: Hashable) -> bytes:
+    """Return 16 bytes that name a mechanism: a digest of its class and of all its parameters.
+
+    Equal mechanisms have equal names, in every process and release that writes runs of this version.
+    """
+    return hashlib.sha256(_described(mechanism).encode()).digest()[:_MECHANISM_BYTES]
+
+
+def _described(value: object) -> str:
+    """Return a parameter as text; numpy's integers as Python's."""
+    if is_dataclass(value):
+        parts = (f"{part.name}={_described(getattr(value, part.name))}" for part in fields(value))
+        return f"{type(value).__name__}({','.join(parts)})"
+    match value:
+        case tuple():
+            return f"({','.join(map(_described, value))})"
+        case Enum():
+            return str(value.value)
+        case bool() | float() | str() | Fraction() | None:
+            return str(value)
+        case int() | np.integer():
+            return str(int(value))
+    message = f"a parameter of type {type(value).__name__} has no name"
+    raise TypeError(message)
+
+
+def rate_of(units: int, reach: int) -> Fraction:
+    """Rate per grid step of noise that pays for moves of so many grid steps with so many units."""
+    return Fraction(units, UNITS_PER_EPSILON * reach)
+
+
 def check_fields(parameters: Hashable) -> None:
     """Check the fields of a frozen dataclass by their types and names, and put options in place of their names.
 
@@ -52,8 +196,8 @@ def check_fields(parameters: Hashable) -> None:
             require_bool(given, name)
         elif issubclass(kind, StrEnum):
             object.__setattr__(parameters, name, one_of(kind, given, name))
-        elif name in _AT_LEAST_ONE and given < 1:
-            raise MisuseError(_AT_LEAST_ONE[name])
+        elif name in _AT_LEAST_ONE:
+            require(given >= 1, _AT_LEAST_ONE[name])
 
 
 @lru_cache
@@ -63,37 +207,39 @@ def _typed_fields(kind: type) -> tuple[tuple[str, type], ...]:
     return tuple((part.name, hints[part.name]) for part in fields(kind) if isinstance(hints[part.name], type))
 
 
-@dataclass(frozen=True, slots=True)
-class Shifts:
-    """How far each noise moves, in grid steps, so that the neighbour gives the same output.
-
-    Attributes:
-        threshold: Of the run's threshold noise; 0 where a mechanism has none.
-        queries: Of the query noises, shape (branches, tests).
-    """
-
-    threshold: int
-    queries: Integers
-
-
 def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
-    """Return a new run of a mechanism, with so many units left.
-
-    Raises:
-        MisuseError: The threshold noise is none that a sampler returns, or the salt is not two numbers of 64 bits.
-            Neither is repeated: they are secret.
-    """
-    if abs(threshold_noise) > THRESHOLD_NOISE_LIMIT:
-        raise MisuseError("threshold noise beyond 2^60 grid steps; draw it with draw_threshold")
-    if not all(0 <= half < 2**64 for half in salt):
-        raise MisuseError("a salt is two numbers of 64 bits")
+    """Return a new run of a mechanism, with so many units left; a noise or a salt that is refused is not repeated."""
+    require(
+        abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT,
+        "threshold noise beyond 2^60 grid steps; draw it with draw_threshold",
+    )
+    require(all(0 <= half < 2**64 for half in salt), "a salt is two numbers of 64 bits")
     return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
+
+
+def require_own(run: Run, mechanism: Hashable, most: int) -> None:
+    """Refuse a run that a mechanism, whose runs have at most so many units left, cannot have opened."""
+    require(
+        run.mechanism == mechanism_id(mechanism),
+        f"this run was opened by another mechanism than this {type(mechanism).__name__}: noise and charges would "
+        "not agree. Step it with a mechanism of exactly the parameters that opened it",
+    )
+    require(
+        run.left <= most,
+        "this run has more left than any run of this mechanism: its tops would not be paid for by its noise",
+    )
+    noise = run.threshold_noise
+    require(
+        is_whole(noise) and abs(noise) <= THRESHOLD_NOISE_LIMIT,
+        "the threshold noise of a run is a whole number within 2^60 grid steps",
+    )
 
 
 class Mechanism:
     """A frozen dataclass of parameters whose runs are opened, stepped and proved alike.
 
-    It has no fields of its own: a mechanism's fields name its runs.
+    It has no fields of its own: a mechanism's fields name its runs. Where nothing else is said there is no threshold,
+    and the one step of a run costs all of `epsilon` at most.
 
     Raises:
         MisuseError: When a parameter is out of range, or noise would be wider than the grid.
@@ -109,19 +255,11 @@ class Mechanism:
 
         @property
         def sensitivity(self) -> int:
-            """D: most that one answer changes between neighbours, in grid steps."""
+            """D: the most that an answer changes between neighbours, in grid steps."""
 
         @property
         def monotonic(self) -> bool:
-            """Whether neighbours move all answers of a run the same way (counts under add or remove do)."""
-
-        @property
-        def threshold_charge(self) -> int:
-            """Units that are spent when a run is opened."""
-
-        @property
-        def threshold_law(self) -> Law | None:
-            """Law of a run's threshold noise."""
+            """Whether neighbours move all answers the same way (counts under add or remove do)."""
 
         @property
         def branch_laws(self) -> tuple[Law, ...]:
@@ -131,16 +269,26 @@ class Mechanism:
         """Check the parameters."""
         check_fields(self)
         threshold = (self.threshold_law,) if self.threshold_law else ()
-        if min(law.rate for law in (*threshold, *self.branch_laws)) < LEAST_RATE:
-            raise MisuseError(
-                "noise would be wider than the grid: raise epsilon, lower the cutoff or the count, or use a coarser "
-                "granularity"
-            )
+        require(
+            min(law.rate for law in (*threshold, *self.branch_laws)) >= LEAST_RATE,
+            "noise would be wider than the grid: raise epsilon, lower the cutoff or the count, or use a coarser "
+            "granularity",
+        )
 
     @property
     def query_sensitivity(self) -> int:
         """U: the farthest that one noise must move between neighbours, in grid steps."""
         return self.sensitivity if self.monotonic else 2 * self.sensitivity
+
+    @property
+    def threshold_charge(self) -> int:
+        """Units that are spent when a run is opened."""
+        return 0
+
+    @property
+    def threshold_law(self) -> Law | None:
+        """Law of a run's threshold noise."""
+        return None
 
     @property
     def smallest_charge(self) -> int:
@@ -157,6 +305,10 @@ class Mechanism:
         Raises:
             MisuseError: For a threshold noise or a salt that cannot be.
         """
+        require(
+            not threshold_noise or self.threshold_law is not None,
+            f"{type(self).__name__} has no threshold: its threshold noise is 0",
+        )
         return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:
@@ -180,23 +332,8 @@ class Mechanism:
         return 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
 
 
-class OneStep(Mechanism):
-    """A mechanism without a threshold of its own to pay for, whose one step costs all of `epsilon` at most."""
-
-    __slots__ = ()
-
-    @property
-    def threshold_law(self) -> Law | None:
-        """There is no threshold."""
-        return None
-
-    @property
-    def threshold_charge(self) -> int:
-        """There is no threshold to pay for."""
-        return 0
-
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; its step is charged. See `Mechanism.open`."""
-        if threshold_noise and self.threshold_law is None:
-            raise MisuseError(f"{type(self).__name__} has no threshold: its threshold noise is 0")
-        return begin(self, threshold_noise, salt, self.epsilon)
+def lifted(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
+    """Alignment that moves the noise of `rows` up by what the threshold moves and their answers fall."""
+    moved = np.zeros(len(first), dtype=np.int64)
+    moved[rows] = lift + first[rows] - second[rows]
+    return moved

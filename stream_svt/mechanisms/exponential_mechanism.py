@@ -30,34 +30,39 @@ from __future__ import annotations
 import decimal
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from typing import TypeVar
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import grid_values, next_word
-from stream_svt.mechanisms.contract import Neighbours, OneStep, Shifts
-from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.arguments import BranchNoise, grid_values, require
+from stream_svt.mechanisms.contract import (
+    Mechanism,
+    Neighbours,
+    Noises,
+    Outcomes,
+    Run,
+    Top,
+    mechanism_id,
+    rate_of,
+)
+from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, quotient
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
-from stream_svt.mechanisms.top_k import Chosen, Drawn, Selection, TopK
+from stream_svt.mechanisms.sampler import prefixes
+from stream_svt.mechanisms.top_k import TopK
 
-Real = TypeVar("Real", float, Fraction)
 Word = Callable[[], int]
 """Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
 
-_WORD = 64
 _GUARD = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialMechanism(OneStep):
+class ExponentialMechanism(Mechanism):
     """Exponential mechanism with gap, drawn exactly; see the module for its law.
 
     Charge: `epsilon`, with the gap or without; under zCDP the price is a quarter where `release_gap` is not set.
@@ -65,9 +70,9 @@ class ExponentialMechanism(OneStep):
     Examples:
         >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
         >>> words = iter([2**63, 2**60])
-        >>> run, selection = mechanism.step(mechanism.open(0, (0, 0)), np.array([3, 9, 8]), lambda: next(words))
-        >>> selection.tops
-        (Chosen(row=1, gap=4),)
+        >>> run, outcomes = mechanism.step(mechanism.open(0, (0, 0)), np.array([3, 9, 8]), lambda: next(words))
+        >>> [(top.row, top.gap) for top in outcomes.tops]
+        [(1, 4)]
     """
 
     epsilon: int
@@ -78,14 +83,14 @@ class ExponentialMechanism(OneStep):
     @property
     def rate(self) -> Fraction:
         """Return l = epsilon/U, per grid step."""
-        return Fraction(self.epsilon, UNITS_PER_EPSILON * self.query_sensitivity)
+        return rate_of(self.epsilon, self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise that a noisy max of the same law would have."""
         return (Law(Noise.GUMBEL, self.rate),)
 
-    def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Selection]:
+    def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Outcomes]:
         """Report one index, and its gap, and end the run.
 
         Args:
@@ -97,18 +102,15 @@ class ExponentialMechanism(OneStep):
             MisuseError: As `SparseVector.step`, and when there are fewer than two utilities.
         """
         values = self.entered(run, values)
-        if len(values) < 2:
-            raise MisuseError("an exponential mechanism chooses among at least two answers")
+        require(len(values) >= 2, "an exponential mechanism chooses among at least two answers")
         row = draw_index(values, self.rate, word)
         gap = draw_gap(values, row, self.rate, word) if self.release_gap else None
-        return (
-            replace(run, left=0, tops=1),
-            Selection(consumed=len(values), tops=(Chosen(row=row, gap=gap),), charge=self.epsilon),
-        )
+        outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
+        return replace(run, left=0, tops=1), outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMaxGumbel(OneStep):
+class NoisyMaxGumbel(Mechanism):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise, on a finer grid.
 
     The grid is `refinement` times finer, where ties are rare; the lexicographic gap is rounded down to whole grid
@@ -137,51 +139,34 @@ class NoisyMaxGumbel(OneStep):
         """Law of the noise, in steps of the finer grid."""
         return self.fine.branch_laws
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Report the largest noisy utility and its gap, and end the run.
 
         As `TopK.step`, with utilities below 2^47/refinement in magnitude and noise in steps of the finer grid.
         """
-        refined = self._refined(self.entered(run, values))
-        part = replace(run, mechanism=mechanism_id(self.fine))
-        after, selection = self.fine.step(part, refined, noise)
-        tops = tuple(
-            Chosen(row=top.row, gap=None if top.gap is None else top.gap // self.refinement)
-            for top in selection.tops
+        values = self.entered(run, values)
+        most = (VALUE_LIMIT - 1) // self.refinement
+        require(
+            not len(values) or int(abs(values).max()) <= most,
+            f"a utility does not fit a grid {self.refinement} times finer: refine less",
         )
-        return replace(after, mechanism=run.mechanism), replace(selection, tops=tops)
+        part = replace(run, mechanism=mechanism_id(self.fine))
+        after, outcomes = self.fine.step(part, values * self.refinement, noise)
+        (top,) = outcomes.tops
+        gap = None if top.gap is None else top.gap // self.refinement
+        return replace(after, mechanism=run.mechanism), replace(outcomes, tops=(replace(top, gap=gap),))
 
     def shifts(
         self,
-        outcomes: Selection,
+        outcomes: Outcomes,
         first: Integers,
         second: Integers,
         neighbours: Neighbours,
-        noise_on_first: Drawn,
-    ) -> Shifts:
+        noise_on_first: Noises,
+    ) -> Noises:
         """Randomness alignment of the noisy max on the finer grid, which repeats even the finer gap."""
-        return self.fine.shifts(
-            outcomes, self._refined(first), self._refined(second), neighbours, noise_on_first
-        )
-
-    def _refined(self, values: Integers) -> Integers:
-        """Utilities on the finer grid."""
-        most = (VALUE_LIMIT - 1) // self.refinement
-        if len(values) and (int(values.max()) > most or int(values.min()) < -most):
-            raise MisuseError(f"a utility does not fit a grid {self.refinement} times finer: refine less")
-        return values * self.refinement
-
-
-def tail_probability(utilities: Sequence[int], row: int, gap: int, ratio: Real) -> Real:
-    """P(index = row and gap >= `gap`) for `ratio` = e^-l and `gap` >= 0; exact when that is a Fraction."""
-    top = max(utilities)
-    own = ratio ** (top - utilities[row] + gap)
-    return own / (own + sum(ratio ** (top - u) for i, u in enumerate(utilities) if i != row))
-
-
-def gap_probability(utilities: Sequence[int], row: int, gap: int, ratio: Real) -> Real:
-    """P(index = row and gap = `gap`) for `ratio` = e^-l; exact when that is a Fraction."""
-    return tail_probability(utilities, row, gap, ratio) - tail_probability(utilities, row, gap + 1, ratio)
+        finer = self.refinement
+        return self.fine.shifts(outcomes, first * finer, second * finer, neighbours, noise_on_first)
 
 
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
@@ -237,9 +222,7 @@ def _steps(uniform: Fraction, others: Fraction, shift: Decimal, digits: int) -> 
 
 def _refinements(word: Word, count: int) -> Iterator[tuple[Fraction, Fraction, int]]:
     """Ever closer bounds of a uniform number, with the decimal digits that comparing it takes."""
-    prefix, bits = 0, 0
-    while True:
-        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
+    for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + 2 * len(str(count)) + 2 * _GUARD
         yield Fraction(prefix, 1 << bits), Fraction(prefix + 1, 1 << bits), digits
 
@@ -250,9 +233,8 @@ def _cumulative_weights(distances: list[int], rate: Fraction, digits: int) -> tu
     Distances are at least 0, one of them 0. Each weight is at most 1 and errs by 10^(1 - digits) (1 + x),
     x = rate * distance < 3 digits or the weight is below 10^-digits and left out.
     """
-    return list(accumulate(_weight(distance, rate, digits) for distance in distances)), (
-        40 * len(distances) * digits
-    )
+    sums = list(accumulate(_weight(distance, rate, digits) for distance in distances))
+    return sums, 40 * len(distances) * digits
 
 
 @lru_cache(maxsize=2**16)

@@ -28,11 +28,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import require_own
-from stream_svt.mechanisms.contract import begin
+from stream_svt.errors import RunExhausted
+from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.contract import Outcomes, Run, Top, begin, require_own
+from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -47,8 +47,7 @@ def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
     A discrete Laplace draw of scale t = floor(sigma) + 1 is kept with probability exp(-(|k| - variance/t)^2 / (2
     variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3). `entropy(n)` returns n fresh random bytes.
     """
-    if variance <= 0:
-        raise MisuseError("the variance of a noise is greater than 0")
+    require(variance > 0, "the variance of a noise is greater than 0")
     t = math.isqrt(math.floor(variance)) + 1
     while True:
         drawn = draw_threshold(Noise.LAPLACE, Fraction(1, t), entropy)
@@ -60,13 +59,11 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
     """Least delta for which a shift of the noise is (epsilon, delta)-private; it holds for smaller shifts too.
 
     P(Y > epsilon variance/shift - shift/2) - e^epsilon P(Y > epsilon variance/shift + shift/2) for the noise Y
-    (Canonne, Kamath & Steinke 2020, Theorem 7), as the sum of what is positive point by point.
-
-    Noise wider than `WIDEST` is refused.
+    (Canonne, Kamath & Steinke 2020, Theorem 7), as the sum of what is positive point by point. Noise wider than
+    `WIDEST` is refused.
     """
     sigma = math.sqrt(variance)
-    if sigma > WIDEST:
-        raise MisuseError("noise this wide is not added up: use a coarser granularity or a larger epsilon")
+    require(sigma <= WIDEST, "noise this wide is not added up: use a coarser granularity or a larger epsilon")
     reach = math.ceil(12 * sigma) + 1  # beyond it lies a share of e^-72
     first = math.floor(epsilon * float(variance) / shift - shift / 2)
     if first > 38 * sigma:  # where e^-722 is the least float
@@ -84,10 +81,10 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
     Raises:
         MisuseError: When epsilon or delta has no meaning, or the noise would be wider than `WIDEST`.
     """
-    if epsilon <= 0 or not 0 < delta < 1 or shift < 1:
-        raise MisuseError(
-            "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of a grid step"
-        )
+    require(
+        epsilon > 0 and 0 < delta < 1 and shift >= 1,
+        "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of a grid step",
+    )
     low, high = 0.0, 1.0
     while discrete_gaussian_delta(high, shift, epsilon) > delta:
         low, high = high, 4 * high
@@ -99,20 +96,11 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reports:
-    """What a batch of tests may tell: how many were made, and which were reported. No gaps."""
-
-    consumed: int
-    rows: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianSparseVector:
     """Sparse vector with Gaussian noise, see the module; build with `gaussian`. A run's `left` counts tops.
 
-    It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either.
-
-    Epsilon is that of one threshold and of one top, delta that of each release; variances are in squared grid steps.
+    It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either. Epsilon
+    is that of one threshold and of one top, delta that of each release; variances are in squared grid steps.
     """
 
     cutoff: int
@@ -142,20 +130,17 @@ class GaussianSparseVector:
 
     def step(
         self, run: Run, values: Integers, thresholds: Integers | int, noise: Integers
-    ) -> tuple[Run, Reports]:
-        """Test answers in order until they or the run end; `noise` has one fresh draw for each.
-
-        A run that is over, or of another mechanism, is refused.
-        """
+    ) -> tuple[Run, Outcomes]:
+        """Test answers in order until they or the run end; `noise` has one fresh draw for each."""
         require_own(run, self, self.cutoff)
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)
-        rows = tuple(reached[: run.left].tolist())
-        consumed = rows[-1] + 1 if len(rows) == run.left else len(values)
+        tops = tuple(Top(row=row, gap=None) for row in reached[: run.left].tolist())
+        consumed = tops[-1].row + 1 if len(tops) == run.left else len(values)
         return (
-            replace(run, left=run.left - len(rows), tops=run.tops + len(rows)),
-            Reports(consumed=consumed, rows=rows),
+            replace(run, left=run.left - len(tops), tops=run.tops + len(tops)),
+            Outcomes(consumed=consumed, tops=tops),
         )
 
 
@@ -183,15 +168,16 @@ def gaussian(
     Raises:
         MisuseError: When a number has no meaning, or when the noise would be wider than `WIDEST`.
     """
-    if as_published == (tests is not None):
-        raise MisuseError(
-            "delta is proved for a number of tests: give tests. To divide it among the cutoff's tops instead, which is "
-            "published without a proof, say as_published=True and tests=None"
-        )
-    if tests is not None and tests < 1:
-        raise MisuseError("a run makes at least one test")
-    if cutoff < 1 or sensitivity < 1 or split <= 0:
-        raise MisuseError("cutoff and sensitivity are at least 1, and a split is greater than 0")
+    require(
+        as_published == (tests is None),
+        "delta is proved for a number of tests: give tests. To divide it among the cutoff's tops instead, which is "
+        "published without a proof, say as_published=True and tests=None",
+    )
+    require(tests is None or tests >= 1, "a run makes at least one test")
+    require(
+        cutoff >= 1 and sensitivity >= 1 and split > 0,
+        "cutoff and sensitivity are at least 1, and a split is greater than 0",
+    )
     threshold = epsilon / (1 + split)
     query = (epsilon - threshold) / cutoff
     each = delta / (1 + (cutoff if tests is None else tests))

@@ -9,32 +9,30 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stream_svt.errors import MisuseError
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 VALUE_LIMIT = 2**47
 """Values and thresholds are strictly smaller in magnitude than this many grid steps."""
-
 PARTS = 10**18
 """Parts of one in which a value's fraction is counted; a grid step is a whole number of them."""
-
 WHOLE_LIMIT = 2**62
 """Whole parts of values saturate here, beyond the bounds of every grid."""
-
 BOUND_LIMIT = 2**61
 """Bounds times the denominator of the granularity are below this in magnitude, so that int64 holds every step."""
-
 CORRECTION_LIMIT = 2**48
 """Corrections are strictly smaller in magnitude than this many grid steps."""
-
 THRESHOLD_NOISE_LIMIT = 2**60
 """Threshold noise saturates here: at the least admitted rate that takes 10^6 zero bits in a row."""
-
 NOISE_LIMIT = 2**62
 """One geometric draw of query noise saturates here."""
-
 GAP_LIMIT = 2**61
 """Gaps saturate here, below all that saturated query noise can lead to: its saturation leaves no trace."""
-
 LEAST_RATE = Fraction(1, 2**40)
 """Rates below this are refused: their noise would be wider than the grid."""
 

@@ -15,34 +15,21 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import noise_of_each
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, OneStep, Shifts
+from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, require
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, lifted, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.grid import GAP_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
-from stream_svt.mechanisms.top_k import (
-    Chosen,
-    Drawn,
-    Selection,
-    check_threshold,
-    largest,
-    lexicographic_gap,
-    lexicographic_shifts,
-    lifted,
-    plain_gaps,
-    rows_of,
-)
+from stream_svt.mechanisms.top_k import gaps_of, largest, lexicographic_shifts, ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridIdentity(OneStep):
+class HybridIdentity(Mechanism):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
     The threshold takes part as an answer of value `threshold`, public and in grid steps, and index before all others,
@@ -60,9 +47,9 @@ class HybridIdentity(OneStep):
     Examples:
         >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
         >>> run = hybrid.open(3, (0, 0))
-        >>> run, selection = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
-        >>> selection.tops, selection.charge, run.left
-        ((Chosen(row=1, gap=17),), 375000000, 625000000)
+        >>> run, outcomes = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
+        >>> [(top.row, top.gap) for top in outcomes.tops], outcomes.charge, run.left
+        ([(1, 17)], 375000000, 625000000)
     """
 
     epsilon: int
@@ -75,51 +62,42 @@ class HybridIdentity(OneStep):
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        OneStep.__post_init__(self)
-        check_threshold(self.threshold)
-
-    @property
-    def rate(self) -> Fraction:
-        """Rate of all noise per grid step: epsilon/(k U)."""
-        return Fraction(self.epsilon, UNITS_PER_EPSILON * self.count * self.query_sensitivity)
+        Mechanism.__post_init__(self)
+        _require_threshold(self.threshold)
 
     @property
     def threshold_law(self) -> Law:
-        """Law of the threshold's noise, for which nothing is charged before the output is known."""
-        return Law(self.noise, self.rate)
+        """Law of all noise, of rate epsilon/(k U); nothing is charged before the output is known."""
+        return Law(self.noise, rate_of(self.epsilon, self.count * self.query_sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the noise of the answers."""
-        return (Law(self.noise, self.rate),)
+        """Law of the noise of the answers, that of the threshold."""
+        return (self.threshold_law,)
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
 
         Arguments and errors are those of `TopK.step`; one answer is enough.
         """
         values = self.entered(run, values)
-        if not len(values):
-            raise MisuseError("a selection needs at least one answer")
+        require(len(values) > 0, "a selection needs at least one answer")
         noisy = np.concatenate(
             ([self.threshold + run.threshold_noise], values + noise_of_each(noise, len(values))(0))
         )
         order = largest(noisy, min(self.count + 1, len(noisy)))
         place = np.flatnonzero(order == 0)
         answers = min(int(place[0]), self.count) if len(place) else self.count
-        gaps = plain_gaps(noisy, order)
-        after = None
-        if answers == self.count:
-            gaps[-1] = lexicographic_gap(noisy, int(order[-2]), int(order[-1]))
-        elif self.threshold_gap and answers < len(gaps):
-            after = gaps[answers]
-        tops = tuple(
-            Chosen(row=row - 1, gap=gap)
-            for row, gap in zip(order[:answers].tolist(), gaps[:answers], strict=True)
+        gaps = gaps_of(noisy, order, lexicographic=answers == self.count)
+        told = self.threshold_gap and answers < min(self.count, len(gaps))
+        charge = self._charge_of(answers, with_gap=told)
+        outcomes = Outcomes(
+            consumed=len(values),
+            tops=ranked(order[:answers] - 1, gaps[:answers]),
+            charge=charge,
+            threshold_gap=gaps[answers] if told else None,
         )
-        charge = self._charge_of(answers, with_gap=after is not None)
-        selection = Selection(consumed=len(values), tops=tops, charge=charge, threshold_gap=after)
-        return replace(run, left=run.left - charge, tops=answers), selection
+        return replace(run, left=run.left - charge, tops=answers), outcomes
 
     def _charge_of(self, answers: int, *, with_gap: bool) -> int:
         """Units that an output with so many answers, and the threshold's gap or not, costs, rounded up."""
@@ -130,27 +108,28 @@ class HybridIdentity(OneStep):
 
     def shifts(
         self,
-        outcomes: Selection,
+        outcomes: Outcomes,
         first: Integers,
         second: Integers,
         neighbours: Neighbours,
-        noise_on_first: Drawn,
-    ) -> Shifts:
+        noise_on_first: Noises,
+    ) -> Noises:
         """Randomness alignment; like `TopK` it reads the noise.
 
         Where the threshold ended the list and no gap leads to a hidden answer, that of sparse vector; otherwise the
         lexicographic one with the threshold as index 0.
         """
-        rows = rows_of(outcomes) + 1
+        rows = outcomes.rows + 1
         before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
-        if len(rows) == self.count or outcomes.threshold_gap is not None:
-            if len(rows) < self.count:
-                rows = np.append(rows, 0)
+        stopped = len(rows) < self.count
+        if stopped:
+            rows = np.append(rows, 0)
+        if stopped and outcomes.threshold_gap is None:
+            moved = lifted(before, after, rows, self.lift(neighbours))
+        else:
             noise = np.concatenate(([noise_on_first.threshold], noise_on_first.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
-        else:
-            moved = lifted(before, after, np.append(rows, 0), self.lift(neighbours))
-        return Shifts(int(moved[0]), moved[np.newaxis, 1:])
+        return Noises(int(moved[0]), moved[np.newaxis, 1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +148,7 @@ class HybridEstimates(Mechanism):
     count: int
     threshold: int
     monotonic: bool
-    threshold_charge: int
+    threshold_charge: int = field()
     query_charge: int
     sensitivity: int = 1
     threshold_noise: Noise = Noise.EXPONENTIAL
@@ -178,29 +157,28 @@ class HybridEstimates(Mechanism):
     def __post_init__(self) -> None:
         """Check the parameters, and that the charges add up."""
         Mechanism.__post_init__(self)
-        check_threshold(self.threshold)
-        if self.threshold_charge + self.count * self.query_charge != self.epsilon:
-            raise MisuseError("epsilon is the threshold's charge and that of `count` answers")
+        _require_threshold(self.threshold)
+        require(
+            self.threshold_charge + self.count * self.query_charge == self.epsilon,
+            "epsilon is the threshold's charge and that of `count` answers",
+        )
 
     @property
     def threshold_law(self) -> Law:
         """Law of the threshold's noise, of rate threshold_charge/D."""
-        return Law(
-            self.threshold_noise, Fraction(self.threshold_charge, UNITS_PER_EPSILON * self.sensitivity)
-        )
+        return Law(self.threshold_noise, rate_of(self.threshold_charge, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise of the answers, of rate query_charge/U."""
-        rate = Fraction(self.query_charge, UNITS_PER_EPSILON * self.query_sensitivity)
-        return (Law(self.query_noise, rate),)
+        return (Law(self.query_noise, rate_of(self.query_charge, self.query_sensitivity)),)
 
     @property
     def smallest_charge(self) -> int:
         """Units of a listed answer."""
         return self.query_charge
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """List the largest noisy values above the noisy threshold, no more than the run can pay.
 
         Arguments and errors are those of `TopK.step`; there may be no answer.
@@ -210,25 +188,25 @@ class HybridEstimates(Mechanism):
         gaps -= self.threshold + run.threshold_noise
         above = np.flatnonzero(gaps >= 0)
         order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
-        tops = tuple(Chosen(row=row, gap=min(int(gaps[row]), GAP_LIMIT)) for row in order.tolist())
+        tops = ranked(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
         charge = len(tops) * self.query_charge
         return (
             replace(run, left=run.left - charge, tops=run.tops + len(tops)),
-            Selection(consumed=len(values), tops=tops, charge=charge),
+            Outcomes(consumed=len(values), tops=tops, charge=charge),
         )
 
     def shifts(
         self,
-        outcomes: Selection,
+        outcomes: Outcomes,
         first: Integers,
         second: Integers,
         neighbours: Neighbours,
-        noise_on_first: Drawn | None = None,
-    ) -> Shifts:
+        noise_on_first: Noises | None = None,
+    ) -> Noises:
         """Randomness alignment of sparse vector, which does not read the noise; see the class."""
         del noise_on_first
         lift = self.lift(neighbours)
-        return Shifts(lift, lifted(first, second, rows_of(outcomes), lift)[np.newaxis])
+        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
 
 
 def hybrid_estimates(
@@ -254,13 +232,11 @@ def hybrid_estimates(
     Raises:
         MisuseError: When epsilon is too small to be divided so, or a parameter is out of range.
     """
-    if count < 1:
-        raise MisuseError("count must be at least 1")
+    require(count >= 1, "count must be at least 1")
     noises = {"query_noise": query_noise, "threshold_noise": threshold_noise}
     if split is None:
         split = least_variance_split(count, monotonic=monotonic, **noises)
-    if split <= 0:
-        raise MisuseError("a split is epsilon of the answers / epsilon of the threshold and greater than 0")
+    require(split > 0, "a split is epsilon of the answers / epsilon of the threshold and greater than 0")
     query_charge = int(epsilon * split / (1 + split) // count)
     return HybridEstimates(
         epsilon=epsilon,
@@ -272,3 +248,7 @@ def hybrid_estimates(
         sensitivity=sensitivity,
         **noises,
     )
+
+
+def _require_threshold(threshold: int) -> None:
+    require(abs(threshold) < VALUE_LIMIT, "a threshold lies below 2^47 grid steps in magnitude")

@@ -32,13 +32,10 @@ from fractions import Fraction
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import one_of
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from stream_svt.mechanisms.grid import Floats, Integers
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25

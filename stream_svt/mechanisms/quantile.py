@@ -35,13 +35,27 @@ from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import is_whole, noise_of_each, one_of, whole_numbers
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Shifts
-from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
+from stream_svt.mechanisms.arguments import (
+    BranchNoise,
+    is_whole,
+    noise_of_each,
+    one_of,
+    require,
+    whole_numbers,
+)
+from stream_svt.mechanisms.contract import (
+    UNITS_PER_EPSILON,
+    Mechanism,
+    Neighbours,
+    Noises,
+    Outcomes,
+    Run,
+    Top,
+    lifted,
+    rate_of,
+)
+from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
-from stream_svt.mechanisms.top_k import lifted
 
 DEFAULT_BASE = Fraction(1001, 1000)
 """Ratio of neighbouring candidates that the paper recommends."""
@@ -83,8 +97,7 @@ class UnboundedQuantile(Mechanism):
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
         _require_level(self.level)
-        if self.base <= 1:
-            raise MisuseError("the base of the candidates is greater than 1, or they would not grow")
+        require(self.base > 1, "the base of the candidates is greater than 1, or they would not grow")
         Mechanism.__post_init__(self)
 
     @property
@@ -105,12 +118,12 @@ class UnboundedQuantile(Mechanism):
     @property
     def threshold_law(self) -> Law:
         """Law of the threshold noise."""
-        return Law(self.threshold_noise, Fraction(self.threshold_units, UNITS_PER_EPSILON * self.sensitivity))
+        return Law(self.threshold_noise, rate_of(self.threshold_units, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the query noise."""
-        return (Law(self.query_noise, Fraction(self.query_units, UNITS_PER_EPSILON * self.sensitivity)),)
+        return (Law(self.query_noise, rate_of(self.query_units, self.sensitivity)),)
 
     @property
     def epsilon(self) -> int:
@@ -146,14 +159,16 @@ class UnboundedQuantile(Mechanism):
             MisuseError: When the records are no sorted array of whole grid steps, or are too many for the grid.
         """
         data = whole_numbers(data, "records")
-        if (data[1:] < data[:-1]).any():
-            raise MisuseError(
-                "the records are not sorted: those below a candidate are counted by bisection, and in another order "
-                "one record could change the count by any number. Sort them first"
-            )
+        require(
+            not (data[1:] < data[:-1]).any(),
+            "the records are not sorted: those below a candidate are counted by bisection, and in another order one "
+            "record could change the count by any number. Sort them first",
+        )
         size, A, B = len(data), self.level.numerator, self.level.denominator
-        if (size + 1) * B >= VALUE_LIMIT:
-            raise MisuseError("so many records at this level reach beyond the grid: use a simpler level")
+        require(
+            (size + 1) * B < VALUE_LIMIT,
+            "so many records at this level reach beyond the grid: use a simpler level",
+        )
         power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
         for i in range(tests):
             bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))  # x < t iff x < ceil(t), x whole
@@ -178,12 +193,12 @@ class UnboundedQuantile(Mechanism):
         if not len(reached):
             return run, Outcomes(consumed=len(values), tops=())
         row = int(reached[0])
-        top = Top(row=row, branch=0, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left, left=0)
-        return replace(run, left=0, tops=1), Outcomes(consumed=row + 1, tops=(top,))
+        top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
+        return replace(run, left=0, tops=1), Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
-    ) -> Shifts:
+    ) -> Noises:
         """Randomness alignment, given all tests of a run.
 
         The threshold noise moves by the most that an answer tested rises, the top's by as much plus what its own
@@ -191,8 +206,7 @@ class UnboundedQuantile(Mechanism):
         """
         rise = (second - first)[: outcomes.consumed]
         lift = max(0, int(rise.max())) if len(rise) else 0
-        rows = np.array([top.row for top in outcomes.tops], dtype=np.int64)
-        return Shifts(lift, lifted(first, second, rows, lift)[np.newaxis])
+        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
 
 
 class QuantileOptions(TypedDict, total=False):
@@ -222,15 +236,15 @@ def unbounded_quantile(
     Raises:
         MisuseError: When epsilon is too small, or a number has no meaning.
     """
-    if split <= 0:
-        raise MisuseError("a split is epsilon of the query / epsilon of the threshold and greater than 0")
+    require(split > 0, "a split is epsilon of the query / epsilon of the threshold and greater than 0")
     _require_level(level)
     adjacency = one_of(Adjacency, options["adjacency"], "adjacency")
     a_unit = 1 + split if adjacency is Adjacency.SWAP else max(level + split, 1 - level)
     threshold = math.floor(options["epsilon"] / a_unit)
     query = math.floor(threshold * split)
-    if min(threshold, query) < 1:
-        raise MisuseError("epsilon is too small to be divided among the threshold and the query")
+    require(
+        min(threshold, query) >= 1, "epsilon is too small to be divided among the threshold and the query"
+    )
     return UnboundedQuantile(
         level=level,
         adjacency=adjacency,
@@ -256,8 +270,11 @@ class FullyUnboundedQuantile:
 
     def __post_init__(self) -> None:
         """Refuse two runs that do not belong together."""
-        if self.upper.level + self.lower.level != 1 or self.upper.start or self.lower.start:
-            raise MisuseError("the two runs start at 0 and their levels add up to 1")
+        upper, lower = self.upper, self.lower
+        require(
+            upper.level + lower.level == 1 and upper.start == lower.start == 0,
+            "the two runs start at 0 and their levels add up to 1",
+        )
 
     @property
     def epsilon(self) -> int:
@@ -288,8 +305,10 @@ def multiple_quantiles(
 
     Composed sequentially, under zCDP too. Noise may turn two results around; sorting them is free.
     """
-    if not levels or list(levels) != sorted(set(levels)):
-        raise MisuseError("levels of quantiles are one or more and rise strictly")
+    require(
+        bool(levels) and list(levels) == sorted(set(levels)),
+        "levels of quantiles are one or more and rise strictly",
+    )
     return _sharing(levels, start, noise, options)
 
 
@@ -318,10 +337,11 @@ class ClippedSum:
 
     def __post_init__(self) -> None:
         """Refuse a quantile of data that may be negative and a sum that costs nothing."""
-        if self.quantile.start != 0:
-            raise MisuseError("a clipped sum is of records that are at least 0: the quantile starts at 0")
-        if self.charge < 1:
-            raise MisuseError("the charge of the sum is at least one unit")
+        require(
+            self.quantile.start == 0,
+            "a clipped sum is of records that are at least 0: the quantile starts at 0",
+        )
+        require(self.charge >= 1, "the charge of the sum is at least one unit")
 
     @property
     def epsilon(self) -> int:
@@ -334,17 +354,16 @@ class ClippedSum:
 
     def law(self, bound: int) -> Law:
         """Law of the sum's noise: discrete Laplace at charge / bound; refused where it is wider than the grid."""
-        rate = Fraction(self.charge, UNITS_PER_EPSILON * bound)
-        if rate < LEAST_RATE:
-            raise MisuseError(
-                "noise of the sum would be wider than the grid: raise its charge or the granularity"
-            )
+        rate = rate_of(self.charge, bound)
+        require(
+            rate >= LEAST_RATE,
+            "noise of the sum would be wider than the grid: raise its charge or the granularity",
+        )
         return Law(Noise.LAPLACE, rate)
 
     def release(self, data: Integers, bound: int, noise: int) -> int:
         """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size."""
-        if not is_whole(noise):
-            raise MisuseError("the noise of a sum is a whole number of grid steps")
+        require(is_whole(noise), "the noise of a sum is a whole number of grid steps")
         return self.clipped(data, bound) + int(noise)
 
     def shift(self, first: Integers, second: Integers, bound: int) -> int:
@@ -354,17 +373,17 @@ class ClippedSum:
     @staticmethod
     def clipped(data: Integers, bound: int) -> int:
         """Sum of the records, whole numbers of shape (n,), clipped to [0, bound]; secret."""
-        if not is_whole(bound) or not 1 <= bound <= _FARTHEST:
-            raise MisuseError("records are clipped at a whole number of grid steps, from 1 to 2^62")
+        require(
+            is_whole(bound) and 1 <= bound <= _FARTHEST,
+            "records are clipped at a whole number of grid steps, from 1 to 2^62",
+        )
         return sum(np.clip(whole_numbers(data, "records"), 0, int(bound)).tolist())
 
 
 def _require_level(level: Fraction) -> None:
-    """Refuse a level that is no exact fraction in (0, 1)."""
-    if not isinstance(level, Fraction):
-        raise MisuseError(
-            "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and "
-            "that of a float is not what was meant"
-        )
-    if not 0 < level < 1:
-        raise MisuseError("the level of a quantile lies strictly between 0 and 1")
+    require(
+        isinstance(level, Fraction),
+        "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and that of "
+        "a float is not what was meant",
+    )
+    require(0 < level < 1, "the level of a quantile lies strictly between 0 and 1")

@@ -44,8 +44,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, PackingError
-from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each
-from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each, require
+from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Noise
 
 KEY_BYTES = 32
@@ -65,7 +65,6 @@ _MARGIN = 2.0**-43
 _GREATEST_MARGIN = 0.25
 
 Words = NDArray[np.uint64]
-Integers = NDArray[np.int64]
 Salt = tuple[int, int] | tuple[Words, Words]
 
 
@@ -107,6 +106,14 @@ def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIM
     raise AssertionError  # the refinements do not end
 
 
+def prefixes(word: Callable[[], int]) -> Iterator[tuple[int, int]]:
+    """Ever longer beginnings of a uniform number, each with its number of bits."""
+    prefix, bits = 0, 0
+    while True:
+        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
+        yield prefix, bits
+
+
 def _exponents(
     word: Callable[[], int], rate: Fraction
 ) -> Iterator[tuple[Fraction, Fraction | None, Fraction, decimal.Context]]:
@@ -117,11 +124,8 @@ def _exponents(
     either side. The points where a draw changes are countable, so that some bounds settle it with probability one;
     each fail with probability about 2^-64 times the number of cells met before.
     """
-    if rate <= 0:
-        raise MisuseError("a noise rate must be greater than 0")
-    prefix, bits = 0, 0
-    while True:
-        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
+    require(rate > 0, "a noise rate must be greater than 0")
+    for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
         context = decimal.Context(
             prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
@@ -151,8 +155,7 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 
     def word() -> int:
         drawn = entropy(8)
-        if len(drawn) != 8:
-            raise MisuseError("a source of entropy returned another number of bytes than it was asked for")
+        require(len(drawn) == 8, "a source of entropy returned another number of bytes than it was asked for")
         return int.from_bytes(drawn, "big")
 
     if noise is Noise.GUMBEL:
@@ -202,8 +205,7 @@ class KeyedSampler:
     """
 
     def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise MisuseError(f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
+        require(len(key) == KEY_BYTES, f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
         self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - a PRF
         self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305
         self._input = np.empty((_CHUNK, 2), dtype="<u8")
@@ -244,8 +246,7 @@ class KeyedSampler:
                 tests would share their noise.
         """
         noise = Noise.of(noise)
-        if rate <= 0:
-            raise MisuseError("a noise rate must be greater than 0")
+        require(rate > 0, "a noise rate must be greater than 0")
         count = np.size(offset)
         identity = _Identity(
             offset=of_each(offset, count, "offset", 0, OFFSET_LIMIT, PackingError),

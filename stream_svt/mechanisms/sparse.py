@@ -6,8 +6,7 @@ Guarantee:
     charged when it is drawn, before its first comparison.
 
     `numeric_sparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by
-    q(D1) - q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays
-    free.
+    q(D1) - q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays free.
 
 Composition of k runs, chosen adaptively from what earlier ones told, their number and charges fixed at the start:
     * Pure: charges add up, delta = 0.
@@ -30,28 +29,31 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Unpack
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import noise_of_each, one_of, require_own
+from stream_svt.errors import RunExhausted
+from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, one_of, require
 from stream_svt.mechanisms.constructors import AnswerOptions, above_threshold
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Shifts
-from stream_svt.mechanisms.correction import Correction
-from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.run import (
+from stream_svt.mechanisms.contract import (
     UNITS_PER_EPSILON,
-    BranchNoise,
-    Integers,
+    Mechanism,
+    Neighbours,
+    Noises,
     Outcomes,
     Run,
-    Top,
+    lifted,
     mechanism_id,
+    rate_of,
+    require_own,
 )
+from stream_svt.mechanisms.correction import Correction
+from stream_svt.mechanisms.grid import Integers
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
 LECTURE_ANSWER_SHARE = Fraction(1, 9)
@@ -79,8 +81,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     """Delta for which a rho-zCDP release is (epsilon, delta)-private."""
     from scipy.optimize import minimize_scalar
 
-    if rho < 0 or epsilon < 0:
-        raise MisuseError("rho and epsilon are 0 or more")
+    require(rho >= 0 and epsilon >= 0, "rho and epsilon are 0 or more")
     if rho == 0:
         return 0.0
 
@@ -89,10 +90,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
         alpha = 1 + above
         return above * (alpha * rho - epsilon) - alpha * math.log1p(1 / above) - t
 
-    most = math.log((epsilon / rho + 2) * 2 + 2)
-    best = float(
-        minimize_scalar(logarithm, bounds=(-25.0, most), method="bounded", options={"xatol": 1e-9}).fun
-    )
+    bounds = (-25.0, math.log((epsilon / rho + 2) * 2 + 2))
+    best = float(minimize_scalar(logarithm, bounds=bounds, method="bounded", options={"xatol": 1e-9}).fun)
     return min(1.0, math.exp(min(0.0, best)) * (1 + _SAFETY))
 
 
@@ -106,22 +105,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return high * (1 + _SAFETY)
 
 
-def largest_charge(limit: int, fits: Callable[[int], bool]) -> int:
-    """Most units, at most `limit`, that fit; what fits still does with fewer units.
-
-    Raises:
-        MisuseError: When not even one unit fits.
-    """
-    most = bisect_left(range(1, limit + 1), True, key=lambda units: not fits(units))
-    if most == 0:
-        raise MisuseError("epsilon is too small to be divided among so many runs")
-    return most
-
-
 def _require_delta(delta: float) -> None:
-    """Refuse a delta that is not a small probability."""
-    if not 0 < delta < 1:
-        raise MisuseError("delta lies strictly between 0 and 1; smaller than 1 / the number of people")
+    require(0 < delta < 1, "delta lies strictly between 0 and 1; smaller than 1 / the number of people")
 
 
 class RoundOptions(AnswerOptions, total=False):
@@ -129,17 +114,6 @@ class RoundOptions(AnswerOptions, total=False):
 
     split: Fraction
     correction: Correction | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericTop(Top):
-    """A reported answer with a number of its own noise.
-
-    Attributes:
-        answer: The answer plus fresh discrete Laplace noise, in grid steps; unbiased.
-    """
-
-    answer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +134,15 @@ class Sparse(Mechanism):
     def __post_init__(self) -> None:
         """Refuse a part that would report more than one top, and noise that may not move down."""
         Mechanism.__post_init__(self)
-        if len(self.per_top.branches) != 1 or self.per_top.cutoff != 1:
-            raise MisuseError("Sparse repeats a mechanism with one branch and one top: see `above_threshold`")
-        if not self.answer_noise.may_fall:
-            raise MisuseError(
-                f"the answers of NumericSparse cannot have {self.answer_noise.value} noise: a neighbour's answer may "
-                "be higher, and noise of that family may be moved up only. Use laplace"
-            )
+        require(
+            len(self.per_top.branches) == self.per_top.cutoff == 1,
+            "Sparse repeats a mechanism with one branch and one top: see `above_threshold`",
+        )
+        require(
+            self.answer_noise.may_fall,
+            f"the answers of NumericSparse cannot have {self.answer_noise.value} noise: a neighbour's answer may be "
+            "higher, and noise of that family may be moved up only. Use laplace",
+        )
 
     @property
     def epsilon(self) -> int:
@@ -196,7 +172,7 @@ class Sparse(Mechanism):
     @property
     def answer_law(self) -> Law:
         """Law of the noise of the numbers."""
-        return Law(self.answer_noise, Fraction(self.answer_charge, UNITS_PER_EPSILON * self.sensitivity))
+        return Law(self.answer_noise, rate_of(self.answer_charge, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
@@ -246,8 +222,10 @@ class Sparse(Mechanism):
             MisuseError: When the threshold in force has not reported its top, and for a run of another mechanism.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
-        if not self.needs_threshold(run):
-            raise MisuseError("a fresh threshold is drawn after a top of a run that has more to spend")
+        require(
+            self.needs_threshold(run),
+            "a fresh threshold is drawn after a top of a run that has more to spend",
+        )
         return replace(self.open(threshold_noise, salt), left=run.left - self.threshold_charge, tops=run.tops)
 
     def step(
@@ -272,19 +250,17 @@ class Sparse(Mechanism):
             )
         part = replace(run, mechanism=mechanism_id(self.per_top), left=self.per_top.smallest_charge)
         _, outcomes = self.per_top.step(part, values, thresholds, attempts, noise)
-        left = run.left - len(outcomes.tops) * self.smallest_charge
-        tops = tuple(replace(top, charge=self.smallest_charge, left=left) for top in outcomes.tops)
-        if self.answer_charge:
-            tops = tuple(
-                NumericTop(
-                    **asdict(top),
-                    answer=int(values[top.row]) + int(noise_of_each(noise, len(values))(1)[top.row]),
-                )
-                for top in tops
-            )
-        return replace(run, left=left, tops=run.tops + len(tops)), replace(outcomes, tops=tops)
+        charge = len(outcomes.tops) * self.smallest_charge
+        left, tops = run.left - charge, list(outcomes.tops)
+        for number, top in enumerate(tops):
+            answer = None
+            if self.answer_charge:
+                answer = int(values[top.row] + noise_of_each(noise, len(values))(1)[top.row])
+            tops[number] = replace(top, charge=charge, left=left, answer=answer)
+        after = replace(run, left=left, tops=run.tops + len(tops))
+        return after, replace(outcomes, tops=tuple(tops), charge=charge)
 
-    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
+    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
         """Randomness alignment of the tests under one threshold: that of `SparseVector.shifts`.
 
         Besides, a number's noise makes up for its answer's change.
@@ -292,10 +268,8 @@ class Sparse(Mechanism):
         found = self.per_top.shifts(outcomes, first, second, neighbours)
         if not self.answer_charge:
             return found
-        answers = np.zeros((1, len(first)), dtype=np.int64)
-        for top in outcomes.tops:
-            answers[0, top.row] = int(first[top.row]) - int(second[top.row])
-        return Shifts(found.threshold, np.concatenate([found.queries, answers]))
+        answers = lifted(first, second, outcomes.rows, 0)
+        return Noises(found.threshold, np.vstack([found.queries, answers]))
 
 
 def sparse(
@@ -321,7 +295,7 @@ def sparse(
     def build(units: int) -> Sparse:
         return Sparse(per_top=above_threshold(epsilon=units, **options), cutoff=cutoff)
 
-    return _fitted(build, epsilon=epsilon, cutoff=cutoff, composition=composition, delta=delta)
+    return _fitted(build, epsilon, cutoff, composition, delta)
 
 
 def numeric_sparse(
@@ -336,37 +310,35 @@ def numeric_sparse(
 ) -> Sparse:
     """NumericSparse (Dwork & Roth 2014, Algorithm 3): Sparse that also gives the answers it reports.
 
-    Args:
-        answer_share: Share of each round's charge that the number gets; one ninth in the lecture.
-        answer_noise: Laplace; others are refused with the reason.
-
-    See `sparse` for the others.
+    `answer_share` is the share of each round's charge that the number gets; `answer_noise` is Laplace, others are
+    refused with the reason. See `sparse` for the others.
     """
-    if not 0 < answer_share < 1:
-        raise MisuseError("the share of the answers lies strictly between 0 and 1")
+    require(0 < answer_share < 1, "the share of the answers lies strictly between 0 and 1")
 
     def build(units: int) -> Sparse:
         answer = math.floor(units * answer_share)
-        if answer == 0:
-            raise MisuseError("epsilon is too small to be divided among so many answers")
+        require(answer > 0, "epsilon is too small to be divided among so many answers")
         per_top = above_threshold(epsilon=units - answer, **options)
         return Sparse(per_top=per_top, cutoff=cutoff, answer_charge=answer, answer_noise=answer_noise)
 
-    return _fitted(build, epsilon=epsilon, cutoff=cutoff, composition=composition, delta=delta)
+    return _fitted(build, epsilon, cutoff, composition, delta)
 
 
 def _fitted(
-    build: Callable[[int], Sparse], *, epsilon: int, cutoff: int, composition: Composition, delta: float
+    build: Callable[[int], Sparse], epsilon: int, cutoff: int, composition: Composition, delta: float
 ) -> Sparse:
     """Return the repetition with the largest charge per round whose whole loss is within epsilon and delta."""
-    if cutoff < 1:
-        raise MisuseError("cutoff must be at least 1")
+    require(cutoff >= 1, "cutoff must be at least 1")
     composition = one_of(Composition, composition, "composition")
     if composition is Composition.PURE:
-        if delta:
-            raise MisuseError(
-                "pure composition has no use for a delta: leave it out, or compose by zcdp or advanced"
-            )
+        require(
+            not delta, "pure composition has no use for a delta: leave it out, or compose by zcdp or advanced"
+        )
         return build(epsilon // cutoff)
     limit = epsilon / UNITS_PER_EPSILON
-    return build(largest_charge(epsilon, lambda units: build(units).loss(composition, delta) <= limit))
+    # What fits still does with fewer units.
+    most = bisect_left(
+        range(1, epsilon + 1), True, key=lambda units: build(units).loss(composition, delta) > limit
+    )
+    require(most > 0, "epsilon is too small to be divided among so many runs")
+    return build(most)

@@ -24,17 +24,15 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import noise_of_each, of_all_or_each
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Shifts, begin
-from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, of_all_or_each, require
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, begin, rate_of
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Outcomes, Run, Top
 
 _MAX_BRANCHES = 16
 _ATTEMPT_LIMIT = 2**62
@@ -88,7 +86,7 @@ class SparseVector(Mechanism):
         >>> values, thresholds, attempts = np.array([90, 110]), np.array([100, 100]), np.array([0, 0])
         >>> run, outcomes = svt.step(run, values, thresholds, attempts, lambda branch: np.array([0, 5]))
         >>> outcomes.tops
-        (Top(row=1, branch=0, gap=12, charge=500000000, left=0),)
+        (Top(row=1, branch=0, gap=12, charge=500000000, left=0, answer=None),)
     """
 
     epsilon: int
@@ -96,27 +94,32 @@ class SparseVector(Mechanism):
     monotonic: bool
     threshold_noise: Noise = Noise.EXPONENTIAL
     query_noise: Noise = Noise.EXPONENTIAL
-    threshold_charge: int
+    threshold_charge: int = field()
     threshold_rate: Fraction
     branches: tuple[Branch, ...]
 
     def __post_init__(self) -> None:
         """Check that noise and charges agree, exactly."""
-        if not 1 <= len(self.branches) <= _MAX_BRANCHES:
-            raise MisuseError(f"a mechanism has 1 to {_MAX_BRANCHES} branches")
+        require(1 <= len(self.branches) <= _MAX_BRANCHES, f"a mechanism has 1 to {_MAX_BRANCHES} branches")
         Mechanism.__post_init__(self)
-        if self.threshold_rate != Fraction(self.threshold_charge, UNITS_PER_EPSILON * self.sensitivity):
-            raise MisuseError("the threshold's rate must be its charge / sensitivity")
+        require(
+            self.threshold_rate == rate_of(self.threshold_charge, self.sensitivity),
+            "the threshold's rate must be its charge / sensitivity",
+        )
         for branch in self.branches:
-            if branch.rate != Fraction(branch.charge, UNITS_PER_EPSILON * self.query_sensitivity):
-                raise MisuseError(
-                    f"branch {branch.name!r}: its rate must be charge / sensitivity for monotonic queries "
-                    "and charge / (2 * sensitivity) for others"
-                )
-            if not branch.corrections or any(abs(r) >= CORRECTION_LIMIT for r in branch.corrections):
-                raise MisuseError(f"branch {branch.name!r}: corrections are one or more numbers below 2^48")
-        if self.threshold_charge + self.smallest_charge > self.epsilon:
-            raise MisuseError("epsilon does not pay the threshold and one top")
+            require(
+                branch.rate == rate_of(branch.charge, self.query_sensitivity),
+                f"branch {branch.name!r}: its rate must be charge / sensitivity for monotonic queries and "
+                "charge / (2 * sensitivity) for others",
+            )
+            require(
+                bool(branch.corrections) and max(map(abs, branch.corrections)) < CORRECTION_LIMIT,
+                f"branch {branch.name!r}: corrections are one or more numbers below 2^48",
+            )
+        require(
+            self.threshold_charge + self.smallest_charge <= self.epsilon,
+            "epsilon does not pay the threshold and one top",
+        )
 
     @property
     def threshold_law(self) -> Law:
@@ -154,10 +157,10 @@ class SparseVector(Mechanism):
     def open(self, threshold_noise: int, salt: tuple[int, int], epsilon: int | None = None) -> Run:
         """Begin a run of at most `epsilon` units, of a whole run's if None; see `Mechanism.open`."""
         epsilon = self.epsilon if epsilon is None else epsilon
-        if not self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon:
-            raise MisuseError(
-                "the epsilon of a run pays the threshold and at least one top, and no more than a whole run"
-            )
+        require(
+            self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon,
+            "the epsilon of a run pays the threshold and at least one top, and no more than a whole run",
+        )
         return begin(self, threshold_noise, salt, epsilon - self.threshold_charge)
 
     def can_pay(self, left: int) -> bool:
@@ -212,8 +215,7 @@ class SparseVector(Mechanism):
 
         Args:
             values, thresholds, attempts: Grid values and public thresholds, below 2^47 in magnitude, and the number
-            of
-                earlier tests of the same query.
+                of earlier tests of the same query.
             noise: Query noise of all tests for a branch; fresh at every attempt.
 
         Raises:
@@ -237,16 +239,14 @@ class SparseVector(Mechanism):
             if number is not None:
                 charge = self.branches[number].charge
                 left -= charge
-                tops.append(Top(row=row, branch=number, gap=column[number], charge=charge, left=left))
+                tops.append(Top(row=row, gap=column[number], branch=number, charge=charge, left=left))
             if not self.can_pay(left):
                 consumed = row + 1
                 break
-        return (
-            replace(run, left=left, tops=run.tops + len(tops)),
-            Outcomes(consumed=consumed, tops=tuple(tops)),
-        )
+        outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge=run.left - left)
+        return replace(run, left=left, tops=run.tops + len(tops)), outcomes
 
-    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
+    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
         """Randomness alignment: how far noise moves so that the values `second` give these outcomes too.
 
         The threshold noise moves up by D (not at all where answers only fall), once for all batches of a run, and
@@ -257,4 +257,4 @@ class SparseVector(Mechanism):
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
         for top in outcomes.tops:
             queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])
-        return Shifts(lift, queries)
+        return Noises(lift, queries)

@@ -1,7 +1,7 @@
 """Noisy top-k with gaps: the k largest answers in order, each with the gap to the next.
 
-All answers of one `step` get noise and are ordered by noisy value, equal values by index, the smaller first;
-index order is public.
+All answers of one `step` get noise and are ordered by noisy value, equal values by their public index, the smaller
+first.
 
 Guarantee:
     With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and every noise at the
@@ -36,18 +36,18 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, nonmember
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import noise_of_each
-from stream_svt.mechanisms.contract import Neighbours, OneStep, Shifts
-from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, require
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, lifted, rate_of
+from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 
 
 class LastGap(StrEnum):
@@ -71,51 +71,7 @@ class LastGap(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """All noise of one run, laid out as `Shifts` are: what an alignment that reads the noise is given.
-
-    Attributes:
-        threshold: Threshold noise of the run; 0 where a mechanism has none.
-        queries: Query noises, shape (branches, tests).
-    """
-
-    threshold: int = 0
-    queries: Integers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A reported answer.
-
-    Attributes:
-        row: Index of the answer in the batch.
-        gap: Grid steps to what comes next, see the mechanism; at least 0. None where it is not released.
-    """
-
-    row: int
-    gap: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What a selection may tell: the reported answers from the largest, and what they cost.
-
-    Attributes:
-        consumed: Number of answers it was made from.
-        tops: The reported answers, in order of noisy value.
-        charge: Units that this output costs, beyond what the threshold cost when the run was opened.
-        threshold_gap: Gap from the noisy threshold to the next answer, where the mechanism releases it; else
-            None.
-    """
-
-    consumed: int
-    tops: tuple[Chosen, ...]
-    charge: int
-    threshold_gap: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopK(OneStep):
+class TopK(Mechanism):
     """Noisy top-k with gaps; see the module for the guarantee and its proof.
 
     Charge: `epsilon`, whatever comes out. With k = 1 it is Report Noisy Max with gap.
@@ -125,9 +81,9 @@ class TopK(OneStep):
         >>> top.rate
         Fraction(1, 2)
         >>> run = top.open(0, (0, 0))
-        >>> run, selection = top.step(run, np.array([5, 9, 7, 7]), lambda branch: np.array([0, 1, 0, 2]))
-        >>> selection.tops  # noisy values 5, 10, 7, 9: answer 3 could lose 2 steps, for answer 2 wins ties
-        (Chosen(row=1, gap=1), Chosen(row=3, gap=1))
+        >>> run, outcomes = top.step(run, np.array([5, 9, 7, 7]), lambda branch: np.array([0, 1, 0, 2]))
+        >>> [(one.row, one.gap) for one in outcomes.tops]  # noisy values 5, 10, 7, 9: answer 2 wins ties with 3
+        [(1, 1), (3, 1)]
     """
 
     epsilon: int
@@ -140,15 +96,15 @@ class TopK(OneStep):
     @property
     def rate(self) -> Fraction:
         """Rate of the noise per grid step: epsilon/(k U); epsilon/((k + 1) U) with the plain last gap."""
-        moved = self.count + 1 if self.last_gap is LastGap.PLAIN else self.count
-        return Fraction(self.epsilon, UNITS_PER_EPSILON * moved * self.query_sensitivity)
+        moved = self.count + (self.last_gap is LastGap.PLAIN)
+        return rate_of(self.epsilon, moved * self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise of the answers."""
         return (Law(self.noise, self.rate),)
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Report the `count` largest noisy values and end the run.
 
         Args:
@@ -162,41 +118,35 @@ class TopK(OneStep):
         """
         values = self.entered(run, values)
         bare = self.last_gap is LastGap.NONE
-        if len(values) < self.count + (not bare):
-            raise MisuseError(
-                f"the top {self.count} of {len(values)} answers{'' if bare else ' and the gap to the next'} "
-                "cannot be told: lower the count"
-            )
+        require(
+            len(values) >= self.count + (not bare),
+            f"the top {self.count} of {len(values)} answers{'' if bare else ' and the gap to the next'} "
+            "cannot be told: lower the count",
+        )
         noisy = values + noise_of_each(noise, len(values))(0)
         order = largest(noisy, self.count if bare else self.count + 1)
-        gaps: list[int | None] = plain_gaps(noisy, order)
-        if bare:
-            gaps.append(None)
-        elif self.last_gap is LastGap.LEXICOGRAPHIC:
-            gaps[-1] = lexicographic_gap(noisy, int(order[-2]), int(order[-1]))
-        tops = tuple(
-            Chosen(row=row, gap=gap) for row, gap in zip(order[: self.count].tolist(), gaps, strict=True)
-        )
-        selection = Selection(consumed=len(values), tops=tops, charge=self.epsilon)
-        return replace(run, left=0, tops=self.count), selection
+        gaps = gaps_of(noisy, order, lexicographic=self.last_gap is LastGap.LEXICOGRAPHIC)
+        tops = ranked(order[: self.count], [*gaps, None] if bare else gaps)
+        outcomes = Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
+        return replace(run, left=0, tops=self.count), outcomes
 
     def shifts(
         self,
-        outcomes: Selection,
+        outcomes: Outcomes,
         first: Integers,
         second: Integers,
         neighbours: Neighbours,
-        noise_on_first: Drawn,
-    ) -> Shifts:
+        noise_on_first: Noises,
+    ) -> Noises:
         """Randomness alignment; see the module. It reads the noise, for that tells the hidden runner-up."""
-        rows = rows_of(outcomes)
+        rows = outcomes.rows
         if self.last_gap is LastGap.LEXICOGRAPHIC:
             moved = lexicographic_shifts(first, second, noise_on_first.queries[0], rows, self.noise)
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = largest(first + noise_on_first.queries[0], self.count + 1)
             moved = lifted(first, second, rows, self.lift(neighbours))
-        return Shifts(0, moved[np.newaxis])
+        return Noises(0, moved[np.newaxis])
 
 
 def largest(noisy: Integers, count: int) -> Integers:
@@ -208,15 +158,21 @@ def largest(noisy: Integers, count: int) -> Integers:
     return candidates[np.argsort(-noisy[candidates], kind="stable")][:count]
 
 
-def plain_gaps(noisy: Integers, order: Integers) -> list[int | None]:
-    """Differences of successive values; in Python's integers, for two saturated noises may be 2^63 apart."""
+def gaps_of(noisy: Integers, order: Integers, *, lexicographic: bool = False) -> list[int]:
+    """Differences of successive values, the last of which may be what its answer can lose and still come first.
+
+    In Python's integers, for two saturated noises may be 2^63 apart.
+    """
     values = noisy[order].tolist()
-    return [min(values[i] - values[i + 1], GAP_LIMIT) for i in range(len(values) - 1)]
+    gaps = [ahead - behind for ahead, behind in pairwise(values)]
+    if lexicographic:
+        gaps[-1] -= int(order[-1] < order[-2])
+    return [min(gap, GAP_LIMIT) for gap in gaps]
 
 
-def lexicographic_gap(noisy: Integers, last: int, runner_up: int) -> int:
-    """Grid steps that `last` could lose and still come before `runner_up`."""
-    return min(int(noisy[last]) - int(noisy[runner_up]) - (runner_up < last), GAP_LIMIT)
+def ranked(order: Integers, gaps: Sequence[int | None]) -> tuple[Top, ...]:
+    """Return the reported answers with their gaps."""
+    return tuple(Top(row=row, gap=gap) for row, gap in zip(order.tolist(), gaps, strict=True))
 
 
 def lexicographic_shifts(
@@ -240,21 +196,3 @@ def lexicographic_shifts(
         moved[rows] = fall[rows] - least
         moved[runner_up] = fall[runner_up] - least
     return moved
-
-
-def rows_of(outcomes: Selection) -> Integers:
-    """Return the indices of the reported answers, in order."""
-    return np.array([top.row for top in outcomes.tops], dtype=np.int64)
-
-
-def lifted(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
-    """Alignment that moves the noise of `rows` up by what the threshold moves and their answers fall."""
-    moved = np.zeros(len(first), dtype=np.int64)
-    moved[rows] = lift + first[rows] - second[rows]
-    return moved
-
-
-def check_threshold(threshold: int) -> None:
-    """Refuse a threshold that is no value of the grid."""
-    if abs(threshold) >= VALUE_LIMIT:
-        raise MisuseError("a threshold lies below 2^47 grid steps in magnitude")

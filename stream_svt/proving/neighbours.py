@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import zip_longest
 
-from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON
+from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Neighbours
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.loading import load

@@ -28,7 +28,6 @@ from stream_svt.mechanisms import (
     unbounded_quantile,
 )
 from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.mechanisms.exponential_mechanism import gap_probability
 from tests.exact.contract import BitsForm, Form, LawForm, QuantileForm, RenewedForm, SelectionForm, StreamForm
 
 EPSILON = 1_234_567_891
@@ -148,7 +147,6 @@ def proved_by_law() -> Iterator[Form]:
             built_by=ExponentialMechanism,
             tests=3,
             neighbours=neighbours,
-            probability=gap_probability,
         )
         for cutoff in (1, 2):
             options = of(kind) | {"epsilon": 2.0, "delta": 0.02, "cutoff": cutoff, "tests": 4}

@@ -7,22 +7,24 @@ that shows the loss best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
-from stream_svt.mechanisms.contract import Neighbours, Shifts
-from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, gap_probability
+from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, Top, mechanism_id
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
 from stream_svt.mechanisms.gaussian import gaussian
+from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
-from stream_svt.mechanisms.run import Integers, Run, mechanism_id
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
+from tests.exact.rankings import gap_probability, tail_probability
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
 ONE_WAY = (Neighbours.UP, Neighbours.DOWN)
@@ -56,8 +58,6 @@ class Mutant:
             mechanism.
         size: Of the box, in units of u.
         attempts: Rounds that are enumerated; `thresholds` are the threshold noises that they use.
-        patches: Functions of the exponential mechanism's module that are replaced while it is checked, by
-            name.
     """
 
     rule: str
@@ -67,7 +67,6 @@ class Mutant:
     size: int = 7 * RATE
     attempts: int = 1
     thresholds: int = 1
-    patches: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def base(
@@ -208,7 +207,7 @@ class LostCharge(SparseVector):
         if run.tops or not outcomes.tops:
             return after, outcomes
         free = replace(outcomes.tops[0], charge=0, left=run.left)
-        return replace(after, left=run.left), replace(outcomes, tops=(free,))
+        return replace(after, left=run.left), replace(outcomes, tops=(free,), charge=0)
 
 
 class CheapMiddle(SparseVector):
@@ -218,7 +217,8 @@ class CheapMiddle(SparseVector):
         after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
         cheapest = self.smallest_charge
         tops = tuple(replace(top, charge=cheapest, left=run.left - cheapest) for top in outcomes.tops)
-        return replace(after, left=run.left - cheapest * len(tops)), replace(outcomes, tops=tops)
+        charge = cheapest * len(tops)
+        return replace(after, left=run.left - charge), replace(outcomes, tops=tops, charge=charge)
 
 
 def stepped_without_end(mechanism, run, values, thresholds, attempts, noise):
@@ -248,7 +248,8 @@ class NoCutoff(SparseVector):
             replace(top, left=run.left, charge=0 if free or number else top.charge)
             for number, top in enumerate(outcomes.tops)
         )
-        return replace(after, left=run.left), replace(outcomes, tops=tops)
+        charge = sum(top.charge for top in tops)
+        return replace(after, left=run.left), replace(outcomes, tops=tops, charge=charge)
 
 
 class ForgetfulStorage(StreamForm):
@@ -266,7 +267,7 @@ class Downward(SparseVector):
         lowered = moved.queries.copy()
         for top in outcomes.tops:
             lowered[top.branch, top.row] -= self.sensitivity
-        return Shifts(moved.threshold - self.sensitivity, lowered)
+        return Noises(moved.threshold - self.sensitivity, lowered)
 
 
 class BareGap(TopK):
@@ -293,7 +294,7 @@ class RaisesTheOtherLoser(TopK):
         moved[rows] = fall[rows] + after.max() - need + lift
         if lift:
             moved[losers[after.argmax()]] = lift
-        return Shifts(0, moved[np.newaxis])
+        return Noises(0, moved[np.newaxis])
 
 
 class FarApart(StreamForm):
@@ -325,9 +326,14 @@ def tail_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Any) ->
     return tail(ratio, 0) * tail(ratio**10, gap) / tail(ratio**10, 0)
 
 
-def gap_drawn_as_printed(utilities: Integers, row: int, rate: Fraction, word: Callable[[], int]) -> int:
-    """Draw the gap of the same, by the package's own sampler."""
-    return draw_gap(10 * utilities, row, rate, word)
+class GapDrawnAsPrinted(ExponentialMechanism):
+    """Draws the gap of the same, by the package's own sampler."""
+
+    def step(self, run, values, word):
+        row = draw_index(values, self.rate, word)
+        gap = draw_gap(10 * values, row, self.rate, word)
+        outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
+        return replace(run, left=0, tops=1), outcomes
 
 
 class FullRateForEveryTop(SparseVector):
@@ -441,15 +447,16 @@ def mutants() -> Iterator[Mutant]:
     wide = RaisesTheOtherLoser(epsilon=6 * RATE * UNIT, count=1, monotonic=True, sensitivity=6)
     other = replace(top_k(RaisesTheOtherLoser), mechanism=wide)
     yield Mutant("alignment of Ding et al. 2023, eq. (5)", other, {INJECTIVE})
-    exponential = LawForm(
-        mechanism=ExponentialMechanism(epsilon=10**8, monotonic=True), tests=3, probability=gap_probability
-    )
-    for what, check, patches in (
-        ("law", LAW, {"tail_probability": tail_as_printed}),
-        ("draws", DRAWS, {"draw_gap": gap_drawn_as_printed}),
+    for what, check, of, tail in (
+        ("law", LAW, ExponentialMechanism, tail_as_printed),
+        ("draws", DRAWS, GapDrawnAsPrinted, tail_probability),
     ):
-        rule = f"Ding et al. 2023, Algorithm 8 as printed: its {what}"
-        yield Mutant(rule, exponential, {check}, patches=patches)
+        form = LawForm(
+            mechanism=of(epsilon=10**8, monotonic=True),
+            tests=3,
+            probability=partial(gap_probability, tail=tail),
+        )
+        yield Mutant(f"Ding et al. 2023, Algorithm 8 as printed: its {what}", form, {check})
     for rule, neighbours, narrower in (
         ("Gaussian query noise a quarter as wide", ONE_WAY, {"query_variance": 16}),
         ("Gaussian threshold noise an eighth as wide", ONE_WAY, {"threshold_variance": 64}),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, permutations, product
+from typing import Any
 
 from stream_svt.mechanisms import Noise
 from tests.exact.enumeration import Hidden, Kind, Output, Told, X
@@ -195,25 +196,32 @@ class Estimates:
                     yield Output(tuple(listed), charge(answers), ((1, hidden(*parts)),))
 
 
+def tail_probability(utilities: Sequence[int], row: int, gap: int, ratio: Any) -> Any:
+    """P(index = row and gap >= `gap`) for `ratio` = e^-rate and `gap` >= 0; exact when that is a Fraction."""
+    top = max(utilities)
+    own = ratio ** (top - utilities[row] + gap)
+    return own / (own + sum(ratio ** (top - u) for i, u in enumerate(utilities) if i != row))
+
+
+def gap_probability(
+    utilities: Sequence[int], row: int, gap: int, ratio: Any, tail: Any = tail_probability
+) -> Any:
+    """P(index = row and gap = `gap`)."""
+    return tail(utilities, row, gap, ratio) - tail(utilities, row, gap + 1, ratio)
+
+
 @dataclass(frozen=True)
 class Selected:
     """An output of the exponential mechanism with gap: the index, and the gap in grid steps."""
 
-    outcome: tuple[object, ...]
+    outcome: tuple[int, int]
     charge: int
     largest_gap: int
 
     def probability(self, values: Sequence[int]) -> Fraction:
-        """P(gap >= m) - P(gap >= m + 1), from the utilities; the rate is u."""
-        index, gap = self.outcome
-        assert isinstance(index, int)
-        assert isinstance(gap, int)
-
-        def at_least(m: int) -> Fraction:
-            own = X ** (m - values[index])
-            return own / (own + sum(X**-v for i, v in enumerate(values) if i != index))
-
-        return at_least(gap) - (at_least(gap + 1) if gap <= self.largest_gap else 0)
+        """Of this gap or, beyond the largest listed one, of a gap at least that; the rate is u."""
+        row, gap = self.outcome
+        return (gap_probability if gap <= self.largest_gap else tail_probability)(values, row, gap, X)
 
 
 def exponential_mechanism(queries: int, charge: int, largest_gap: int = 1) -> Iterator[Selected]:

@@ -14,7 +14,6 @@ from itertools import product
 import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
-from stream_svt.mechanisms.exponential_mechanism import gap_probability, tail_probability
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import head, pmf, tail
 from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
@@ -495,14 +494,6 @@ def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(leve
     )
     width = (max(ratios) - min(ratios)) * UNIT / 10**9
     assert float(mechanism.rho) == pytest.approx(width**2 / 8)
-
-
-def test_the_law_of_the_exponential_mechanism_is_the_enumerated_one():
-    values = (1, -1, 0, 3)
-    for output in exponential_mechanism(queries=4, charge=1, largest_gap=3):
-        row, gap = output.outcome
-        tail_or_mass = gap_probability if gap <= 3 else tail_probability
-        assert tail_or_mass(values, row, gap, Fraction(1, 2)) == output.probability(values)
 
 
 def test_an_output_above_its_charge_would_be_seen():

@@ -43,10 +43,10 @@ from stream_svt.mechanisms import (
     sparse_vector,
     unbounded_quantile,
 )
+from stream_svt.mechanisms.contract import mechanism_id
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import head, mean, pmf, tail, variance
-from stream_svt.mechanisms.run import mechanism_id
 
 ONE = 10**9
 SALT = (1, 2)

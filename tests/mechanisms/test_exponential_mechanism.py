@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.contract import Run, Top
 from stream_svt.mechanisms.exponential_mechanism import (
     ExponentialMechanism,
     NoisyMaxGumbel,
     draw_gap,
     draw_index,
-    gap_probability,
-    tail_probability,
 )
-from stream_svt.mechanisms.run import Run
-from stream_svt.mechanisms.top_k import Chosen
+from tests.exact.rankings import gap_probability, tail_probability
 
 EPSILON = 800_000_000
 SALT = (0, 0)
@@ -141,7 +139,7 @@ def test_a_run_makes_one_step_and_survives_encoding():
     mechanism = ExponentialMechanism(epsilon=EPSILON, monotonic=True, release_gap=False)
     run = Run.from_bytes(mechanism.open(0, SALT).to_bytes())
     run, selection = mechanism.step(run, np.array([1, 90]), lambda: 2**63)
-    assert selection.tops == (Chosen(row=1, gap=None),)
+    assert selection.tops == (Top(row=1, gap=None),)
     assert mechanism.is_over(Run.from_bytes(run.to_bytes()))
     with pytest.raises(RunExhausted):
         mechanism.step(run, np.array([1, 2]), lambda: pytest.fail("noise was drawn"))

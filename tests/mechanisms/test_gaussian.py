@@ -84,7 +84,7 @@ def test_a_run_tells_rows_only_and_ends_at_its_cutoff():
     )
     run = mechanism.open(3, (1, 2))
     run, reports = mechanism.step(run, np.array([10, 20, 18, 40]), 10, np.array([0, 0, 0, -30]))
-    assert (reports.rows, reports.consumed, run.left) == ((1, 2), 3, 0)
+    assert (reports.rows.tolist(), reports.consumed, run.left) == ([1, 2], 3, 0)
     assert mechanism.is_over(Run.from_bytes(run.to_bytes()))
     with pytest.raises(RunExhausted):
         mechanism.step(run, np.array([1]), 0, np.array([0]))
@@ -100,6 +100,7 @@ def test_threshold_and_queries_get_their_share_of_epsilon_and_delta(tests, relea
     mechanism = gaussian(**options, tests=tests, as_published=tests is None)
     assert (mechanism.threshold_epsilon, mechanism.query_epsilon) == (1.0, 0.5)
     assert mechanism.delta == 1e-3 / releases
+    assert mechanism.proved_delta(9) == pytest.approx(1e-2 / releases)
 
 
 def test_noise_without_a_meaning_or_wider_than_is_added_up_is_refused():

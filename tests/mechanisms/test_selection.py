@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.contract import Noises, Outcomes, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.noise import Noise, variance
-from stream_svt.mechanisms.top_k import Chosen, Drawn, LastGap, Selection, TopK
+from stream_svt.mechanisms.top_k import LastGap, TopK
 
 EPSILON = 1_234_567_890
 SALT = (0, 0)
@@ -28,7 +29,7 @@ def integers(*numbers):
 
 def quiet(answers):
     """No noise at all."""
-    return Drawn(queries=np.zeros((1, answers), dtype=np.int64))
+    return Noises(0, np.zeros((1, answers), dtype=np.int64))
 
 
 def released(mechanism, values, drawn):
@@ -42,7 +43,7 @@ def test_a_hundred_thousand_answers_are_ranked_as_a_plain_sort_ranks_them(last_g
     chance = np.random.default_rng(5)
     values, noise = chance.integers(0, 3000, 100_000), chance.geometric(0.01, 100_000) - 1
     top = TopK(epsilon=EPSILON, count=40, monotonic=True, last_gap=last_gap)
-    _, selection = released(top, values, Drawn(queries=noise[np.newaxis]))
+    _, selection = released(top, values, Noises(0, noise[np.newaxis]))
     noisy = values + noise
     ranked = sorted(range(len(values)), key=lambda i: (-noisy[i], i))
     assert [one.row for one in selection.tops] == ranked[:40]
@@ -88,14 +89,14 @@ def test_identity_is_charged_for_what_it_released(monotonic, half):
 def test_the_threshold_of_identity_wins_ties():
     hybrid = HybridIdentity(epsilon=EPSILON, count=3, threshold=10, monotonic=True)
     _, selection = released(hybrid, [10, 11, 9], quiet(3))
-    assert selection.tops == (Chosen(row=1, gap=1),)
+    assert selection.tops == (Top(row=1, gap=1),)
 
 
 def test_estimates_lists_the_largest_above_the_noisy_threshold_with_gaps_to_it():
     hybrid = hybrid_estimates(epsilon=EPSILON, count=2, threshold=10, monotonic=True)
     run = hybrid.open(2, SALT)
     run, selection = hybrid.step(run, integers(12, 30, 11, 30), lambda branch: integers(0, 0, 0, 5))
-    assert selection.tops == (Chosen(row=3, gap=23), Chosen(row=1, gap=18))
+    assert selection.tops == (Top(row=3, gap=23), Top(row=1, gap=18))
     assert selection.charge == 2 * hybrid.query_charge
     assert hybrid.is_over(run)
     assert run.left == 0
@@ -108,7 +109,7 @@ def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pa
     run, first = hybrid.step(hybrid.open(0, SALT), integers(12, 3), lambda branch: integers(0, 0))
     assert (len(first.tops), hybrid.is_over(run)) == (1, False)
     run, second = hybrid.step(run, integers(13, 14, 15), lambda branch: integers(0, 0, 0))
-    assert second.tops == (Chosen(row=2, gap=5),)
+    assert second.tops == (Top(row=2, gap=5),)
     assert hybrid.is_over(run)
     assert first.charge + second.charge + hybrid.threshold_charge == EPSILON
 
@@ -140,7 +141,7 @@ def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
     values = integers(VALUE_LIMIT - 1, 0, 1 - VALUE_LIMIT)
     extreme = integers(NOISE_LIMIT, 0, -NOISE_LIMIT if noise is not Noise.EXPONENTIAL else 0)
     top = TopK(epsilon=EPSILON, count=2, monotonic=True, noise=noise)
-    _, selection = released(top, values, Drawn(queries=extreme[np.newaxis]))
+    _, selection = released(top, values, Noises(0, extreme[np.newaxis]))
     assert [one.row for one in selection.tops] == [0, 1]
     assert selection.tops[0].gap == GAP_LIMIT
     assert 0 < selection.tops[1].gap <= GAP_LIMIT
@@ -148,8 +149,8 @@ def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
 
 def test_a_selection_tells_nothing_but_its_answers():
     top = TopK(epsilon=EPSILON, count=1, monotonic=True)
-    _, selection = released(top, [3, 9], Drawn(queries=integers(1, 1)[np.newaxis]))
-    assert selection == Selection(consumed=2, tops=(Chosen(row=1, gap=5),), charge=EPSILON)
+    _, selection = released(top, [3, 9], Noises(0, integers(1, 1)[np.newaxis]))
+    assert selection == Outcomes(consumed=2, tops=(Top(row=1, gap=5),), charge=EPSILON)
 
 
 @pytest.mark.parametrize(

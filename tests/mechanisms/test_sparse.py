@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms import Explicit, Noise, Run, above_threshold, adaptive
+from stream_svt.mechanisms import Explicit, Noise, Run, Top, above_threshold, adaptive
 from stream_svt.mechanisms.sparse import (
     Composition,
-    NumericTop,
     Sparse,
     advanced_epsilon,
     numeric_sparse,
@@ -64,7 +63,7 @@ def test_numeric_sparse_gives_the_answer_with_fresh_noise_and_charges_for_it():
     assert mechanism.answer_law.rate == 1
     assert mechanism.threshold_charge == 4 * ONE
     run, outcomes = mechanism.step(mechanism.open(0, SALT), np.array([1, 9, 0, 0]), 8, 0, flat(1, -4))
-    assert outcomes.tops == (NumericTop(row=1, branch=0, gap=2, charge=5 * ONE, left=0, answer=5),)
+    assert outcomes.tops == (Top(row=1, branch=0, gap=2, charge=5 * ONE, left=0, answer=5),)
     assert mechanism.is_over(run)
 
 

@@ -24,8 +24,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 
-from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.mechanisms.run import Outcomes, Top
+from stream_svt.mechanisms.contract import Neighbours, Outcomes, Top
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor import runs as opening
 from stream_svt.monitor.engine import Engine

@@ -33,7 +33,7 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Integers
+from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Integers
 
 EXP, LAP, GUM = Noise.EXPONENTIAL, Noise.LAPLACE, Noise.GUMBEL
 CONFIDENCE = 0.999
