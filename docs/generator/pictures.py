@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
 from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
-from stream_svt.mechanisms.contract import Integers
+from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.noise import pmf, tail
 from stream_svt.mechanisms.sparse_vector import SparseVector
@@ -67,7 +67,7 @@ def _played() -> tuple[SparseVector, int, Integers, dict[int, int]]:
     svt, values = shown_mechanism(), _values()
     secret, noise = _threshold_noise(svt), _query_noise(1, svt, values, np.arange(_QUERIES))
     _, outcomes = svt.step(svt.open(secret, _SALT), values, _THRESHOLD, 0, partial(_given, noise))
-    return svt, secret, noise, {top.row: top.gap for top in outcomes.tops}
+    return svt, secret, noise, {top.row: top.gap for top in outcomes.tops if top.gap is not None}
 
 
 def _one_run(path: Path) -> None:

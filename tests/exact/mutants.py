@@ -330,6 +330,7 @@ class GapDrawnAsPrinted(ExponentialMechanism):
     """Draws the gap of the same, by the package's own sampler."""
 
     def step(self, run, values, word):
+        values = self.entered(run, values)
         row = draw_index(values, self.rate, word)
         gap = draw_gap(10 * values, row, self.rate, word)
         outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
