@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
 from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
-from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
+from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import pmf, tail
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
