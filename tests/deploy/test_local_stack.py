@@ -24,13 +24,11 @@ from stream_svt.demo.config import Setting
 from stream_svt.demo.session import delete_topics
 from tests.support.http_server import receiving
 from tests.support.process import COMMAND, free_port
-from tests.support.prometheus import Prometheus, numbers
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = ("worker-1", "worker-2")
 SERVED = {**dict.fromkeys(WORKERS, 6066), "forward": 6067}
-PARTITIONS = 4
 
 
 class Stack:
@@ -106,21 +104,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def prometheus_of(stack: Stack, program: str, directory: Path) -> Prometheus:
-    """Return a Prometheus on the files that its container mounts, which looks every second."""
-    mounted = directory / "prometheus"
-    shutil.copytree(ROOT / "deploy" / "prometheus", mounted, ignore=shutil.ignore_patterns("__pycache__"))
-    file = mounted / "prometheus.yml"
-    config = yaml.safe_load(file.read_text())
-    config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    del config["alerting"]  # tests/deploy/test_observed_run.py has an Alertmanager
-    [scraped] = config["scrape_configs"]
-    del scraped["dns_sd_configs"]  # no name here has the addresses of the workers
-    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in stack.ports.values()]}]
-    file.write_text(yaml.safe_dump(config))
-    return Prometheus(program, file, directory)
-
-
 def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str]) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -145,8 +128,7 @@ def stack(broker, tmp_path) -> Iterator[Stack]:
 
 
 @pytest.mark.kafka
-@pytest.mark.debian
-def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, posted, debian_program):
+def test_the_stack_alerts_and_forwards_what_it_alerts(stack, broker, posted):
     applying = stack.start("apply")
     assert applying.wait(60) == 0, stack.log("apply")
     address, received = posted
@@ -155,32 +137,15 @@ def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, posted
     for name in SERVED:
         until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
     assert [name for name, process in running.items() if process.poll() is not None] == []
-
-    with prometheus_of(stack, debian_program("prometheus"), tmp_path) as prometheus:
-        feed = stack.start("feed", **{"5": "0.5"})  # the pace
-        alerts = _alerts(broker.bootstrap_servers, 3)
-        assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
-        assert all(alert["gap"] >= 0 for alert in alerts)
-        until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
-        assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
-
-        def shown(expression: str) -> bool:
-            return bool(numbers(prometheus.instant(expression)))
-
-        all_up = f'sum(up{{job="stream-svt"}}) == {len(SERVED)}'
-        all_shards = f"sum(stream_svt_shards_owned) == {PARTITIONS}"
-        delivered = 'sum(stream_svt_forward_events_total{outcome="delivered"}) >= 3'
-        charged = 'sum(stream_svt_budget_spent_epsilon{dataset="retail-week-1"}) > 0'
-        for expression in (all_up, all_shards, charged, "sum(stream_svt_tops_total) >= 3", delivered):
-            until(
-                lambda expression=expression: shown(expression), 30, lambda expression=expression: expression
-            )
-        until(lambda: _evaluated(prometheus), 30, lambda: str(prometheus.groups()))
-
-        feed.terminate()
-        assert feed.wait(30) == 0, stack.log("feed")
-        assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
-
+    feed = stack.start("feed", **{"5": "0.5"})  # the pace
+    alerts = _alerts(broker.bootstrap_servers, 3)
+    assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
+    assert all(alert["gap"] >= 0 for alert in alerts)
+    until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
+    assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
+    feed.terminate()
+    assert feed.wait(30) == 0, stack.log("feed")
+    assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
     for name, process in running.items():
         process.terminate()
         assert process.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(name)
@@ -197,12 +162,6 @@ def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
         timeout=90,
     )
     return [json.loads(line)["data"] for line in done.stdout.splitlines()]
-
-
-def _evaluated(prometheus: Prometheus) -> bool:
-    rules = [rule for group in prometheus.groups() for rule in group["rules"]]
-    assert not [rule for rule in rules if rule["health"] == "err"], rules
-    return bool(rules) and all(rule["health"] == "ok" for rule in rules)
 
 
 @pytest.mark.kafka
