@@ -24,7 +24,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.privacy.loss import Kind
@@ -99,17 +98,10 @@ METRICS: tuple[Metric, ...] = (
     _gauge("monitor_run_left_rho", "dataset monitor", "Epsilon left to an open run that is charged in rho."),
     _gauge("monitor_state", "dataset monitor state", "1 for the state of a monitor; others are absent."),
     _gauge("monitor_datasets", "monitor state", "Datasets on which a monitor is in a state."),
-    _gauge("monitor_threshold", "monitor", "Configured threshold, in real units."),
-    _gauge("monitor_cutoff", "monitor", "Tops that one run pays for at full price."),
-    _gauge("monitor_query_noise_scale", "monitor", "Scale of the narrowest query noise, in real units."),
     _gauge("monitor_muted_series", "monitor", "Series muted after a top."),
     _gauge("monitor_queued_series", "monitor", "Queries that wait for another test."),
     _counter("tops_total", "monitor", "Tops charged; each is one alert."),
     _histogram("top_gap_scales", "monitor", "Gaps of tops, in scales of the query noise.", _SCALES),
-    _gauge("last_top_gap", "monitor", "Gap of the newest top, in real units."),
-    _gauge("last_top_estimate", "monitor", "Estimate of the newest top's value, if certified."),
-    _gauge("last_top_bound", "monitor", "Lower bound of the newest top's value, if certified."),
-    _gauge("last_top_timestamp_seconds", "monitor", "When the newest top was committed."),
     _counter("runs_total", "monitor", "Runs opened, each with a new threshold noise."),
     _counter("halts_total", "monitor", "Runs that used all their tops."),
     _counter("records_total", "topic", "Records read, replays included."),
@@ -173,7 +165,6 @@ class Metrics:
         shards: Partitions of the application's topics.
         control: Name of the control topic.
         engine_times: Whether to show how long the engine took: no part of the promise covers that.
-        epoch: Seconds since 1970.
     """
 
     def __init__(
@@ -185,17 +176,14 @@ class Metrics:
         shards: int = 1,
         control: str = "control",
         engine_times: bool = False,
-        epoch: Callable[[], float] = time.time,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._epoch = epoch
-        self._started = epoch()
+        self._started = time.time()
         self._shards = shards
         self._statuses = statuses
         self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
         self._counters, self._histograms = recorders(shown, self._registry, COMMON_LABELS)
-        self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
         self.configure(spec, application_hash)
         for metric in shown:
@@ -227,7 +215,7 @@ class Metrics:
 
     def rendering(self) -> Callable[[], bytes]:
         """Take all values now, and return what makes them a text: long work, for any thread and any time."""
-        spec, fault, last_tops = self._spec, self.fault, dict(self._last_tops)
+        spec, fault = self._spec, self.fault
         shards = [_as_now(status) for status in self._statuses()]
         gauges = _Gauges(spec.application)
         gauges.set("build_info", 1, *self._info)
@@ -238,7 +226,7 @@ class Metrics:
 
         def render() -> bytes:
             totals = sums_of([one.totals for one in shards if one.totals is not None])
-            _set_monitors(gauges, spec, last_tops, totals)
+            _set_monitors(gauges, spec, totals)
             _set_shards(gauges, shards)
             views = {view.dataset: view for one in shards for view in one.views.values()}
             for dataset in spec.shown:
@@ -276,14 +264,12 @@ class Metrics:
             self._counter("queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
             self._counter("records_rejected_total", topic, reason).inc()
-        now = self._epoch()
         for event in commit.events:
             top = event.data
             if event.type in _COUNTED:
                 self._counter(_COUNTED[event.type], top.monitor).inc()
             if isinstance(top, Alert):
                 self._histogram("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
-                self._last_tops[top.monitor] = (top, now)
 
     def refused(self, topic: str, reason: str) -> None:
         """Count a refused command that is not reported."""
@@ -354,28 +340,14 @@ def _as_now(status: ShardStatus) -> ShardStatus:
     return replace(status, lag=dict(status.lag), views=dict(status.views))
 
 
-def _set_monitors(
-    gauges: _Gauges, spec: ApplicationSpec, last_tops: Mapping[str, tuple[Alert, float]], totals: Totals
-) -> None:
-    """Set what is configured, what is counted over all datasets, and each monitor's newest top."""
-    for monitor in spec.monitors:
-        gauges.set("monitor_threshold", float(monitor.threshold), monitor.name)
-        gauges.set("monitor_cutoff", monitor.cutoff, monitor.name)
-        rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
-        gauges.set("monitor_query_noise_scale", float(monitor.granularity / rate), monitor.name)
+def _set_monitors(gauges: _Gauges, spec: ApplicationSpec, totals: Totals) -> None:
+    """Set what is counted over all datasets."""
     for name in {one.name: None for one in spec.monitors} | dict.fromkeys(totals.monitors):
         sums = totals.monitors.get(name)
         for state in STATES:
             gauges.set("monitor_datasets", sums.states[state] if sums else 0, name, state)
         gauges.set("monitor_muted_series", sums.muted if sums else 0, name)
         gauges.set("monitor_queued_series", sums.queued if sums else 0, name)
-    for name, (top, committed_at) in last_tops.items():
-        gauges.set("last_top_gap", top.gap, name)
-        gauges.set("last_top_timestamp_seconds", committed_at, name)
-        if top.estimate is not None:
-            gauges.set("last_top_estimate", top.estimate, name)
-        if top.bound is not None:
-            gauges.set("last_top_bound", top.bound, name)
 
 
 def _set_shards(gauges: _Gauges, shards: Sequence[ShardStatus]) -> None:

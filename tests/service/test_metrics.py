@@ -106,11 +106,9 @@ def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def top(gap: float, *, bound: float | None = 4.0) -> ReleasedEvent:
+def top(gap: float) -> ReleasedEvent:
     """Return the event of an alert with query noise of scale 2."""
-    law = NoiseLaw(family="exponential", scale=2.0)
-    estimate = None if bound is None else 4.5
-    data = alerts.alert(gap=gap, bound=bound, estimate=estimate, query_noise=law)
+    data = alerts.alert(gap=gap, query_noise=NoiseLaw(family="exponential", scale=2.0))
     return ReleasedEvent(type=EventType.ALERT, id="1", sequence=1, subject="a", data=data)
 
 
@@ -171,8 +169,8 @@ def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_coun
     }
     wanted = {(f"stream_svt_{name}", *labels): value for (name, *labels), value in counted.items()}
     metrics = Metrics(spec, "hash", lambda: [owned(view("a", tops=7, runs=3))])
-    fresh = scrape(Metrics(spec, "hash"))
-    assert fresh["stream_svt_shards_owned",] == 0
+    fresh = scrape(Metrics(spec, "hash", shards=6))
+    assert (fresh["stream_svt_shards_owned",], fresh["stream_svt_shards_configured",]) == (0, 6)
     for found in (fresh, scrape(metrics)):
         assert {key: found[key] for key in wanted} == dict.fromkeys(wanted, 0)
     events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(9.0), lifecycle(EventType.RUN_HALTED)]
@@ -181,44 +179,6 @@ def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_coun
     wanted["stream_svt_records_rejected_total", "empty", "counts"] = 2
     found = scrape(metrics)
     assert {key: found[key] for key in wanted} == wanted
-
-
-def test_the_newest_committed_top_is_shown_with_what_is_certified(spec: ApplicationSpec) -> None:
-    clock = [1000.0]
-    metrics = Metrics(spec, "hash", epoch=lambda: clock[0])
-    assert ("stream_svt_last_top_gap", "hot") not in scrape(metrics)
-    clock[0] = 1500.0
-    metrics.committed(0, Commit(events=[top(1.0), top(9.0)]), 0.1, [])
-    found = scrape(metrics)
-    assert found["stream_svt_last_top_gap", "hot"] == 9.0
-    assert found["stream_svt_last_top_estimate", "hot"] == 4.5
-    assert found["stream_svt_last_top_bound", "hot"] == 4.0
-    assert found["stream_svt_last_top_timestamp_seconds", "hot"] == 1500.0
-    assert found["stream_svt_start_timestamp_seconds",] == 1000.0
-    metrics.committed(0, Commit(events=[top(2.0, bound=None)]), 0.1, [])
-    found = scrape(metrics)
-    assert found["stream_svt_last_top_gap", "hot"] == 2.0
-    assert ("stream_svt_last_top_estimate", "hot") not in found
-    assert ("stream_svt_last_top_bound", "hot") not in found
-
-
-def test_the_configuration_of_a_monitor_is_shown_in_real_units() -> None:
-    text = SPEC.replace("threshold: 5,", "threshold: 5, split: 3,")
-    found = scrape(Metrics(load_spec(text), "hash", shards=6))
-    assert found["stream_svt_monitor_threshold", "hot"] == 5.0
-    assert found["stream_svt_monitor_cutoff", "hot"] == 3.0
-    assert found["stream_svt_shards_configured",] == 6.0
-    # Of epsilon 1 each of the three tops gets a quarter, and its noise is for twice the sensitivity of 1.
-    assert found["stream_svt_monitor_query_noise_scale", "hot"] == 8.0
-    fine = load_spec(text.replace("threshold: 5,", "threshold: 5, granularity: 1/2,"))
-    assert scrape(Metrics(fine, "hash"))["stream_svt_monitor_query_noise_scale", "hot"] == 8.0
-
-
-def test_of_several_branches_the_narrowest_noise_is_shown() -> None:
-    adaptive = load_spec(SPEC.replace("cutoff: 3,", "cutoff: 3, mechanism: adaptive,"))
-    scale = scrape(Metrics(adaptive, "hash"))["stream_svt_monitor_query_noise_scale", "hot"]
-    top_branch, middle = (float(1 / branch.rate) for branch in adaptive.monitors[0].mechanism().branches)
-    assert scale == middle < top_branch
 
 
 def test_a_horizon_is_shown_where_there_is_one() -> None:

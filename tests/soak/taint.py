@@ -186,7 +186,8 @@ class _Page:
     """Metrics that know whether they may have changed since they were last looked at."""
 
     def __init__(self, epoch: Callable[[], float]) -> None:
-        self.metrics = Metrics(SPEC, "hash", epoch=epoch)
+        self.metrics = Metrics(SPEC, "hash")
+        self.metrics._started = epoch()
         self.changed = True
 
     def __getattr__(self, name: str) -> Any:
