@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
@@ -85,12 +84,11 @@ class _HandOver(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     def __init__(self, revoked: Callable[[], Awaitable[None]]) -> None:
         self._revoked = revoked
 
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        del revoked
+    async def on_partitions_revoked(self, _: set[TopicPartition]) -> None:
         await self._revoked()
 
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        del assigned
+    async def on_partitions_assigned(self, _: set[TopicPartition]) -> None:
+        pass
 
 
 class Subscription(Generic[Data_co]):
@@ -108,7 +106,7 @@ class Subscription(Generic[Data_co]):
         self, cluster: Cluster, topic: str, group_id: str | None, *, from_beginning: bool, lifecycle: bool
     ) -> None:
         self._cluster = cluster
-        self._topic = topic
+        self._topic, self._doing = topic, f"subscribing to topic {topic!r}"
         self._group = group_id
         self._from_beginning = from_beginning
         self._lifecycle = lifecycle
@@ -120,9 +118,7 @@ class Subscription(Generic[Data_co]):
         await self._start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -162,10 +158,6 @@ class Subscription(Generic[Data_co]):
             if opened:
                 await self.close()
 
-    @property
-    def _doing(self) -> str:
-        return f"subscribing to topic {self._topic!r}"
-
     async def _commit(self) -> None:
         """Commit how far a group has come, without the event that is in hand.
 
@@ -184,10 +176,8 @@ class Subscription(Generic[Data_co]):
                 if offsets:
                     await consumer.commit(offsets)
         except (KafkaError, TimeoutError, OSError) as error:
-            cause = type(error).__name__
-            _log.warning(
-                "positions of group %r were not committed (%s): events may come again", self._group, cause
-            )
+            told = (self._group, type(error).__name__)
+            _log.warning("positions of group %r were not committed (%s): events may come again", *told)
         self._commit_at = asyncio.get_running_loop().time() + _COMMIT_EVERY
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any

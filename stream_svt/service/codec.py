@@ -1,11 +1,7 @@
 """Records of a query topic to the arrays that the engine reads.
 
-Two ways lead to the same batch. The fast one decodes all messages of a batch in one call; it is taken only if
-it can be proven that no message reached into another. The slow one takes message by message and names the
-reason of every rejection. A property test holds the two together.
-
-A `value` is never a reason to reject: whatever stands there and is not a number reaches the engine as the
-least one and becomes the monitor's lower bound there, uncounted and unlogged.
+All messages of a batch are decoded in one call where no message can reach into another, else message by message. A
+`value` is never a reason to reject: what is not a number becomes the monitor's lower bound, uncounted and unlogged.
 """
 
 from __future__ import annotations
@@ -35,7 +31,6 @@ MAX_TEXT: Final = 256
 """Longest id, series or set, in characters."""
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-
 
 NAMES_AT_ONCE: Final = 10_000
 """Names put into dataset indexes between two yields: a few milliseconds of work."""
@@ -106,11 +101,7 @@ _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISR
 
 
 class DatasetIndex(dict[bytes | None, int]):
-    """The numbers of the datasets homed at one shard, by record key; of any other key, a number below 0.
-
-    Args:
-        names: Names of the datasets, in the order of their numbers; each is at home at the partition.
-    """
+    """The numbers of the datasets homed at one shard, by record key; of any other key, a number below 0."""
 
     def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
         super().__init__()
@@ -197,13 +188,7 @@ class _Ids:
 
 
 class QueryDecoder:
-    """Decodes the records of one partition of a query topic.
-
-    Args:
-        topic, partition: Where the records come from.
-        dataset_index: The datasets homed at the partition.
-        monitors: Names of the monitors that read the topic.
-    """
+    """Decodes the records of one partition of a query topic, for the monitors that read it."""
 
     def __init__(
         self, topic: str, partition: int, dataset_index: DatasetIndex, monitors: Sequence[str]
@@ -214,11 +199,7 @@ class QueryDecoder:
         self._monitors = frozenset(monitors)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries of consecutive records, in offset order, and the reasons of those refused.
-
-        Raises:
-            MisuseError: There is no record.
-        """
+        """Return the queries of consecutive records, in offset order, and the reasons of those refused."""
         if not records:
             raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")
         if not any(map(_HEADERS, records)):
@@ -313,17 +294,13 @@ class QueryDecoder:
     ) -> tuple[list[_Query], dict[int, Reason]]:
         """Return a query for each message, and the reasons of those refused.
 
-        All in one call, or else in small groups, and message by message in those where something is wrong.
+        In groups, and message by message in those where something is wrong.
         """
-        full = _lines(values, _QUERY)
-        if full is not None:
-            return full, self._misused(full)
         queries: list[_Query] = []
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):
             group = values[start : start + _GROUP]
-            decoded = _lines(group, _QUERY)
-            if decoded is not None:
+            if (decoded := _lines(group, _QUERY)) is not None:
                 rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
                 queries += decoded
                 continue
@@ -387,10 +364,8 @@ def _bad_size(value: bytes) -> Reason | None:
 def _joined(values: Sequence[bytes | None]) -> bytes | None:
     """Return the messages by line, None where one of them might reach into another.
 
-    By the counts every newline stands between two messages, after a closing brace and before an opening one.
-    Inside a JSON object that cannot occur: in a string a bare newline is forbidden, elsewhere a comma is
-    missing. So no decoded object reaches over a newline and every line holds at least one object: where there
-    are as many objects as messages, each message is one object.
+    By the counts every newline stands between two messages, after a closing brace and before an opening one, which
+    no JSON object holds: where there are as many objects as messages, each message is one object.
     """
     try:
         joined = b"\n".join(values)  # type: ignore[arg-type]

@@ -1,12 +1,8 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
-Columns carry the names of the JSON fields: `id` and `value`, and `series`, `set`, `closed`, `threshold` and `monitor`
-where used; other columns are not looked at. One record is accepted or refused as a whole.
-
-A record cannot become more than it is: bodies must not be compressed (Kafka compresses batches), nothing is swapped
-or copied on reading, dictionaries are looked up and never expanded, and what the texts of all rows add up to is
-bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a number, or
-cannot be read, is None there.
+Columns carry the names of the JSON fields; other columns are not looked at. A record is refused as a whole, and never
+for what stands in the column `value`. A record cannot become more than it is: bodies must not be compressed, nothing
+is swapped or copied on reading, dictionaries are never expanded, and the texts of all rows are bounded.
 """
 
 from __future__ import annotations
@@ -62,11 +58,7 @@ class Refused(Exception):
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
-    """Fill the columns of an empty batch that come from the message itself.
-
-    Raises:
-        Refused: The message is malformed; its values play no part in that.
-    """
+    """Fill the columns of an empty batch that come from the message itself, or raise Refused."""
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
     closed = _gather(

@@ -99,11 +99,7 @@ def load_config(
 
 
 def bundle_of(path: Path) -> Bundle:
-    """Return what is applied of a configuration file: its text without the service's sections, and the files it names.
-
-    Raises:
-        ConfigError: A file cannot be read, or the text is no configuration.
-    """
+    """Return what is applied of a configuration file: its text without the service's sections, and files it names."""
     text = content(path).decode(errors="replace")
     document = read(text, str(path))
     names = _names_in(path.parent)
@@ -154,13 +150,10 @@ def parse_config(
     environ: Mapping[str, str] | None = None,
     is_whole: bool = True,
 ) -> Config:
-    """Return the configuration in a YAML text; file names in it are relative to ``directory``.
+    """Return the configuration in a YAML text, or raise ConfigError with every problem found.
 
-    Where it is not ``is_whole``, datasets and monitors are passed over: a worker reads those from the configuration
-    topic, and of the file only the application's name and how to run it.
-
-    Raises:
-        ConfigError: With every problem found in the text, the environment, and the files of secrets it names.
+    File names in it are relative to ``directory``. Where it is not ``is_whole``, datasets and monitors are passed over:
+    a worker reads those from the configuration topic.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)

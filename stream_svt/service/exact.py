@@ -47,11 +47,7 @@ _THRESHOLD_LENGTH = 64
 
 
 def number(token: bytes) -> Decimal | None:
-    """Return the number a valid JSON token stands for, None where it is not a number.
-
-    One that a double cannot hold because it is too large (``1e999``) is infinite, with its sign; one too small to
-    tell from zero keeps its sign.
-    """
+    """Return the number a valid JSON token stands for, saturated as a double is, None where it is not a number."""
     if not token or token[0] not in b"-0123456789":
         return None
     size = float(token)

@@ -1,8 +1,4 @@
-"""Prometheus metrics of a worker.
-
-Whatever depends on the outcome of a test is set from a commit that is durable, or read from views that were
-committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of
-budgets show the ledgers of the shards it owns now.
+"""Prometheus metrics of a worker, all of what is durable: a scrape never runs ahead of the charge.
 
 There are no metrics of the process: its memory and its processor time may depend on values.
 """
@@ -149,10 +145,7 @@ def recorders(
 
 
 def text_of(registry: CollectorRegistry) -> bytes:
-    """Return what a registry holds in Prometheus' text format.
-
-    When a counter was created is of no use to anybody here and doubles the number of series.
-    """
+    """Return what a registry holds in Prometheus' text format, without the times at which counters were created."""
     return _CREATED.sub(b"", generate_latest(registry))
 
 
