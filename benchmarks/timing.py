@@ -31,7 +31,7 @@ from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
-from stream_svt.protocol.state_reader import JournalSettings, Topics
+from stream_svt.protocol.state_records import JournalSettings, Topics
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import Gone

@@ -100,7 +100,7 @@ class Committer:
         commit = self.engine.take_commit()
         self._bound()
         self.journal.meta.commands = self.commands.standing
-        await self.journal.commit(commit)
+        shown = await self.journal.commit(commit)
         self.engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.
         now = self.clock.now()
@@ -108,7 +108,7 @@ class Committer:
         status.views.update({view.dataset: view for view in commit.views})
         status.totals = commit.totals
         self.observer.committed(self.shard, commit, now - began, self._steps)
-        self._published(now)
+        self._published(shown, now)
         if commit.events:
             self._charged_at = self._fetched_at or began
         self._steps = []
@@ -135,9 +135,9 @@ class Committer:
         """Publish what is charged, or as much of it as one transaction takes."""
         await self._tick()
         began = self.clock.now()
-        await self.journal.flush()
+        shown = await self.journal.flush()
         self.observer.flushed(self.clock.now() - began)
-        self._published(self.clock.now())
+        self._published(shown, self.clock.now())
 
     async def _hand_over(self) -> None:
         """Store positions and publish what is charged, so that the next owner has nothing to repeat."""
@@ -167,9 +167,9 @@ class Committer:
                 least = offset + READ_AHEAD * self.policy.max_records
                 self._read_to[topic] = max(self._read_to.get(topic, 0), least)
 
-    def _published(self, now: float) -> None:
+    def _published(self, events: int, now: float) -> None:
         self.status.outbox = self.journal.pending
         latency = None
-        if self.journal.published and self._charged_at is not None:
+        if events and self._charged_at is not None:
             latency, self._charged_at = now - self._charged_at, None
-        self.observer.published(len(self.journal.published), latency)
+        self.observer.published(events, latency)

@@ -10,8 +10,9 @@ everything again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -20,10 +21,19 @@ from stream_svt.monitor import released
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.ports import Log, Transaction
-from stream_svt.protocol.rollback import GIVEN_UP, Known, Newest, Seen, contradiction
+from stream_svt.protocol.rollback import GIVEN_UP, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY
-from stream_svt.protocol.state_reader import JournalSettings, Restoration, StateReader
-from stream_svt.protocol.state_records import CLOSED, META, Closed, Event, Meta, ShardRecords
+from stream_svt.protocol.state_records import (
+    CLOSED,
+    META,
+    Closed,
+    Event,
+    JournalSettings,
+    Meta,
+    Restoration,
+    ShardRecords,
+    StateReader,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,31 +46,26 @@ class Journal:
 
     Attributes:
         place: What its records are bound to.
-        published: Numbers of the events that the last transaction published.
         proved: Whether it was opened, and the state proved.
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
+        self.prove = log.prove
         self._settings = settings
         self.place = settings.place
         self._shard = settings.place.shard
         self._broken = True
         meta = Meta(partitions=settings.partitions, noise_key=b"", digest_key=b"", state_id=b"")
         self._held = ShardRecords(meta)
-        self._reader = self._new_reader()
+        self._reader = StateReader(settings)
         self._claim = False
-        self.published: list[int] = []
         self.proved = False
 
     @property
     def meta(self) -> Meta:
         """What the state says of itself; the next transaction makes durable what is changed in it."""
         return self._held.meta
-
-    def _new_reader(self) -> StateReader:
-        """Return what verifies and seals records; anew for each session, with its own part of the nonces."""
-        return StateReader(self._settings)
 
     @property
     def key_id(self) -> str:
@@ -79,8 +84,8 @@ class Journal:
 
     @property
     def waiting(self) -> list[Event]:
-        """Events that are charged and durable but not yet published: number, key and content, in order."""
-        return list(self._held.outbox)
+        """Events that are charged and durable but not yet published, in order."""
+        return self._held.outbox
 
     @property
     def live_records(self) -> int:
@@ -100,10 +105,7 @@ class Journal:
             Fenced: Another owner took the shard over meanwhile.
             BrokerError: See `stream_svt.service.kafka`.
         """
-        self._broken = True
-        await self._log.fence()
-        self._reader = self._new_reader()
-        # Only now: the older owner can no longer commit, and its open transaction has been aborted.
+        await self._begin(fence=True)
         try:
             raw = await self._read()
             found = await self._prove(raw)
@@ -111,7 +113,7 @@ class Journal:
                 raise self.closed_error()
             self._broken, self._claim = False, True
             self.proved = True
-            await self.commit(Commit(progress=self.meta.progress or b""))
+            await self.commit(Commit())
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
@@ -123,10 +125,6 @@ class Journal:
         await self._seal_again({key: found.records[key] for key in found.stale})
         return found.records
 
-    async def prove(self) -> None:
-        """Find out whether the state still is this journal's to write; see `Log.prove`."""
-        await self._log.prove()
-
     async def look(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
         """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
@@ -136,8 +134,7 @@ class Journal:
         Raises:
             UnreadableState, StateRolledBack, ApplicationClosed, BrokerError: As `open`.
         """
-        self._broken = True
-        self._reader = self._new_reader()
+        await self._begin()
         raw = await self._read()
         return (await self._prove(raw, beside_alerts=beside_alerts)).records
 
@@ -152,9 +149,7 @@ class Journal:
         """
         if command.cluster != self.place.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
-        self._broken = True
-        await self._log.fence()
-        self._reader = self._new_reader()
+        await self._begin(fence=True)
         newest = Newest()
         await self._log.read_alerts(None, newest.take)
         if (newest.number, newest.origin, newest.state_id) != (command.event, command.origin, command.state):
@@ -186,14 +181,7 @@ class Journal:
             data=data,
         )
         origin = f"{GIVEN_UP}{self._settings.entropy(ORIGIN_BYTES).hex()}"
-        encoded = released.encode(
-            event,
-            application=self.place.application,
-            shard=self._shard,
-            time=self._now_text(),
-            origin=origin,
-            state_id=newest.state_id,
-        )
+        encoded = self._encoder(origin, newest.state_id)(event)
         record = msgspec.json.encode(Closed(command.successor, number, origin))
         await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
 
@@ -202,8 +190,7 @@ class Journal:
 
         Reads as `look` does, and raises the same, but for a closed shard.
         """
-        self._broken = True
-        self._reader = self._new_reader()
+        await self._begin()
         raw = await self._log.read_state()
         if CLOSED in raw:
             return self._reader.decode_closed(raw[CLOSED])
@@ -213,6 +200,16 @@ class Journal:
             return None
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
 
+    async def _begin(self, *, fence: bool = False) -> None:
+        """Trust nothing that is in memory, and read only once the older owner can no longer commit.
+
+        Each session seals with its own part of the nonces.
+        """
+        self._broken = True
+        if fence:
+            await self._log.fence()
+        self._reader = StateReader(self._settings)
+
     async def _read(self) -> dict[bytes, bytes]:
         raw = await self._log.read_state()
         if CLOSED in raw:
@@ -221,9 +218,7 @@ class Journal:
 
     async def flush(self) -> int:
         """Publish what waits, or the first slice of it, without new state; return how many events went out."""
-        if not self.pending:
-            return 0
-        return await self.commit(Commit(progress=self.meta.progress or b""))
+        return await self.commit(Commit()) if self.pending else 0
 
     async def close(self) -> None:
         """Give the producer up; nothing is committed by this."""
@@ -250,14 +245,9 @@ class Journal:
     async def _check_rollback(self, *, empty: bool) -> None:
         """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
         meta, topic = self.meta, self._settings.topics.alerts
-        known = Known()
-        if not empty:
-            waiting = {number for number, *_ in self._held.outbox}
-            place = meta.alert_offset or 0
-            known = Known(meta.published, meta.published_origin, waiting, meta.origin, place, meta.alert_end)
-        seen, first, end = await self._look_at_alerts(known)
-        committed, *_ = await self._look_at_alerts(known, committed=True)
-        found = contradiction(known, seen, committed, first, end)
+        seen, first, end = await self._look_at_alerts()
+        committed, *_ = await self._look_at_alerts(committed=True)
+        found = contradiction(None if empty else meta, seen, committed, first, end)
         if found is not None:
             raise StateRolledBack(
                 f"the state of shard {self._shard} on topic {self._settings.topics.state!r} "
@@ -269,15 +259,11 @@ class Journal:
             )
         meta.alert_end = end
 
-    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
+    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
-        seen = Seen(known)
+        seen = Seen(self.meta, {number for number, *_ in self._held.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
-
-    def _now_text(self) -> str:
-        now = datetime.fromtimestamp(self._settings.epoch(), UTC)
-        return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
         """Write again what the present key has not sealed; what waits to be published is sealed with the old one."""
@@ -288,12 +274,12 @@ class Journal:
         size, bounds = 0, self._settings.bounds
         for key, content in stale.items():
             if again and (len(again) == bounds.records or size + len(content) > bounds.size):
-                await self.commit(Commit(records=again, progress=self.meta.progress or b""))
+                await self.commit(Commit(again))
                 again, size = {}, 0
             again[key] = content
             size += len(content)
         if again:
-            await self.commit(Commit(records=again, progress=self.meta.progress or b""))
+            await self.commit(Commit(again))
         self.meta.sealed_only = self.key_id != NO_KEY
 
     async def _read_back(self) -> None:
@@ -338,28 +324,32 @@ class Journal:
         )
         if offset is not None:
             after.meta.alert_offset = offset
-        self.published = [number for number, _, _ in shown]
         self._held = after
         self._broken = False
-        return len(self.published)
+        return len(shown)
 
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
-        """Encode events with the time at which they enter the outbox: published twice, they are the same bytes."""
-        now = self._now_text()
+        """Encode events as they enter the outbox: published twice, they are the same bytes."""
+        encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
+        prover = self._reader.sealing.prover
         return [
             (
                 event.sequence,
                 event.data.dataset.encode(),
-                released.encode(
-                    event,
-                    application=self.place.application,
-                    shard=self._shard,
-                    time=now,
-                    origin=origin,
-                    state_id=self.meta.state_id.hex(),
-                    command=self.meta.commands.number,
-                    prove=self._reader.sealing.prover() if event.type in released.CLOSING else None,
-                ),
+                encoded(event, prove=prover() if event.type in released.CLOSING else None),
             )
             for event in events
         ]
+
+    def _encoder(self, origin: str, state_id: str, command: int = 0) -> Callable[..., bytes]:
+        """Return what encodes events of one transaction, with its place and the time."""
+        now = datetime.fromtimestamp(self._settings.epoch(), UTC).isoformat(timespec="milliseconds")
+        return partial(
+            released.encode,
+            application=self.place.application,
+            shard=self._shard,
+            time=now.replace("+00:00", "Z"),
+            origin=origin,
+            state_id=state_id,
+            command=command,
+        )

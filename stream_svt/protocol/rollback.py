@@ -11,46 +11,30 @@ application, or the alert topic was made anew.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 
 from stream_svt.monitor import released
 from stream_svt.protocol.ports import Record
+from stream_svt.protocol.state_records import Meta
 
 GIVEN_UP = "0-"
 """What the origin of an event begins with that closes a shard whose state was given up: no owner charged it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What a state knows of its alert partition.
-
-    Attributes:
-        published, published_origin: Number and origin of the event published last; 0 and empty before the
-            first.
-        waiting, origin: Numbers of the events that are charged and not published, and their common origin.
-        place: Offset of a published event, the last one or one before it; 0 where none is known.
-        end: End of the partition as far as the state explains it, None where it was never seen.
-    """
-
-    published: int = 0
-    published_origin: str = ""
-    waiting: Container[int] = ()
-    origin: str = ""
-    place: int = 0
-    end: int | None = None
-
-
 class Seen:
     """What records of an alert partition show beside a state: a pass over them in order of offsets.
+
+    Args:
+        waiting: Numbers of the events that are charged and not published.
 
     Attributes:
         last: Whether the event published last is among them.
         waiting: Number of the first event that waits, 0 where none is among them.
     """
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        self.last = known.published == 0
+    def __init__(self, meta: Meta, waiting: Container[int]) -> None:
+        self._meta = meta
+        self._waiting = waiting
+        self.last = meta.published == 0
         self.waiting = 0
         self._unknown = 0
         self._behind = 0
@@ -62,16 +46,16 @@ class Seen:
 
     def take(self, record: Record) -> None:
         """Take the next record in; records that are no events are skipped."""
-        known = self._known
+        meta = self._meta
         number, origin = released.identity_of(record.value)
         if not number:
             return
-        if (number, origin) == (known.published, known.published_origin):
+        if (number, origin) == (meta.published, meta.published_origin):
             # What came before was published before, or is a copy of an aborted transaction.
             self.last, self._behind = True, 0
-        elif number in known.waiting and origin == known.origin:
+        elif number in self._waiting and origin == meta.origin:
             self.waiting = self.waiting or number
-        elif number >= known.published or origin.startswith(GIVEN_UP):
+        elif number >= meta.published or origin.startswith(GIVEN_UP):
             self._unknown = self._unknown or number
         elif self.last:
             self._behind = self._behind or number
@@ -105,11 +89,11 @@ class Newest:
             self.largest = max(self.largest, number)
 
 
-def contradiction(known: Known, seen: Seen, committed: Seen, first: int, end: int) -> str | None:
+def contradiction(meta: Meta | None, seen: Seen, committed: Seen, first: int, end: int) -> str | None:
     """Return what contradicts a state, in words; None where the alert partition is the one that it explains.
 
     Args:
-        known: What the state knows; of a state without records, nothing.
+        meta: What the state says of itself, None where it has no records.
         seen: All records from the place on where the state saw a published event, uncommitted ones included.
         committed: The committed ones among them: a copy that was aborted is no publication.
         first, end: First offset that the partition still holds, and its end.
@@ -118,19 +102,13 @@ def contradiction(known: Known, seen: Seen, committed: Seen, first: int, end: in
         return f"shows event {foreign}, which the state does not know, or another one of this number"
     if committed.waiting:
         return f"shows event {committed.waiting} as published, which the state still has to publish"
-    if known.end is None:
-        return (
-            f"begins at offset {first}: events were deleted that the state does not know of"
-            if first
-            else None
-        )
     # What the state does not explain must be readable, and it was read: a copy of the last event is no proof of that.
-    if first > known.end:
+    if first > (0 if meta is None else meta.alert_end):
         return f"begins at offset {first}: events were deleted that the state does not know of"
-    if committed.last:
+    if meta is None or committed.last:
         return None
-    if first <= known.place:
-        return f"does not show event {known.published}, which was published last"
-    if end < known.end:
-        return f"ends at offset {end}, before {known.end}, where the state saw its end"
+    if first <= (meta.alert_offset or 0):
+        return f"does not show event {meta.published}, which was published last"
+    if end < meta.alert_end:
+        return f"ends at offset {end}, before {meta.alert_end}, where the state saw its end"
     return None

@@ -1,4 +1,4 @@
-"""The records of a shard's state, and what one transaction makes of them; nothing is read or written here.
+"""The records of a shard's state: how they are verified, and what one transaction makes of them.
 
 Layout of a shard's partition of the state topic (compacted)::
 
@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
-from stream_svt.errors import MisuseError
+from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor import released
-from stream_svt.monitor.accounts import Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
-from stream_svt.protocol.sealing import Sealing, describe
+from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
+
+_T = TypeVar("_T")
 
 Event = tuple[int, bytes, bytes]
 """Number, record key and content of an encoded event."""
@@ -42,6 +44,8 @@ CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
 NUMBERS_BYTES = 24
 """What an event or a reject has beside its texts, at most."""
+RESTORE_RECORDS = 500
+"""Records that are verified before other work of the process gets its turn: some 10 ms."""
 SECRET_BYTES = 32
 STATE_ID_BYTES = 16
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
@@ -203,6 +207,196 @@ class ShardRecords:
         )
         sealed[META] = _sealed(sealing, META, sequence, meta)
         return sealed, ShardRecords(meta, self.macs, total, chunks_total, rest, list(commit.rejects))
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics a journal writes."""
+
+    state: str
+    alerts: str
+    rejects: str
+
+
+async def keep_going() -> None:
+    """Give way to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSettings:
+    """What a journal needs to know of its shard and its surroundings.
+
+    Attributes:
+        place: Cluster id, application, state topic and shard: what the records are bound to.
+        topics, partitions: Names of the topics written, for messages, and the number of partitions of all of
+            them.
+        masters: Master keys, the first seals; empty leaves records plain.
+        adopt_plain: Whether a state that was written without any key may be sealed; without it, it is
+            refused, for whoever may write the topic could have put it there.
+        entropy: Source of secret random bytes.
+        epoch: Seconds since 1970, for the time frozen in an event.
+        bounds: How much a transaction publishes.
+        give_way: Awaited between the slices of long work, so that other work of the process gets its turn.
+    """
+
+    place: RecordContext
+    topics: Topics
+    partitions: int
+    masters: tuple[bytes, ...] = field(default=(), repr=False)
+    adopt_plain: bool = False
+    entropy: Callable[[int], bytes]
+    epoch: Callable[[], float]
+    bounds: Bounds = BOUNDS
+    give_way: Callable[[], Awaitable[None]] = keep_going
+
+
+class Restoration(NamedTuple):
+    """What was verified: the journal's own, the engine's live records, and keys of those to be sealed again."""
+
+    held: ShardRecords
+    records: dict[bytes, bytes]
+    stale: list[bytes]
+
+
+class StateReader:
+    """Verifies one shard's records."""
+
+    def __init__(self, settings: JournalSettings) -> None:
+        self.sealing = Sealing(settings.place, settings.masters, settings.entropy)
+        self._settings = settings
+
+    async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
+        """Verify what was read from the partition.
+
+        Raises:
+            UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
+        """
+        entropy = self._settings.entropy
+        if not raw:
+            meta = Meta(
+                partitions=self._settings.partitions,
+                noise_key=entropy(SECRET_BYTES),
+                digest_key=entropy(SECRET_BYTES),
+                state_id=entropy(STATE_ID_BYTES),
+            )
+            return Restoration(ShardRecords(meta), {}, [])
+        meta, key_id = self._meta(raw)
+        keys = [key for key in raw if key != META and not key.startswith(OUTBOX)]
+        records: dict[bytes, bytes] = {}
+        stale: list[bytes] = []
+        async for key in self._with_turns(keys):
+            found = self._open(key, raw[key], meta)
+            records[key] = found.content
+            if found.key_id != self.sealing.key_id:
+                stale.append(key)
+        outbox, rejects = self._outbox(raw, meta)
+        macs, chunks_total = await self._hashed(raw, keys, meta)
+        if digest(sum(macs.values()) + chunks_total) != meta.digest:
+            raise self.unreadable(
+                "its records do not add up to the digest in 'meta': some were lost, added, or put back "
+                "to an older version"
+            )
+        if key_id != self.sealing.key_id:
+            # Whoever knows the key before, or read what was plain, knows the digest's secret.
+            meta.digest_key = entropy(SECRET_BYTES)
+            macs, chunks_total = await self._hashed(raw, keys, meta)
+        held = ShardRecords(meta, macs, sum(macs.values()), chunks_total, outbox, rejects)
+        return Restoration(held, records, stale)
+
+    def _meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
+        """Return what the state says of itself, and the name of the key that sealed it."""
+        if META not in raw:
+            raise self.unreadable("it has records but no record 'meta'")
+        opened = self.sealing.open(META, raw[META])
+        if self._settings.masters and opened.key_id == NO_KEY and not self._settings.adopt_plain:
+            raise self.unreadable(
+                "record 'meta' is plain although a sealing key is configured. If the state was never sealed, "
+                "set sealing.adopt_plain for one start, which seals it; if it was, somebody replaced it"
+            )
+        meta = self._decode(META, opened.content, Meta)
+        if meta.format != FORMAT or meta.sequence != opened.sequence:
+            raise self.unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
+        return meta, opened.key_id
+
+    async def _with_turns(self, keys: Iterable[bytes]) -> AsyncIterator[bytes]:
+        for number, key in enumerate(keys, start=1):
+            if number % RESTORE_RECORDS == 0:
+                await self._settings.give_way()
+            yield key
+
+    async def _hashed(
+        self, raw: Mapping[bytes, bytes], keys: Iterable[bytes], meta: Meta
+    ) -> tuple[dict[bytes, int], int]:
+        """Return the keyed hashes of these records, and the sum of those of the outbox."""
+        mac, macs = hashing(meta.digest_key), dict[bytes, int]()
+        async for key in self._with_turns(keys):
+            macs[key] = mac(key, raw[key])
+        return macs, sum(mac(key, raw[key]) for key in chunk_keys(meta))
+
+    def _outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
+        """Return what is charged and not published."""
+        events: list[Event] = []
+        rejects: list[Reject] = []
+        for key in chunk_keys(meta):
+            if key not in raw:
+                raise self.unreadable(f"record {describe(key)} is missing")
+            found = self._open(key, raw[key], meta)
+            if found.sequence != meta.charged:
+                raise self.unreadable(f"record {describe(key)} belongs to another transaction")
+            chunk = self._decode(key, self._unpacked(key, found.content), Chunk)
+            events += [event for event in chunk.events if event[0] > meta.published]
+            if meta.charged == meta.sequence:  # else they went out with the first slice
+                rejects += chunk.rejects
+        return events, rejects
+
+    def _unpacked(self, key: bytes, content: bytes) -> bytes:
+        """Return the content of an outbox record before it was compressed."""
+        unpacking = zlib.decompressobj()
+        try:
+            found = unpacking.decompress(content, RECORD_LIMIT + 1)
+        except zlib.error:
+            found = b""
+        if not unpacking.eof or unpacking.unused_data:
+            raise self.unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
+        return found
+
+    def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
+        found = self.sealing.open(key, record)
+        if meta.sealed_only and found.key_id == NO_KEY:
+            raise self.unreadable(f"record {describe(key)} is plain among sealed ones")
+        if found.sequence > meta.sequence:
+            raise self.unreadable(f"record {describe(key)} is newer than 'meta'")
+        try:
+            key.decode()
+        except UnicodeDecodeError:
+            raise self.unreadable(f"record {describe(key)} has a key that is no text") from None
+        return found
+
+    def _decode(self, key: bytes, content: bytes, kind: type[_T]) -> _T:
+        try:
+            return msgspec.msgpack.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            why = str(error)
+        except UnicodeDecodeError:
+            why = "a text is no UTF-8"
+        except RecursionError:
+            why = "it is nested too deep"
+        raise self.unreadable(f"record {describe(key)} is not of this format: {why}")
+
+    def decode_closed(self, record: bytes) -> Closed:
+        """Decode the record of a shard whose state was given up."""
+        try:
+            return msgspec.json.decode(record, type=Closed)
+        except msgspec.DecodeError as error:
+            raise self.unreadable(f"record 'closed' is not of this format: {error}") from None
+
+    def unreadable(self, why: str) -> UnreadableState:
+        """Return the error that says why the state cannot be used."""
+        shard, topic = self._settings.place.shard, self._settings.topics.state
+        return UnreadableState(
+            f"the state of shard {shard} on topic {topic!r} cannot be used: {why}. "
+            "The shard is parked; nothing was changed"
+        )
 
 
 def _sealed(

@@ -32,7 +32,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, Signal, State
-from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.state_records import Topics
 from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (

@@ -17,7 +17,7 @@ from stream_svt.monitor import released
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.state_reader import JournalSettings, Topics, keep_going
+from stream_svt.protocol.state_records import JournalSettings, Topics, keep_going
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,

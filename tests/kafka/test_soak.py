@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from stream_svt.protocol.ports import Transaction
-from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.state_records import Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
 from tests.soak.blows import SHORT, faults, kills, losses, zombies

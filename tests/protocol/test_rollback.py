@@ -8,15 +8,26 @@ from typing import Any
 
 import pytest
 
-from stream_svt.protocol.rollback import Known, Seen, contradiction
+from stream_svt.protocol.rollback import Seen, contradiction
+from stream_svt.protocol.state_records import Meta
 from tests.support.alerts import encoded, lifecycle
 
 OURS, OTHER, WAITING = "7-aa", "7-bb", "9-cc"
-KNOWN = Known(published=3, published_origin=OURS, waiting={4, 5}, origin=WAITING, place=6, end=10)
+SECRETS = {"noise_key": b"", "digest_key": b"", "state_id": b""}
+KNOWN = Meta(
+    published=3,
+    published_origin=OURS,
+    origin=WAITING,
+    last_event=5,
+    alert_offset=6,
+    alert_end=10,
+    partitions=1,
+    **SECRETS,
+)
 """Events up to 3 are published, 4 and 5 wait."""
-NOTHING = Known()
-BEGUN = Known(waiting={1}, origin=WAITING, end=2)
-"""Nothing is published yet; an aborted transaction left two offsets."""
+NOTHING = Meta(partitions=1, **SECRETS)
+BEGUN = Meta(origin=WAITING, last_event=1, alert_end=2, partitions=1, **SECRETS)
+"""Nothing is published yet, event 1 waits; an aborted transaction left two offsets."""
 
 
 def event(number: int, origin: str) -> bytes:
@@ -25,21 +36,22 @@ def event(number: int, origin: str) -> bytes:
 
 
 def found(
-    known: Known,
+    meta: Meta,
     *events: tuple[int, str],
     committed: Sequence[tuple[int, str]] | None = None,
     first: int = 0,
     end: int = 10,
 ) -> str | None:
     """Check a partition that shows these events; unless told, those are committed that do not wait."""
+    waiting = range(meta.published + 1, meta.last_event + 1)
     if committed is None:
-        committed = [one for one in events if one[0] not in known.waiting]
-    seen, later = Seen(known), Seen(known)
+        committed = [one for one in events if one[0] not in waiting]
+    seen, later = Seen(meta, waiting), Seen(meta, waiting)
     for each, records in ((seen, events), (later, committed)):
         for number, origin in records:
             record: Any = SimpleNamespace(value=event(number, origin), offset=0)
             each.take(record)
-    return contradiction(known, seen, later, first, end)
+    return contradiction(None if meta is NOTHING else meta, seen, later, first, end)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ def test_an_empty_state_accepts_an_unused_partition_only() -> None:
 
 
 def test_what_is_no_event_is_passed_over() -> None:
-    seen = Seen(KNOWN)
+    seen = Seen(KNOWN, {4, 5})
     for value in (None, b"", b"{}", b"\xff", event(0, OTHER), event(1 << 63, OTHER)):
         record: Any = SimpleNamespace(value=value, offset=0)
         seen.take(record)

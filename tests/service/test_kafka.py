@@ -33,7 +33,7 @@ from aiokafka.structs import BrokerMetadata
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
-from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.state_records import Topics
 from stream_svt.service import kafka
 from stream_svt.service.kafka import (
     BrokerUnavailable,

@@ -24,7 +24,6 @@ from stream_svt.monitor.released import CLOSING, EventType
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
-from stream_svt.protocol.state_reader import StateReader
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
@@ -56,10 +55,9 @@ class ProvingJournal(Journal):
 
     _prover = staticmethod(Sealing(PLACE, [KEY], bytes).prover)
 
-    def _new_reader(self) -> StateReader:
-        reader = super()._new_reader()
-        reader.sealing.prover = self._prover  # type: ignore[method-assign]
-        return reader
+    async def _begin(self, *, fence: bool = False) -> None:
+        await super()._begin(fence=fence)
+        self._reader.sealing.prover = self._prover
 
 
 @dataclass(frozen=True)

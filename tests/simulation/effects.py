@@ -10,7 +10,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.state_reader import JournalSettings, Topics
+from stream_svt.protocol.state_records import JournalSettings, Topics
 from tests.simulation.log import Broker, Entry
 
 

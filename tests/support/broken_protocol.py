@@ -27,7 +27,7 @@ from stream_svt.monitor.snapshot import ProgressRecord, RunState, to_bytes
 from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
-from stream_svt.protocol.rollback import Known, Seen
+from stream_svt.protocol.rollback import Seen
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.takeover import Spans
 from stream_svt.service.codec import QueryDecoder
@@ -125,10 +125,10 @@ class TakesAnyState(Journal):
 class TakesCopiesForPublications(Journal):
     """Takes what an aborted transaction sent for published."""
 
-    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(committed=committed)
         if committed:
-            every, *_ = await super()._look_at_alerts(known)
+            every, *_ = await super()._look_at_alerts()
             seen.last = every.last
         return seen, first, end
 
@@ -136,8 +136,8 @@ class TakesCopiesForPublications(Journal):
 class MissesNothing(Journal):
     """Asks for no event where the one published last should be."""
 
-    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(committed=committed)
         seen.last = True
         return seen, first, end
 
@@ -145,8 +145,8 @@ class MissesNothing(Journal):
 class PublishesAgain(Journal):
     """Does not look whether what waits was published."""
 
-    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(committed=committed)
         if committed:
             seen.waiting = 0
         return seen, first, end

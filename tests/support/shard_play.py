@@ -16,7 +16,7 @@ from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
-from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.state_records import Topics
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics

@@ -9,7 +9,7 @@ import time
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.protocol.state_reader import JournalSettings, Topics
+from stream_svt.protocol.state_records import JournalSettings, Topics
 from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.shard_log import ShardLog
 from tests.support import records
