@@ -9,13 +9,12 @@ or had to read as no number; what a mutation left well-formed is handled and not
 from __future__ import annotations
 
 import faulthandler
-import json
 import random
 import resource
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -113,9 +112,18 @@ NASTY = (
     b"\x00" * 64,
 )
 VALUES = (
-    b"1", b"0", b"-7", b"499.5", b"1e3", b"1E-400", b"1e999", b"NaN", b"null", b'"12"', b"[1,2]", b'{"v":[]}', b"true",
-    b"123456789012345678901234567890", b"-0", b"0.1e1", b"Infinity",
+    "1", "0", "-7", "499.5", "1e3", "1E-400", "1e999", "NaN", "null", '"12"', "[1,2]", '{"v":[]}', "true",
+    "123456789012345678901234567890", "-0", "0.1e1", "Infinity",
 )  # fmt: skip
+OPTIONS = {
+    "series": ('"s1"', '"' + "x" * 30 + '"', "null", "7"),
+    "set": ('"w1"', "null", "[]"),
+    "threshold": ("5", "5.25", '"x"', "1e999", "null"),
+    "monitor": ('"hot"', '"other"', "null"),
+    "time": ('"2026-01-01T00:00:00Z"', "17", "{}"),
+    "closed": ("true", "false", "1"),
+    "else": ("1", '{"deep": [1, {"er": null}]}'),
+}
 
 
 @dataclass
@@ -129,22 +137,14 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-@dataclass
-class Found:
-    """What the messages led to."""
-
-    count: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-
-
 class Fuzzer:
     """Makes malformed messages from one seed and holds the package to its word on each."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.found = Found()
+        self.kinds: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.violations: list[str] = []
         self.spec = load_spec(SPEC)
         directory = DatasetIndex(["a", "b"], partition=0, partitions=1)
         self._decoder = QueryDecoder("t", 0, directory, ["hot", "swept"])
@@ -168,24 +168,29 @@ class Fuzzer:
         engine.begin("t", 0)
         return engine
 
-    def run(self, count: int, progress: Callable[[int], None] = lambda done: None) -> Found:
+    @property
+    def count(self) -> int:
+        """Malformed messages so far."""
+        return self.kinds.total()
+
+    def run(self, count: int, progress: Callable[[int], None] = lambda done: None) -> None:
         """Handle so many messages."""
-        while self.found.count < count:
+        while self.count < count:
             # Whichever is furthest behind.
-            kind = min(SHARES, key=lambda name: self.found.kinds[name] / SHARES[name])
+            kind = min(SHARES, key=lambda name: self.kinds[name] / SHARES[name])
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             getattr(self, kind)()
             faulthandler.cancel_dump_traceback_later()
-            self._weigh(kind)
-            progress(self.found.count)
+            self.weigh(kind)
+            progress(self.count)
         for kind, share in SHARES.items():
             # A batch of commands, each signed badly too, may count twice.
-            if self.found.kinds[kind] < 0.9 * share * self.found.count - 2 * BATCH:
-                self._complain(f"only {self.found.kinds[kind]} of {self.found.count} are of kind {kind!r}")
-        return self.found
+            if self.kinds[kind] < 0.9 * share * self.count - 2 * BATCH:
+                self._complain(f"only {self.kinds[kind]} of {self.count} are of kind {kind!r}")
 
-    def _weigh(self, kind: str) -> None:
-        if self.grown > GROWTH + GROWTH_EACH * self.found.count:
+    def weigh(self, kind: str) -> None:
+        """Complain where the process has grown too much."""
+        if self.grown > GROWTH + GROWTH_EACH * self.count:
             self._complain(
                 f"the process grew by {self.grown >> 20} MiB, at last over a batch of kind {kind!r}"
             )
@@ -207,33 +212,20 @@ class Fuzzer:
             self._complain(f"{kind} raised {type(error).__name__} ({str(error)[:80]})", message)
             return None
 
-    def _note(self, kind: str, count: int = 1) -> None:
-        self.found.count += count
-        self.found.kinds[kind] += count
-
     def _complain(self, text: str, message: bytes | None = b"") -> None:
-        if len(self.found.violations) < 20:
-            self.found.violations.append(f"{text}: {(message or b'')[:200]!r}")
+        if len(self.violations) < 20:
+            self.violations.append(f"{text}: {(message or b'')[:200]!r}")
 
     # Messages
 
     def valid(self, number: int) -> bytes:
         """Return a query as a producer writes it, with options now and then."""
         chance = self.chance
-        body: dict[str, object] = {"id": f"q{number}"}
-        text = json.dumps(body)[:-1] + ', "value": ' + chance.choice(VALUES).decode()
-        for name, values in (
-            ("series", ('"s1"', '"' + "x" * 30 + '"', "null", "7")),
-            ("set", ('"w1"', "null", "[]")),
-            ("threshold", ("5", "5.25", '"x"', "1e999", "null")),
-            ("monitor", ('"hot"', '"other"', "null")),
-            ("time", ('"2026-01-01T00:00:00Z"', "17", "{}")),
-            ("closed", ("true", "false", "1")),
-            ("else", ("1", '{"deep": [1, {"er": null}]}')),
-        ):
-            if chance.random() < 0.15:
-                text += f', "{name}": {chance.choice(values)}'
-        return (text + "}").encode()
+        parts = [f'"id": "q{number}"', f'"value": {chance.choice(VALUES)}']
+        parts += [
+            f'"{name}": {chance.choice(values)}' for name, values in OPTIONS.items() if chance.random() < 0.15
+        ]
+        return ("{" + ", ".join(parts) + "}").encode()
 
     def mutated(self, message: bytes) -> bytes:
         """Return a message with a few bytes changed, cut, doubled or moved."""
@@ -285,7 +277,7 @@ class Fuzzer:
         batch = self._hold("query", b"", lambda: self._decoder.decode(records))
         if batch is None:
             return
-        self._note("query", len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum()))
+        self.kinds["query"] += len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum())
         self._check(batch, records, good)
         step = self._engine.step(batch)
         while not step.done:
@@ -308,7 +300,7 @@ class Fuzzer:
         refused = dict(batch.rejects)
         rows = set(batch.offset.tolist())
         for offset, reason in refused.items():
-            self.found.outcomes[reason] += 1
+            self.outcomes[reason] += 1
             if reason not in REASONS:
                 of = records[offset - batch.first].value
                 self._complain(f"refused for {reason!r}, which is no public reason", of)
@@ -327,7 +319,7 @@ class Fuzzer:
         chance = self.chance
         for _ in range(BATCH):
             command = Command(
-                id=f"c{self.found.count}",
+                id=f"c{self.count}",
                 action=chance.choice([action for action in Action if action is not Action.ACCEPT_LOSS]),
                 dataset=chance.choice(("a", "b", "zz", "")),
                 monitor=chance.choice(("", "hot", "none")),
@@ -351,8 +343,8 @@ class Fuzzer:
         self._keep()
 
     def _refused_command(self, reason: str, message: bytes) -> None:
-        self._note("command")
-        self.found.outcomes[reason] += 1
+        self.kinds["command"] += 1
+        self.outcomes[reason] += 1
         if reason not in COMMAND_REASONS:
             self._complain(f"command refused for {reason!r}", message)
 
@@ -415,11 +407,11 @@ class Fuzzer:
             batch = self._hold("columnar", message, lambda: self._decoder.decode([record]))  # noqa: B023
             if batch is None:
                 continue
-            self.found.outcomes["columnar refused" if batch.rejects else "columnar read"] += 1
+            self.outcomes["columnar refused" if batch.rejects else "columnar read"] += 1
             for _, reason in batch.rejects:
-                self.found.outcomes[reason] += 1
+                self.outcomes[reason] += 1
             if batch.rejects or exact.NO_NUMBER[0] in batch.whole:
-                self._note("columnar")
+                self.kinds["columnar"] += 1
             if any(reason not in REASONS for _, reason in batch.rejects):
                 self._complain(f"refused for {batch.rejects}", message)
             if harmless and batch.rejects:
@@ -433,17 +425,14 @@ class Fuzzer:
             number = None if found is None else found[0]
             if number is not None and not 0 <= number < 1 << 63:
                 self._complain(f"an alert with number {number}", message)
-            before = self._found()
+            before = self._auditor.audit.found
             self._hold("audited alert", message, lambda: self._auditor.add(0, self._next, message))  # noqa: B023
             self._next += 1
-            if self._found() > before or not number:
-                self._note("alert")
-                self.found.outcomes["alert no event" if not number else "alert found"] += 1
+            if self._auditor.audit.found > before or not number:
+                self.kinds["alert"] += 1
+                self.outcomes["alert no event" if not number else "alert found"] += 1
         if self.chance.random() < 0.1:
             self._auditor = Auditor()
-
-    def _found(self) -> int:
-        return self._auditor.audit.found
 
     def state(self) -> None:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
@@ -452,37 +441,27 @@ class Fuzzer:
         sealed = state_records(self._state, self._progress, self.chance.randbytes, MASTER)
         plain = state_records(self._state, self._progress, self.chance.randbytes)
         for _ in range(BATCH // 5):
-            self._sealed_record(sealed)
-            self._plain_record(plain)
+            for state, play in (sealed, self._sealed_record), (plain, self._plain_record):
+                play(state, self.chance.choice((META, OUTBOX_FIRST, *sorted(state)[:40])))
 
-    def _kind(self, state: dict[bytes, bytes]) -> bytes:
-        """Return a key: of `meta`, of the outbox, or of any other record."""
-        return self.chance.choice((META, OUTBOX_FIRST, *sorted(state)[:40]))
-
-    def _sealed_record(self, state: dict[bytes, bytes]) -> None:
-        key = self._kind(state)
+    def _sealed_record(self, state: dict[bytes, bytes], key: bytes) -> None:
         changed = self.mutated(state[key])
         if changed == state[key]:
             return
-        self._note("state")
-        opened = self._hold(
-            "sealed record", changed, lambda: self._sealing.open(key, changed), UnreadableState
-        )
-        if opened is not None:
-            self._complain("a changed record was opened", changed)
-        looked = self._hold(
-            "look",
-            changed,
-            lambda: finish(journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).look()),
-            UnreadableState,
-        )
-        if looked is not None:
-            self._complain("books with a changed record were read", changed)
-        self.found.outcomes["record refused"] += 1
+        self.kinds["state"] += 1
+        handlers: dict[str, Callable[[], object]] = {
+            "sealed record": lambda: self._sealing.open(key, changed),
+            "look": lambda: finish(
+                journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).look()
+            ),
+        }
+        for what, handle in handlers.items():
+            if self._hold(what, changed, handle, UnreadableState) is not None:
+                self._complain(f"{what}: a changed record was opened", changed)
+        self.outcomes["record refused"] += 1
 
-    def _plain_record(self, state: dict[bytes, bytes]) -> None:
+    def _plain_record(self, state: dict[bytes, bytes], key: bytes) -> None:
         """A plain record that somebody made, with its check: nothing keeps it from being opened."""
-        key = self._kind(state)
         opened = self._plain.open(key, state[key])
         match self.chance.randrange(4):
             case 0:
@@ -515,33 +494,33 @@ class Fuzzer:
         for name in (META, OUTBOX_FIRST):
             records.pop(name, None)
         loaded = restored
-        if all(
-            name.decode(errors="ignore").encode() == name for name in records
-        ):  # the journal lets no others through
+        # The journal lets no others through.
+        if all(name.decode(errors="ignore").encode() == name for name in records):
             engine = self._fresh_engine()
             loaded = self._hold(
                 "engine", other[key], lambda: load(engine, records, progress) or True, StreamSvtError
             )
-        self.found.outcomes["record refused" if None in (restored, loaded) else "record loaded"] += 1
+        self.outcomes["record refused" if None in (restored, loaded) else "record loaded"] += 1
         if None in (restored, loaded):
-            self._note("state")
+            self.kinds["state"] += 1
 
     def configuration(self) -> None:
         """Configurations: every mistake is a listed problem, never another exception."""
         text = CONFIG + SPEC.replace("application: app\n", "")
         for _ in range(5):
             changed = self.mutated(text.encode()).decode("utf-8", "replace")
-            self._hold("configuration", changed.encode(), lambda: self._config(changed))  # noqa: B023
 
-    def _config(self, text: str) -> None:
-        try:
-            parse_config(text, source="fuzz")
-            self.found.outcomes["configuration read"] += 1
-        except ConfigError as error:
-            self._note("configuration")
-            self.found.outcomes["configuration refused"] += 1
-            if not error.problems:
-                self._complain("refused without a problem", text.encode())
+            def read() -> None:
+                try:
+                    parse_config(changed, source="fuzz")  # noqa: B023  called at once
+                    self.outcomes["configuration read"] += 1
+                except ConfigError as error:
+                    self.kinds["configuration"] += 1
+                    self.outcomes["configuration refused"] += 1
+                    if not error.problems:
+                        raise AssertionError("refused without a problem") from error
+
+            self._hold("configuration", changed.encode(), read)
 
 
 CONFIG = 'application: app\nkafka: {bootstrap_servers: "127.0.0.1:9092"}\ntopics: {partitions: 2}\n'
@@ -550,9 +529,9 @@ CONFIG = 'application: app\nkafka: {bootstrap_servers: "127.0.0.1:9092"}\ntopics
 def play(count: int, seed: int) -> Outcome:
     """Fuzz from one seed."""
     fuzzer = Fuzzer(seed)
-    found = fuzzer.run(count, report.Progress())
+    fuzzer.run(count, report.Progress())
     notes = [
-        f"{dict(found.kinds)}, grown by {fuzzer.grown >> 20} MiB",
-        f"{dict(found.outcomes.most_common())}",
+        f"{dict(fuzzer.kinds)}, grown by {fuzzer.grown >> 20} MiB",
+        f"{dict(fuzzer.outcomes.most_common())}",
     ]
-    return Outcome(found.count, found.violations, notes)
+    return Outcome(fuzzer.count, fuzzer.violations, notes)
