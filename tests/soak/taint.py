@@ -110,24 +110,16 @@ Identity = tuple[str, int, int, int, int]
 """Monitor, offset, row, attempt and branch of a top."""
 
 
-@dataclass(frozen=True)
-class Recorder:
-    """The noise of the second run, as the alignment of the first run's outcomes scripts it.
+class AlignedEngine(Engine):
+    """An engine whose noise is that of the first run, moved as the alignment of that run's outcomes says.
 
-    Attributes:
-        values_at: Grid values on both datasets of the query at an offset of a topic.
-        tops: What the first run released.
+    ``values_at`` has the grid values on both datasets of the query at an offset of a topic, ``tops`` what the first
+    run released.
     """
 
     neighbours: Neighbours
     values_at: dict[tuple[str, int], tuple[int, int]]
     tops: set[Identity]
-
-
-class AlignedEngine(Engine):
-    """An engine whose noise is that of the first run, moved as the alignment says."""
-
-    recorder: Recorder
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
@@ -137,10 +129,13 @@ class AlignedEngine(Engine):
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 
+    def kind(self, runner: Runner) -> Neighbours:
+        """Return the direction that a monotonic mechanism knows; a general one promises its charge for any."""
+        return self.neighbours if runner.runs.plan.mechanism.monotonic else Neighbours.MIXED
+
     def draw(self, runner: Runner, draw: Callable[..., Any], tests: Any, branch: int) -> Any:
         """Return the noise of the first run's values, and for its tops the shift on top of it."""
-        recorder, topic = self.recorder, runner.spec.topic
-        pairs = [recorder.values_at[topic, offset] for offset in tests.offset.tolist()]
+        pairs = [self.values_at[runner.spec.topic, offset] for offset in tests.offset.tolist()]
         first = np.array([pair[0] for pair in pairs], dtype=np.int64)
         assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
         noise = draw(dataclasses.replace(tests, value=first), branch)
@@ -148,21 +143,18 @@ class AlignedEngine(Engine):
         places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
         tops = tuple(
             Top(row=test, branch=branch, gap=0, charge=0, left=0)
-            for test, (offset, row, attempt) in enumerate(places)
-            if (runner.name, offset, row, attempt, branch) in recorder.tops
+            for test, place in enumerate(places)
+            if (runner.name, *place, branch) in self.tops
         )
-        # A monotonic mechanism knows the direction; a general one promises its charge for any.
-        mechanism = runner.runs.plan.mechanism
-        kind = recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
-        shifts = mechanism.shifts(Outcomes(consumed=len(first), tops=tops), first, tests.value, kind)
+        outcomes = Outcomes(consumed=len(first), tops=tops)
+        shifts = runner.runs.plan.mechanism.shifts(outcomes, first, tests.value, self.kind(runner))
         return noise + shifts.queries[branch]
 
     def open_run(self, runner: Runner, open_run: Callable[..., None], dataset: int, clock_ms: int) -> None:
         """Open a run whose threshold noise is moved, too."""
-        mechanism = runner.runs.plan.mechanism
-        kind = self.recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
         nothing = np.zeros(0, dtype=np.int64)
-        lift = mechanism.shifts(Outcomes(consumed=0, tops=()), nothing, nothing, kind).threshold
+        none = Outcomes(consumed=0, tops=())
+        lift = runner.runs.plan.mechanism.shifts(none, nothing, nothing, self.kind(runner)).threshold
         moved: Callable[..., int] = lambda *args: draw_threshold(*args) + lift  # noqa: E731
         with mock.patch.object(opening, "draw_threshold", moved):
             open_run(dataset, clock_ms)
@@ -195,26 +187,20 @@ class _Page:
         return getattr(self.metrics, name)
 
 
-@dataclass(frozen=True)
-class Leak:
-    """What a variant of the service does that it must not do; applied to both runs of a pair."""
-
-    engine: type[AlignedEngine] = AlignedEngine
-    first_engine: type[Engine] = Engine
+Engines = tuple[type[Engine], type[AlignedEngine]]
+"""What the first and the second run of a pair are played with; leaks are variants of both."""
 
 
-def history(script: Script, values: Values, leak: Leak, recorder: Recorder | None) -> tuple[World, Seen]:
-    """Play one of the two, and return what was seen."""
+def history(script: Script, values: Values, kind: type[Engine], **alignment: Any) -> tuple[World, Seen]:
+    """Play one of the two, the second with an alignment, and return what was seen."""
     seen, log, messages = Seen(), logging.Handler(), list[str]()
     log.emit = lambda record: messages.append(f"{record.levelname} {record.name} {record.getMessage()}")  # type: ignore[method-assign]
     pages: list[_Page] = []
     now = [0.0]
 
     def engine(*arguments: Any, **options: Any) -> Engine:
-        if recorder is None:
-            return leak.first_engine(*arguments, **options)
-        made = leak.engine(*arguments, **options)
-        made.recorder = recorder
+        made = kind(*arguments, **options)
+        vars(made).update(alignment)
         return made
 
     def observer() -> _Page:
@@ -239,7 +225,7 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     package.setLevel(logging.DEBUG)
     try:
         variant = Variant(workload=partial(ModelWorkload, kind=engine), observer=observer, watch=watch)
-        world = played(script, variant, values.application(second=recorder is not None))
+        world = played(script, variant, values.application(second=bool(alignment)))
     finally:
         package.removeHandler(log)
         package.setLevel(before)
@@ -253,15 +239,14 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     return world, seen
 
 
-def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
+def pair(seed: int, engines: Engines = (Engine, AlignedEngine)) -> tuple[bool, list[str]]:
     """Play a pair and compare; return whether it counts, and what was found."""
-    leak = leak or Leak()
     chance = random.Random(f"pair {seed}")
     kinds = (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.SPLIT)
     faults = sorted((chance.randint(30, 260), chance.choice(kinds)) for _ in range(chance.randint(1, 5)))
     script = Script(seed, 0, QUERIES, tuple(faults))
     values = Values.random(seed)
-    world, seen = history(script, values, leak, None)
+    world, seen = history(script, values, engines[0])
     events = [msgspec.json.decode(entry.value or b"") for entry in world.broker.read("alerts")]
     told: dict[str, int] = defaultdict(int)
     tops: set[Identity] = set()
@@ -278,8 +263,8 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
             tops.add((data["monitor"], place["offset"], place["row"], data["attempt"] - 1, branch))
         elif data["run"] > 1 and event["type"].endswith("run.started.v1"):
             told["resampled"] += 1
-    recorder = Recorder(values.neighbours, _values_at(world, values), tops)
-    other, also = history(script, values, leak, recorder)
+    alignment = {"neighbours": values.neighbours, "values_at": _values_at(world, values), "tops": tops}
+    other, also = history(script, values, engines[1], **alignment)
     seen_all = all(
         told[name] for name in ("two/top", "two/middle", "resampled", "io.stream-svt.run.halted.v1")
     )
@@ -301,11 +286,8 @@ def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int,
         for entry in world.broker.partitions[topic]:
             found = re.match(rb'\{"id":"q(\d+)"', entry.value or b"")
             if found:
-                number = int(found[1])
-                places[topic, entry.offset] = (
-                    int(values.first[number] // 1),
-                    int(values.second[number] // 1),
-                )
+                both = values.first[int(found[1])], values.second[int(found[1])]
+                places[topic, entry.offset] = (int(both[0] // 1), int(both[1] // 1))
     return places
 
 
