@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,7 @@ from aiohttp import web
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
-from stream_svt.errors import RecordsLost
-from stream_svt.forward.config import load_forward_config
-from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Delivery, posting
-from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.route import Progress, Route
+from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER
 from stream_svt.monitor.released import EventType
 from tests.soak import forward as soak
 from tests.support import records
@@ -33,7 +28,6 @@ from tests.support.process import free_port
 from tests.support.prometheus import Alertmanager
 from tests.support.tls import PASSWORD, secured
 from tests.support.topics import create_topics, delete_before
-from tests.support.worker import until
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).parents[2]
@@ -193,54 +187,6 @@ def test_the_judge_sees_what_is_lost_disordered_changed_or_made_up(spoil, violat
     assert [text for text in soak.judged({"a": bodies}, taken) if violation in text]
 
 
-@asynccontextmanager
-async def routed(
-    stage: Stage, *, accept_loss: bool = False
-) -> AsyncIterator[tuple[Route, asyncio.Task[None]]]:
-    """Run the one destination of a stage in this process."""
-    config = load_forward_config(stage.directory / "forward.yaml")
-    (one,) = config.destinations
-    async with posting(one) as post:
-        delivery = Delivery(config, one, post, ForwardMetrics(stage.topic, [one.name]))
-        route = Route(config, delivery, accept_loss=accept_loss)
-        task = asyncio.create_task(route.run())
-        try:
-            yield route, task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-async def test_a_position_is_committed_only_once_everything_before_it_is_delivered(
-    stage, monkeypatch, broken
-) -> None:
-    """Negative control: with positions that follow the reading, what is not delivered is passed over."""
-    if broken:
-        monkeypatch.setattr(Progress, "next", property(lambda self: self.reached))
-    monkeypatch.setattr("stream_svt.forward.route.HAND_OVER", 0.1)
-    down = True
-    receiver = Receiver(
-        lambda request, event: web.Response(status=500) if down and event["id"] == "a-1" else None
-    )
-    async with receiver.listening():
-        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
-        await stage.publish(stage.event("a"), stage.event("a"), stage.event("c"), stage.event("c"))
-        async with routed(stage):
-            await until(lambda: len(receiver.taken) >= 2)
-            await asyncio.sleep(0.5)
-            position = await records.committed(stage.servers, f"{stage.topic}.hook")
-        assert [event["id"] for event in receiver.taken] == ["c-3", "c-4"]
-        assert (position[1] == 0) is not broken
-
-        down = False
-        async with routed(stage) as (route, _):
-            await until(lambda: route.joined and route.gauges().get(("lag_records", "hook", "1")) == 0)
-            await asyncio.sleep(0.3)
-        delivered = {event["id"] for event in receiver.taken}
-        assert (delivered == {"a-1", "a-2", "c-3", "c-4"}) is not broken
-
-
 async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> None:
     refusing = Receiver(lambda request, event: web.Response(status=400))
     willing = Receiver()
@@ -300,24 +246,6 @@ async def test_a_new_group_begins_at_the_oldest_event_and_goes_on_there_unless_r
         last = await stage.begin("--accept-loss")
         await last.until(lambda: len(receiver.taken) == 4)
         assert [event["id"] for event in receiver.taken[2:]] == ["a-5", "a-6"]
-
-
-@pytest.mark.parametrize("accept_loss", [False, True])
-async def test_retention_that_overtakes_the_reading_is_noticed_in_the_middle(
-    stage, accept_loss, caplog
-) -> None:
-    receiver = Receiver()
-    async with receiver.listening():
-        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
-        await stage.publish(*(stage.event("a") for _ in range(3)))
-        async with routed(stage, accept_loss=accept_loss) as (route, task):
-            await until(lambda: len(receiver.taken) >= 3)
-            await delete_before(stage.servers, stage.topic, 2, partition=1)
-            route._consumer.seek(TopicPartition(stage.topic, 1), 0)  # as if it had stood there
-            await stage.publish(stage.event("a"))
-            await until(lambda: len(receiver.taken) >= 4 if accept_loss else task.done())
-        assert isinstance(route.error, RecordsLost) is not accept_loss
-        assert ("event=forward_loss_accepted" in caplog.text) is accept_loss
 
 
 async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_budget(stage) -> None:
