@@ -20,9 +20,8 @@ from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
 from stream_svt.settings.document import Document, KeyPath, read
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
-from stream_svt.settings.messages import did_you_mean, quote
 from stream_svt.settings.sections import KafkaConfig, apply_environment
-from stream_svt.settings.validation import Strict, check, consistent
+from stream_svt.settings.validation import Strict, consistent, did_you_mean, quote
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
 
@@ -226,7 +225,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     """
     document = read(content(path), str(path))
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
-    file = check(document, ForwardDocument)
+    file = document.checked(ForwardDocument)
     files = SecretFiles(document, path.parent)
     arguments = client_arguments(file.kafka, files.password(file.kafka), files.authorities(file.kafka))
     group = file.group or f"{file.topic}.forward"

@@ -207,7 +207,7 @@ class Engine:
     def declare(self, spec: MonitorSpec) -> None:
         """Keep, and announce, what a monitor declares of its topic."""
         known = self.declared.get(spec.topic)
-        declared = Declared.by(spec) if known is None else known.and_by(spec)
+        declared = Declared.by(spec) | known
         if declared != known:
             self._keep_declared(spec.topic, declared)
             if self._events.sequence:  # else the event that begins the state comes first
@@ -215,7 +215,7 @@ class Engine:
 
     def _keep_declared(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared
-        record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
+        record = TopicRecord(VERSION, str(declared.sensitivity), not declared.monotonic)
         self.accounts.records[f"t/{topic}".encode()] = to_bytes(record)
 
     # -- positions -------------------------------------------------------------------------------------------

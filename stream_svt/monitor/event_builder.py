@@ -138,7 +138,7 @@ class EventBuilder:
         detail = {
             "topic": topic,
             "sensitivity": str(declared.sensitivity),
-            "monotonic": not declared.general,
+            "monotonic": declared.monotonic,
         }
         self.shard_event(EventType.TOPIC_DECLARED, reason="configuration", detail=detail)
 

@@ -84,7 +84,7 @@ def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[st
 def _declared(data: bytes, key: str) -> Declared:
     record = from_bytes(TopicRecord, data, key=key)
     try:
-        return Declared(Fraction(record.sensitivity), record.general)
+        return Declared(Fraction(record.sensitivity), not record.general)
     except (ValueError, ZeroDivisionError):
         message = (
             f"state record {key} holds a sensitivity that is no number; the shard stops rather than guess"

@@ -99,7 +99,7 @@ class ShardDatasets(Sequence[DatasetSpec]):
             self.shown[at:end] = [dataset.name in self._names_shown for dataset in part]
             self.zcdp[at:end] = [dataset.kind is Kind.ZCDP for dataset in part]
             self.limit[at:end] = [dataset.limit for dataset in part]
-            if any(dataset.is_period for dataset in part):
+            if any(dataset.from_ms is not None for dataset in part):
                 has_periods = True
                 begins[at:end] = [0 if one.from_ms is None else one.from_ms for one in part]
                 ends[at:end] = [NEVER if one.ends_ms is None else one.ends_ms for one in part]

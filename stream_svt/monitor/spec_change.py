@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
             refusals += declaration_refused(engine.declared[monitor.topic], monitor)
     for topic, known in engine.declared.items():
         readers = [monitor for monitor in spec.monitors if monitor.topic == topic]
-        together = reduce(Declared.and_by, readers, known)
+        together = reduce(or_, map(Declared.by, readers), known)
         if together != known:  # the same answers: who declared less would test them with too little noise
             for monitor in readers:
                 refusals += declaration_refused(together, monitor)
@@ -84,7 +85,8 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
         lost = stale and runs.spec.topic in unread
         gone = runs.covers if monitor is None else runs.covers & ~engine.datasets.covers(monitor)
         forgets = monitor is not None and (
-            Plan.of(monitor).grid != runs.plan.grid or Declared.by(runs.spec).raised(monitor)
+            Plan.of(monitor).grid != runs.plan.grid
+            or Declared.by(runs.spec) | Declared.by(monitor) != Declared.by(runs.spec)
         )
         for count, number in enumerate(np.flatnonzero(runs.covers if stale else gone).tolist(), start=1):
             if forgets or gone[number]:

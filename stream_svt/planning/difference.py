@@ -98,7 +98,7 @@ def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[C
             effects = tuple(_fields(known[monitor.name], monitor))
             yield Change("~", f"monitor {monitor.name}", effects)
     wanted = {monitor.name for monitor in new.monitors}
-    for name in known.keys() - wanted:
+    for name in (name for name in known if name not in wanted):
         yield Change("-", f"monitor {name}", (_RUNS_END,))
 
 
@@ -136,12 +136,12 @@ def _topics(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
 def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
     found: dict[str, Declared] = {}
     for monitor in monitors:
-        found[monitor.topic] = found.get(monitor.topic, Declared.by(monitor)).and_by(monitor)
+        found[monitor.topic] = Declared.by(monitor) | found.get(monitor.topic)
     return found
 
 
 def _in_words(declared: Declared) -> str:
-    return f"sensitivity {declared.sensitivity}, {'not ' if declared.general else ''}monotonic"
+    return f"sensitivity {declared.sensitivity}, {'' if declared.monotonic else 'not '}monotonic"
 
 
 def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[str]:

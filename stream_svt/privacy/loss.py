@@ -44,6 +44,9 @@ class Kind(StrEnum):
 _PURE = Kind.PURE
 """For what is asked with every amount: a look-up of an enumeration's member takes Python longer than the rest."""
 
+KINDS = {kind.measure: kind for kind in Kind}
+"""By the name of the measure."""
+
 
 def exact(number: int | str | Decimal | Fraction) -> Fraction:
     """Return the rational number that an integer, a decimal or a text ("0.25", "1e-3", "1/3") denotes.

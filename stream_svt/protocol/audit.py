@@ -17,13 +17,12 @@ import msgspec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode, number_of
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import KINDS, Kind, as_text
 from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
-_KINDS = {kind.measure: kind for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class Auditor:
         account, (partition, _), place = data.account, self._place, f"dataset {data.dataset}"
         if account is None:
             return None
-        kind = _KINDS.get(account.measure)
+        kind = KINDS.get(account.measure)
         if kind is None:
             self._find(f"{place}: unknown measure {account.measure!r}")
             return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from hashlib import blake2b
 
 import msgspec
@@ -28,7 +27,7 @@ from stream_svt.monitor.released import (
     proved_content,
 )
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import Kind, as_text, exact
+from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec
@@ -39,7 +38,6 @@ from stream_svt.settings.datasets import begun_by, is_over, period_end
 IsProved = Callable[[str, bytes], bool]
 """Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""
 
-_KINDS = {kind.measure: kind for kind in Kind}
 _EXACT = 2**50
 """Units up to which a released amount is exact; above it, some units more are taken for spent."""
 SOON_MS = 600_000
@@ -186,7 +184,7 @@ class ShardHistory:
                 successor = str(detail.get("successor", ""))
                 self.closed = self.closed or Closed(successor, envelope.sequence, envelope.origin)
             case EventType.DECLARED | EventType.BALANCE if data.account is not None:
-                kind = _KINDS.get(data.account.measure, Kind.PURE)
+                kind = KINDS.get(data.account.measure, Kind.PURE)
                 shown = self.datasets.setdefault(data.dataset, Shown(kind))
                 shown.unit = str(detail.get("unit", ""))
                 if envelope.type == EventType.BALANCE and self._is_proved(envelope):
@@ -197,15 +195,15 @@ class ShardHistory:
 
     def _declared(self, topic: str, sensitivity: str, monotonic: object) -> None:
         try:
-            declared = Declared(exact(sensitivity), monotonic is not True)
+            declared = Declared(exact(sensitivity), monotonic is True)
         except ValueError:
             return
         if declared.sensitivity <= 0:
             return
-        self.topics[topic] = _most_cautious(self.topics.get(topic), declared)
+        self.topics[topic] = declared | self.topics.get(topic)
 
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
-        kind = _KINDS.get(account.measure)
+        kind = KINDS.get(account.measure)
         if kind is None:
             self.conflict = True
             return
@@ -283,7 +281,7 @@ def carry_over(
     topics: dict[str, Declared] = {} if spec.carried is None else dict(spec.carried.topics)
     declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
-        topics[topic] = _most_cautious(topics.get(topic), declared_of)
+        topics[topic] = declared_of | topics.get(topic)
     complete = all(one.complete or not (one.gap or one.conflict or one.shard in lost) for one in shards)
     found = Carried(spec.application, cluster, alerts, successor, complete, topics, datasets, watermarks)
     return found, notes
@@ -351,14 +349,6 @@ def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:
     if shown is not None:
         limit = max(limit, shown.limit, shown.most)
     return limit, limit
-
-
-def _most_cautious(known: Declared | None, declared: Declared) -> Declared:
-    if known is None:
-        return declared
-    return Declared(
-        max(known.sensitivity, declared.sensitivity, key=Fraction), known.general or declared.general
-    )
 
 
 def _units(amount: float, kind: Kind) -> int:

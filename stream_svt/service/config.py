@@ -17,7 +17,6 @@ from stream_svt.service.signatures import VerifyingKey
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
 from stream_svt.settings.document import read, without
-from stream_svt.settings.messages import did_you_mean
 from stream_svt.settings.sections import (
     SECTIONS,
     SERVICE_KEYS,
@@ -32,7 +31,7 @@ from stream_svt.settings.sections import (
     apply_environment,
     section_notes,
 )
-from stream_svt.settings.validation import check
+from stream_svt.settings.validation import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +77,13 @@ def client_arguments(kafka: KafkaConfig, password: str | None, ca_file: Path | N
     """Return what every aiokafka client takes as keywords, the secrets having been read from their files."""
     arguments: dict[str, Any] = {
         "bootstrap_servers": list(kafka.bootstrap_servers),
-        "security_protocol": kafka.security_protocol.value,
+        "security_protocol": kafka.security_protocol,
     }
-    if kafka.security_protocol.authenticates and kafka.sasl_mechanism is not None:
-        arguments["sasl_mechanism"] = kafka.sasl_mechanism.value
+    if kafka.authenticates and kafka.sasl_mechanism is not None:
+        arguments["sasl_mechanism"] = kafka.sasl_mechanism
         arguments["sasl_plain_username"] = kafka.username
         arguments["sasl_plain_password"] = password
-    if kafka.security_protocol.encrypts:
+    if kafka.encrypts:
         arguments["ssl_context"] = ssl.create_default_context(cafile=ca_file)
     return arguments
 
@@ -158,13 +157,13 @@ def parse_config(
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     if is_whole:
-        whole = check(document, ConfigDocument)
+        whole = document.checked(ConfigDocument)
         spec = application_of(document, whole, _names_in(directory))
         found: ServiceDocument = whole
     else:
         for key in ConfigDocument.model_fields.keys() - ServiceDocument.model_fields.keys():
             document.data.pop(key, None)
-        found = check(document, ServiceDocument)
+        found = document.checked(ServiceDocument)
         spec = ApplicationSpec(found.application, (), ())
     files = SecretFiles(document, directory)
     password, ca_file = files.password(found.kafka), files.authorities(found.kafka)

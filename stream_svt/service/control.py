@@ -42,7 +42,7 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
-from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.validation import did_you_mean, quote
 
 SHOWN_NAMES = 10
 """Declared names that a message lists."""
@@ -86,7 +86,7 @@ def _require_declared(config: Config, names: Iterable[str], monitor: str) -> Non
     """Refuse datasets and a monitor that are not declared."""
     spec, wrong = config.current, []
     monitors = [one.name for one in config.spec.monitors]
-    unknown = [name for name in dict.fromkeys(names) if not spec.declares(name)]
+    unknown = [name for name in dict.fromkeys(names) if spec.find(name) is None]
     found = [("dataset", name, [one.name for one in spec.datasets]) for name in unknown]
     found += [("monitor", monitor, monitors)] if monitor and monitor not in monitors else []
     for number, (kind, name, declared) in enumerate(found):

@@ -152,14 +152,15 @@ class Workload:
         ]
         for index, generator in enumerate(self.declared.generators):
             after = gone.watermarks.get(generator.pattern, 0)
-            count = generator.count(after, self.now_ms + AHEAD_MS)
+            begins = generator.begins(after, self.now_ms + AHEAD_MS)
+            count = len(generator.names) * len(begins)
             if len(found) + count > MAX_DATASETS:
                 message = (
                     f"generator {generator.pattern!r} makes {count} datasets whose periods may still get queries: "
                     "declare a later first day with from, or see which topic lags or has a monitor that reads nothing"
                 )
                 raise ConfigError([Problem(0, "datasets", message)])
-            for begin in generator.begins(after, self.now_ms + AHEAD_MS):
+            for begin in begins:
                 mine = yield from self._by_shard(index, begin)
                 found += [
                     dataset

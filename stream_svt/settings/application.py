@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import Kind, as_text
-from stream_svt.settings.carried import Carried, parse
+from stream_svt.settings.carried import NOTHING, Carried, parse
 from stream_svt.settings.datasets import (
     MAX_DATASETS,
     DatasetSpec,
@@ -26,11 +26,10 @@ from stream_svt.settings.datasets import (
     lines_of,
     period_end,
 )
-from stream_svt.settings.document import Document, path_text, read
-from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.document import Document, read
 from stream_svt.settings.monitors import MonitorSpec, digest
 from stream_svt.settings.sections import ConfigDocument
-from stream_svt.settings.validation import check
+from stream_svt.settings.validation import did_you_mean, quote
 
 DATASETS_SHOWN = 1_000
 """Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
@@ -74,17 +73,14 @@ class ApplicationSpec:
 
     def dataset(self, name: str) -> DatasetSpec:
         """Return a dataset by name, generated ones included; KeyError where it is not declared."""
-        found = self._datasets_by_name.get(name)
-        if found is None and not (found := self._generated(name)):
+        if (found := self.find(name)) is None:
             raise KeyError(name)
         return found
 
-    def declares(self, name: str) -> bool:
-        """Tell whether there is a dataset of a name, generated ones included."""
-        return name in self._datasets_by_name or self._generated(name) is not None
-
-    def _generated(self, name: str) -> DatasetSpec | None:
-        return next(filter(None, (generator.find(name) for generator in self.generators)), None)
+    def find(self, name: str) -> DatasetSpec | None:
+        """Return a dataset by name, generated ones included; None where it is not declared."""
+        made = (generator.find(name) for generator in self.generators)
+        return self._datasets_by_name.get(name) or next(filter(None, made), None)
 
     def monitor(self, name: str) -> MonitorSpec:
         """Return a monitor by name; KeyError where there is none."""
@@ -96,16 +92,10 @@ class ApplicationSpec:
 
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
-        periods = {dataset.name for dataset in self.datasets if dataset.is_period}
-        periods.update(
-            one.name for generator in self.generators for one in generator.period(generator.from_ms)
-        )
-        timed = {
-            monitor.topic
-            for monitor in self.monitors
-            if monitor.needs_broker_time or any(monitor.covers(name) for name in periods)
-        }
-        return tuple(sorted(timed))
+        made = (one for generator in self.generators for one in generator.period(generator.from_ms))
+        periods = [one.name for one in (*self.datasets, *made) if one.from_ms is not None]
+        timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
+        return tuple(sorted({one.topic for one in timed}))
 
     @cached_property
     def carried_digest(self) -> str:
@@ -156,10 +146,6 @@ class ApplicationSpec:
         return {monitor.name: monitor for monitor in self.monitors}
 
 
-_Datasets = dict[str, tuple[DatasetSpec, int]]
-"""By name, with the place of the declaration."""
-
-
 def load_spec(
     text: str | bytes, source: str = "configuration", read_names: ReadNames | None = None
 ) -> ApplicationSpec:
@@ -170,7 +156,7 @@ def load_spec(
             none, those between them.
     """
     document = read(text, source)
-    spec = application_of(document, check(document, ConfigDocument), read_names)
+    spec = application_of(document, document.checked(ConfigDocument), read_names)
     document.finish()
     return spec
 
@@ -178,12 +164,12 @@ def load_spec(
 def application_of(
     document: Document, config: ConfigDocument, read_names: ReadNames | None = None
 ) -> ApplicationSpec:
-    """Return the specification in a document; what is wrong is reported to the document."""
+    """Return the specification in a document, to which what is wrong is reported."""
     carried = _carried(document, config, read_names)
-    datasets, generators = _datasets(document, config, read_names, carried)
+    datasets, generators = _datasets(document, config, read_names, carried or NOTHING)
     _compare_patterns(document, datasets)
     if not document.problems:
-        _compare(document, config, datasets, carried)
+        _compare(document, config, datasets, carried or NOTHING)
     return ApplicationSpec(
         config.application,
         tuple(dataset for dataset, index in datasets.values() if index not in generators),
@@ -198,48 +184,47 @@ def _carried(document: Document, config: ConfigDocument, read_names: ReadNames |
     """Return what was taken over from a closed application, None where nothing is, or it is reported."""
     if (name := config.carried_over) is None:
         return None
-    path = ("carried_over",)
+    carried, whose = None, ""
     try:
         lines = lines_of(name, read_names)
-    except ValueError as error:
-        document.report(path, str(error))
-        return None
-    try:
+        whose = f"{quote(name)}: "
         carried = parse(lines)
     except ValueError as error:
-        document.report(path, f"{quote(name)}: {error}")
-        return None
-    if carried.successor != config.application:
+        document.report(("carried_over",), f"{whose}{error}")
+    if carried is not None and carried.successor != config.application:
         other = f"is for application {quote(carried.successor)}: another one would spend it twice"
-        document.report(path, f"{quote(name)} {other}")
+        document.report(("carried_over",), f"{quote(name)} {other}")
     return carried
 
 
+_Datasets = dict[str, tuple[DatasetSpec, int]]
+"""By name, with the place of the declaration."""
+
+
 def _datasets(
-    document: Document, config: ConfigDocument, read_names: ReadNames | None, carried: Carried | None
+    document: Document, config: ConfigDocument, read_names: ReadNames | None, carried: Carried
 ) -> tuple[_Datasets, dict[int, Generator]]:
     """Return the datasets, of a generator without an end those of its first period, and these generators by place."""
     datasets: _Datasets = {}
     generators: dict[int, Generator] = {}
     for index, declaration in enumerate(config.datasets):
         path = ("datasets", index)
-        if carried is not None and (why := carried.begun_again(declaration.generate or "")):
+        if why := carried.begun_again(declaration.generate or ""):
             document.report((*path, "generate"), f"{why}: use another pattern")
             continue
         try:
             if declaration.until is None and (generator := declaration.generator(read_names)) is not None:
                 generators[index] = generator
             for dataset in declaration.expand(read_names):
+                why = carried.contradiction(dataset, new=declaration.new)
                 if dataset.name in datasets:
                     first = document.line(("datasets", datasets[dataset.name][1]))
-                    message = f"dataset {quote(dataset.name)} is already declared at line {first}"
-                    document.report(path, message)
-                    break
-                if carried is not None and (why := carried.contradiction(dataset, new=declaration.new)):
+                    why = f"dataset {quote(dataset.name)} is already declared at line {first}"
+                if why:
                     document.report(path, why)
                     break
-                if carried is None or index in generators or not is_over(dataset.name, carried.watermarks):
-                    datasets[dataset.name] = (_joined(dataset, carried), index)
+                if index in generators or not is_over(dataset.name, carried.watermarks):
+                    datasets[dataset.name] = (carried.joined(dataset), index)
         except ValueError as error:
             document.report((*path, "file" if declaration.file else "generate"), str(error))
         if len(datasets) > MAX_DATASETS:
@@ -248,49 +233,37 @@ def _datasets(
     return datasets, generators
 
 
-def _joined(dataset: DatasetSpec, carried: Carried | None) -> DatasetSpec:
-    """Return a dataset with what was spent of it before."""
-    known = None if carried is None or dataset.pattern else carried.datasets.get(dataset.name)
-    return dataset if known is None else replace(dataset, limit=known.limit, spent_before=known.spent)
-
-
 def _compare_patterns(document: Document, datasets: _Datasets) -> None:
     """Report names that a generator could make in another period than any declared: they would be one ledger."""
     patterns = {dataset.pattern: index for dataset, index in datasets.values() if dataset.pattern}
     seen: set[int] = set()
     for dataset, index in datasets.values():
-        for pattern in patterns.keys() - {dataset.pattern}:
-            if index not in seen and period_end(pattern, dataset.name) is not None:
+        for pattern in patterns if index not in seen else ():
+            if pattern != dataset.pattern and period_end(pattern, dataset.name) is not None:
                 seen.add(index)
                 line = document.line(("datasets", patterns[pattern]))
                 message = f"dataset {quote(dataset.name)} is named as generator {quote(pattern)} at line {line} does"
                 document.report(("datasets", index), f"{message}: rename one of them")
+                break
 
 
-def _compare(
-    document: Document, config: ConfigDocument, datasets: _Datasets, carried: Carried | None
-) -> None:
+def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, carried: Carried) -> None:
     """Report what is wrong between monitors, the datasets they run on, and what was declared before."""
     names: dict[str, int] = {}
     for index, monitor in enumerate(config.monitors):
         path = ("monitors", index)
         if (first := names.setdefault(monitor.name, index)) != index:
             line = document.line(("monitors", first, "name"))
-            document.report(
-                (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
-            )
+            message = f"monitor {quote(monitor.name)} is already declared at line {line}"
+            document.report((*path, "name"), message)
             continue
         for place, pattern in enumerate(monitor.datasets):
             if not any(fnmatchcase(name, pattern) for name in datasets):
                 message = f"pattern {quote(pattern)} matches no declared dataset"
                 near = did_you_mean(pattern, list(datasets)[:1000])
                 document.report((*path, "datasets", place), message + near)
-        if carried is not None:
-            if unknown := carried.unknown(monitor.topic):
-                document.report((*path, "topic"), unknown)
-            declared = carried.topics.get(monitor.topic)
-            for name, message in (declared.undercut(monitor) if declared else {}).items():
-                document.report((*path, name), message)
+        for name, message in carried.undercut(monitor).items():
+            document.report((*path, name), message)
         budgets = {
             (dataset.kind, dataset.limit): dataset.name
             for dataset, _ in reversed(datasets.values())
@@ -309,21 +282,17 @@ def _compare(
 
 def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> Iterator[Problem]:
     """Yield what is allowed but may not be meant."""
-
-    def note(*path: str | int, message: str) -> Problem:
-        return Problem(document.line(path), path_text(path), message)
-
     for index, monitor in enumerate(config.monitors):
         for name, message in monitor.notes():
-            yield note("monitors", index, name, message=message)
+            yield document.problem(("monitors", index, name), message)
     declared: dict[int, list[DatasetSpec]] = {}
     for dataset, position in datasets.values():
         declared.setdefault(position, []).append(dataset)
     for position, mine in declared.items():
         users = sum(any(monitor.covers(one.name) for one in mine) for monitor in config.monitors)
         if not users:
-            yield note("datasets", position, message="no monitor runs on these datasets")
+            yield document.problem(("datasets", position), "no monitor runs on these datasets")
         elif mine[0].kind is Kind.ZCDP and users > 1:
             turns = f"with rho one run at most is open on a dataset: its {users} monitors take turns, "
             waits = "and each waits until the other's run ends"
-            yield note("datasets", position, "limit", message=turns + waits)
+            yield document.problem(("datasets", position, "limit"), turns + waits)

@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
 
-from stream_svt.privacy.loss import Kind, as_text, exact, to_loss, to_units
+from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_loss, to_units
 from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import DatasetSpec, is_over, period_end
-from stream_svt.settings.messages import quote
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.validation import quote
 
 FORMAT = 1
-DIGEST_LETTERS = 16
-_KINDS = {kind.measure: kind for kind in Kind}
-
-
-class _Topic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    sensitivity: str
-    monotonic: bool
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +28,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: str
     successor: str
     complete: bool
-    topics: dict[str, _Topic]
+    topics: dict[str, Declared]
     watermarks: dict[str, int]
     datasets: int
 
@@ -87,37 +81,35 @@ class Carried:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
-        topics = {
-            topic: _Topic(str(declared.sensitivity), not declared.general)
-            for topic, declared in sorted(self.topics.items())
-        }
         whose = (self.application, self.cluster, self.alerts, self.successor, self.complete)
-        head = _Head(FORMAT, *whose, topics, dict(sorted(self.watermarks.items())), len(self.datasets))
-        yield msgspec.json.encode(head).decode()
+        topics, watermarks = dict(sorted(self.topics.items())), dict(sorted(self.watermarks.items()))
+        head = _Head(FORMAT, *whose, topics, watermarks, len(self.datasets))
+        yield msgspec.json.encode(head, enc_hook=str).decode()
         for name, one in sorted(self.datasets.items()):
             amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
             yield msgspec.json.encode(_Line(name, one.unit, one.kind.measure, *amounts)).decode()
 
     @property
     def digest(self) -> str:
-        """Short digest of the content: the state of every shard of the successor names it."""
+        """Sixteen hex digits that stand for the content: the state of every shard of the successor names them."""
         content = "".join(f"{line}\n" for line in self.lines())
-        return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LETTERS]
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
         """Return why a dataset cannot be declared so, such as that nobody knows what was spent of it; "" if it can."""
+        if self is NOTHING:
+            return ""
         name, before = f"dataset {quote(dataset.name)}", repr(self.application)
         if is_over(dataset.name, self.watermarks):
             began = f"had begun when {before} was closed: nobody opens it again"
             return "" if dataset.pattern else f"{name} has the name of a period that {began}"
-        missing = (
-            f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows what was spent "
-            "of it. Write new: true where it was never declared there"
-        )
-        if dataset.pattern:  # of a generator that was declared no longer, no period is known to be over
+        known = None if dataset.pattern else self.datasets.get(dataset.name)
+        if known is None:  # of a generator that was declared no longer, no period is known to be over
+            missing = (
+                f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows what was "
+                "spent of it. Write new: true where it was never declared there"
+            )
             return "" if self.complete or new or dataset.pattern in self.watermarks else missing
-        if (known := self.datasets.get(dataset.name)) is None:
-            return "" if self.complete or new else missing
         if new:
             return f"{name} is not new: {before} had it"
         if dataset.unit != known.unit:
@@ -127,15 +119,23 @@ class Carried:
             return f"{name} had the limit {limit}, of which it spent a part: write that"
         return ""
 
-    def unknown(self, topic: str) -> str:
-        """Return why no monitor can be declared on a query topic; "" if what was declared before is known."""
-        if self.complete or topic in self.topics:
-            return ""
-        return (
-            f"topic {quote(topic)} is not in the file carried over, and alerts of {self.application!r} are missing: "
-            "nobody knows the largest sensitivity that its answers had. Declare a monitor on it with that sensitivity "
-            "in the configuration that is carried over, and write the file again"
+    def joined(self, dataset: DatasetSpec) -> DatasetSpec:
+        """Return a dataset with what was spent of it before."""
+        known = None if dataset.pattern else self.datasets.get(dataset.name)
+        return dataset if known is None else replace(dataset, limit=known.limit, spent_before=known.spent)
+
+    def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
+        """Return the fields of a monitor that declare less of its topic than was known before, each with what to do."""
+        if (declared := self.topics.get(monitor.topic)) is not None:
+            return declared.undercut(monitor)
+        if self.complete:
+            return {}
+        unknown = (
+            f"topic {quote(monitor.topic)} is not in the file carried over, and alerts of {self.application!r} are "
+            "missing: nobody knows the largest sensitivity that its answers had. Declare a monitor on it with that "
+            "sensitivity in the configuration that is carried over, and write the file again"
         )
+        return {"topic": unknown}
 
     def begun_again(self, pattern: str) -> str:
         """Return what of the past a generator of a pattern would begin anew; "" if nothing."""
@@ -143,6 +143,10 @@ class Carried:
             if balance.spent and period_end(pattern, name) and not is_over(name, self.watermarks):
                 return f"{self.application!r} spent on dataset {quote(name)}, which this would begin anew"
         return ""
+
+
+NOTHING = Carried("", "", "", "", True, {}, {})
+"""Nothing is taken over."""
 
 
 def parse(lines: Sequence[str]) -> Carried:
@@ -155,26 +159,22 @@ def parse(lines: Sequence[str]) -> Carried:
     if not found:
         raise ValueError("it is empty: 'stream-svt carry-over' writes it")
     try:
-        head = msgspec.json.decode(found[0], type=_Head)
-        if head.carry_over != FORMAT:
-            raise ValueError(f"line 1: it has format {head.carry_over}, this version reads {FORMAT}")
+        head = msgspec.json.decode(found[0], type=_Head, dec_hook=lambda _, text: exact(text))
     except msgspec.DecodeError as error:
         raise ValueError(f"line 1: {error}: 'stream-svt carry-over' writes it") from None
+    if head.carry_over != FORMAT:
+        raise ValueError(f"line 1: it has format {head.carry_over}, this version reads {FORMAT}")
     if len(found) - 1 != head.datasets:
         raise ValueError(
             f"it has {len(found) - 1} datasets and says {head.datasets}: lines are missing, or were added"
         )
-    topics = {
-        topic: Declared(exact(declared.sensitivity), not declared.monotonic)
-        for topic, declared in head.topics.items()
-    }
-    if any(declared.sensitivity <= 0 for declared in topics.values()):
+    if any(declared.sensitivity <= 0 for declared in head.topics.values()):
         raise ValueError("line 1: a sensitivity is greater than 0")
     datasets = dict(_balances(found[1:]))
     if len(datasets) != head.datasets:
         raise ValueError("a dataset has two lines")
     whose = (head.application, head.cluster, head.alerts, head.successor, head.complete)
-    return Carried(*whose, topics, datasets, head.watermarks)
+    return Carried(*whose, head.topics, datasets, head.watermarks)
 
 
 def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
@@ -182,7 +182,7 @@ def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
     for number, text in enumerate(lines, start=2):
         try:
             line = decoder.decode(text)
-            if (kind := _KINDS.get(line.measure)) is None:
+            if (kind := KINDS.get(line.measure)) is None:
                 raise ValueError(f"unknown measure {line.measure!r}")
             declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
             if not (0 <= spent <= limit and 0 < declared <= limit):

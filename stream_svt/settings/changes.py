@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 
 from stream_svt.errors import Problem
-from stream_svt.settings.messages import quote
 from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.validation import quote
 
-
-class TakesEffect(StrEnum):
-    """When a changed field takes effect in a live application: `NEXT_RUN` ends the open run."""
-
-    NOW = "now"
-    NEXT_RUN = "next_run"
-    NEVER = "never"
-
-
-_NEVER = frozenset({"name", "topic"})
 _NOW = frozenset(
     {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
 )
-"""Fields that bear on no open run; any other field waits for the next one."""
+"""Fields that bear on no open run, and may change at once; any other field ends open runs."""
 
 
-def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]:
-    """Return when each changed field takes effect, by its name in the file; empty where nothing changed.
-
-    A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
-    the offsets of the topic they began on. Caps and pace of `append` change at once; another form of it is refused.
-    """
-    changed = {}
-    for name, info in MonitorSpec.model_fields.items():
-        if getattr(old, name) != getattr(new, name):
-            kind = TakesEffect.NOW if name in _NOW else TakesEffect.NEXT_RUN
-            changed[info.alias or name] = TakesEffect.NEVER if name in _NEVER else kind
-    return changed
+def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
+    """Return the fields that differ, by their names in the file."""
+    fields = MonitorSpec.model_fields.items()
+    return [info.alias or name for name, info in fields if getattr(old, name) != getattr(new, name)]
 
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
     """Tell whether open runs end: their noise or price changes, and all runs of a monitor are of one specification."""
-    return TakesEffect.NEXT_RUN in changed_fields(old, new).values()
+    return not _NOW.issuperset({*changed_fields(old, new)} - {"topic"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +33,21 @@ class Declared:
 
     Attributes:
         sensitivity: In real units.
-        general: Whether neighbours may move answers of one run both ways.
+        monotonic: Whether neighbours move all answers of one run the same way.
     """
 
     sensitivity: Fraction
-    general: bool
+    monotonic: bool
 
     @classmethod
     def by(cls, spec: MonitorSpec) -> Declared:
         """Return what a monitor declares."""
-        return cls(spec.sensitivity, not spec.monotonic)
+        return cls(spec.sensitivity, spec.monotonic)
 
-    def and_by(self, spec: MonitorSpec) -> Declared:
-        """Return what this and a monitor declare together."""
-        return Declared(max(self.sensitivity, spec.sensitivity), self.general or not spec.monotonic)
+    def __or__(self, other: Declared | None) -> Declared:
+        """Return what this and another declaration, if there is one, declare together."""
+        other = other or self
+        return Declared(max(self.sensitivity, other.sensitivity), self.monotonic and other.monotonic)
 
     def undercut(self, spec: MonitorSpec) -> dict[str, str]:
         """Return the fields in which a monitor declares less, each with what to do.
@@ -75,7 +58,7 @@ class Declared:
         if spec.sensitivity < self.sensitivity:
             least = quote(self.sensitivity)
             undercut["sensitivity"] = f"with sensitivity {least}", f"Declare at least {least}"
-        if spec.monotonic and self.general:
+        if spec.monotonic and not self.monotonic:
             undercut["monotonic"] = "not monotonic", "Declare monotonic: false"
         return {
             field: f"the queries on topic {spec.topic!r} were declared {declared}, and answers made under that may "
@@ -83,24 +66,23 @@ class Declared:
             for field, (declared, remedy) in undercut.items()
         }
 
-    def raised(self, spec: MonitorSpec) -> bool:
-        """Whether a monitor declares more: runs opened before would test its answers with too little noise."""
-        return spec.sensitivity > self.sensitivity or not (spec.monotonic or self.general)
 
+def changes_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
+    """Yield what of a changed monitor cannot take effect while the application lives.
 
-def changes_refused(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
-    """Return what of a changed monitor cannot take effect while the application lives."""
-    fields = [name for name, kind in changed_fields(old, new).items() if kind is TakesEffect.NEVER]
-    if type(old.append) is not type(new.append):
-        fields.append("append")
+    Runs are tied to the offsets of their topic, and what waits to its form of ``append``, whose options may change.
+    """
+    tied = {"topic": old.topic != new.topic, "append": type(old.append) is not type(new.append)}
     message = (
         "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
     )
-    refused = [Problem(0, f"monitors.{new.name}.{name}", message) for name in fields]
-    return refused + (declaration_refused(Declared.by(old), new) if old.topic == new.topic else [])
+    for name in (name for name, changes in tied.items() if changes):
+        yield Problem(0, f"monitors.{new.name}.{name}", message)
+    if old.topic == new.topic:
+        yield from declaration_refused(Declared.by(old), new)
 
 
-def declaration_refused(declared: Declared, new: MonitorSpec) -> list[Problem]:
-    """Return where a monitor declares less than what was declared about its topic before."""
-    undercut = declared.undercut(new)
-    return [Problem(0, f"monitors.{new.name}.{name}", message) for name, message in undercut.items()]
+def declaration_refused(declared: Declared, new: MonitorSpec) -> Iterator[Problem]:
+    """Yield where a monitor declares less than what was declared about its topic before."""
+    for name, message in declared.undercut(new).items():
+        yield Problem(0, f"monitors.{new.name}.{name}", message)

@@ -22,8 +22,7 @@ from stream_svt.settings.fields import (
     dataset_name,
     midnight_ms,
 )
-from stream_svt.settings.messages import quote
-from stream_svt.settings.validation import Strict, consistent
+from stream_svt.settings.validation import Strict, consistent, quote
 
 MAX_DATASETS = 1_000_000
 
@@ -34,15 +33,13 @@ class DatasetSpec:
 
     Attributes:
         name: The key of its queries on Kafka.
-        kind, limit: What the ledger counts, and the most that may ever be lost, in units of
-            `stream_svt.privacy.loss`.
+        kind, limit, spent_before: What the ledger counts, the most that may ever be lost, and what an earlier
+            application spent of it, in units of `stream_svt.privacy.loss`.
         unit: The privacy unit in words: whose, or which, presence is hidden.
         from_ms, until_ms, lateness_ms: For a period: queries count from the first moment, before the second,
             and for records that come late, until so long after it. UTC milliseconds on the broker's clock.
-            None for a dataset without a period.
         horizon_ms: How long the budget is meant to last: what burn rates are measured against. It bears on no
             outcome, so two specifications that differ in it alone are equal, and it may change.
-        spent_before: What an earlier application spent of the limit.
         pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
@@ -63,11 +60,6 @@ class DatasetSpec:
         return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
 
     @property
-    def is_period(self) -> bool:
-        """Whether the dataset holds one period only."""
-        return self.from_ms is not None
-
-    @property
     def declaration(self) -> tuple[str, int, str, int | None, int | None]:
         """What may not change while the dataset exists: kind, limit, unit and period."""
         return (self.kind.value, self.limit, self.unit, self.from_ms, self.until_ms)
@@ -75,11 +67,9 @@ class DatasetSpec:
 
 NAME_SLOT = "{name}"
 PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
-
-_YEAR = "(?P<year>[0-9]{4})"
 _WRITTEN = {
-    "{iso_week}": _YEAR + "-w(?P<week>[0-9]{2})",
-    "{date}": _YEAR + "-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
+    "{iso_week}": "(?P<week>[0-9]{4}-w[0-9]{2})",
+    "{date}": "(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     NAME_SLOT: ".+",
 }
 
@@ -108,12 +98,9 @@ def period_end(pattern: str, name: str) -> int | None:
     match = _matcher(pattern).fullmatch(name)
     if match is None:
         return None
-    part = {key: int(digits) for key, digits in match.groupdict().items()}
+    ((kind, begin),) = match.groupdict().items()
     try:
-        if "week" in part:
-            first = date.fromisocalendar(part["year"], part["week"], 1)
-        else:
-            first = date(part["year"], part["month"], part["day"])
+        first = date.fromisoformat(f"{begin.upper()}-1" if kind == "week" else begin)
         return midnight_ms(first + PERIODS[period_slot(pattern)])
     except (ValueError, OverflowError):
         return None
@@ -157,16 +144,13 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Private datasets without an end: one a period, or one a name and period.
+    """Private datasets without an end: one a period, or one a name and period; fields as in `DatasetSpec`.
 
     A dataset exists from its first query on, and is retired once its period, and the lateness, are over.
 
     Attributes:
-        pattern: The datasets' names, with a slot for the period and one for the name where there are
-            ``names``.
         names: What stands in the slot for the name, ("",) where there is none.
-        from_ms: Begin of the first period, UTC milliseconds.
-        lateness_ms, kind, limit, unit: As in `DatasetSpec`.
+        from_ms: Begin of the first period.
     """
 
     pattern: str
@@ -190,10 +174,6 @@ class Generator:
     def begins(self, after_ms: int, before_ms: int) -> range:
         """Return when all periods begin that end after one moment and begin before another."""
         return range(max(self.from_ms, last_end(self.pattern, after_ms)), before_ms, self.length_ms)
-
-    def count(self, after_ms: int, before_ms: int) -> int:
-        """Return how many datasets `periods` yields."""
-        return len(self.names) * len(self.begins(after_ms, before_ms))
 
     def period(self, begin_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the period that begins then."""
@@ -237,11 +217,11 @@ def _generator(value: object) -> str:
         raise ValueError(f"expected a name with one of {' or '.join(PERIODS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
         raise ValueError(f"expected {NAME_SLOT} once at most, found {quote(value)}")
-    _longest(value, "name")
+    _made(value, "name")
     return value
 
 
-def _longest(pattern: str, name: str) -> str:
+def _made(pattern: str, name: str) -> str:
     """Return a name that a generator makes; ValueError where it is no name of a dataset."""
     return dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
@@ -337,15 +317,11 @@ class DatasetDeclaration(Strict):
             yield DatasetSpec(name=name, kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
 
     def generator(self, read_names: ReadNames | None) -> Generator | None:
-        """Return what generates the datasets, None where they are not generated.
-
-        Raises:
-            ValueError: As `expand`.
-        """
+        """Return what generates the datasets, None where they are not generated; raises as `expand`."""
         if self.generate is None or self.from_ is None:
             return None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
-        _longest(self.generate, max(names, key=lambda name: len(name.encode())))
+        _made(self.generate, max(names, key=len))
         return Generator(
             pattern=self.generate,
             names=names,
@@ -362,11 +338,10 @@ class DatasetDeclaration(Strict):
         names = []
         for number, line in enumerate(lines_of(self.file, read_names), start=1):
             text = line.strip()
-            if text and not text.startswith("#"):
-                try:
-                    names.append(dataset_name(text))
-                except ValueError as error:
-                    raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
+            try:
+                names += [dataset_name(text)] if text and not text.startswith("#") else []
+            except ValueError as error:
+                raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
         if not names:
             raise ValueError(f"{quote(self.file)} holds no names")
         return names

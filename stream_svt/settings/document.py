@@ -13,22 +13,24 @@ from decimal import Decimal
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.settings.messages import quote
+from stream_svt.settings.validation import ABSENT, Model, quote
 
 KeyPath = tuple[str | int, ...]
-
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
 _DECIMAL = re.compile(
     r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,2})?", re.ASCII
 )
-
-
+_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _MAX_NODES = 500_000
 _MAX_DEPTH = 40
-_WIDTH = 1_000_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -51,6 +53,12 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
 
+    def problem(self, path: KeyPath, message: str) -> Problem:
+        """Return a problem at ``path``, with its line or that of the nearest thing around it."""
+        if path in self.origins:
+            message = f"{message} (from {self.origins[path]})"
+        return Problem(self.line(path), path_text(path), message)
+
     def line(self, path: KeyPath) -> int:
         """Return the line of what stands at ``path``, or of the nearest thing around it."""
         while path not in self.lines and path:
@@ -59,22 +67,35 @@ class Document:
 
     def report(self, path: KeyPath, message: str) -> None:
         """Add a problem."""
-        if path in self.origins:
-            message = f"{message} (from {self.origins[path]})"
-        self.problems.append(Problem(self.line(path), path_text(path), message))
+        self.problems.append(self.problem(path, message))
 
-    def put(self, path: KeyPath, text: str, origin: str) -> None:
-        """Set the value at ``path`` to a scalar written outside of the file, as YAML would read it."""
-        *parents, key = path
-        place: Any = self.data
-        for step in parents:
-            inner = place.get(step)
-            place[step] = inner if isinstance(inner, dict) else {}
-            place = place[step]
-            self.lines.setdefault(path[: path.index(step) + 1], 0)
-        place[key] = _scalar(text.strip(), plain=True)
-        self.lines[path] = 0
-        self.origins[path] = origin
+    def put(self, section: str, key: str, text: str, origin: str) -> None:
+        """Set a key of a section to a scalar written outside of the file, as YAML would read it."""
+        if not isinstance(self.data.get(section), dict):
+            self.data[section] = {}
+        self.data[section][key] = _scalar(text.strip())
+        self.lines.setdefault((section,), 0)
+        self.lines[section, key] = 0
+        self.origins[section, key] = origin
+
+    def checked(self, model: type[Model]) -> Model:
+        """Return the document as a model.
+
+        Raises:
+            ConfigError: With everything that is wrong with it, and was reported before.
+        """
+        try:
+            found = model.model_validate(self.data)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                place: KeyPath = ()  # what of pydantic's location stands in the file: not the tags of unions
+                for step in detail["loc"]:
+                    place = (*place, step) if (*place, step) in self.lines else place
+                last = detail["loc"][-1:]
+                absent = detail["type"] == ABSENT and place[-1:] != last
+                self.report(place + last if absent else place, detail["msg"])
+        self.finish()
+        return found
 
     def finish(self) -> None:
         """Raise everything reported so far.
@@ -84,6 +105,42 @@ class Document:
         """
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
+
+    def take(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
+        """Return a node of YAML as data, and note its lines.
+
+        Raises:
+            ConfigError: It is too large; other problems are reported.
+        """
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        if len(self.lines) > _MAX_NODES or len(path) > _MAX_DEPTH:
+            problem = Problem(line, "", "too large or too deeply nested: check its aliases")
+            raise ConfigError([problem], self.source)
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.take(item, (*path, index)) for index, item in enumerate(node.value)]
+        return node.value if node.style else _scalar(node.value)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line, place = key_node.start_mark.line + 1, path
+            if not isinstance(key_node, yaml.ScalarNode):
+                wrong = "a key must be a plain word"
+            elif key_node.value == "<<":
+                wrong = "merge keys are not supported"
+            elif (place := (*path, key_node.value)) in self.lines:
+                wrong = f"is written twice; it already stands at line {self.lines[place]}"
+            else:
+                self.lines[place] = line
+                result[key_node.value] = self.take(value_node, place)
+                continue
+            self.problems.append(Problem(line, path_text(place), wrong))
+        return result
 
 
 def path_text(path: KeyPath) -> str:
@@ -99,22 +156,22 @@ def read(text: str | bytes, source: str) -> Document:
         ConfigError: The text is not YAML, not UTF-8, or not a mapping at its top.
     """
     try:
-        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        root = yaml.compose(decoded, Loader=_LOADER)
+        root = yaml.compose(text.decode() if isinstance(text, bytes) else text, Loader=_LOADER)
+        line, wrong = 1, "expected a mapping with the keys application, datasets and monitors"
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
+        root, line = None, error.object[: error.start].count(b"\n") + 1
+        wrong = "the file is not UTF-8 text"
     except yaml.MarkedYAMLError as error:
-        line, message = _syntax(error)
-        raise ConfigError([Problem(line, "", f"not valid YAML: {message}")], source) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        detail = "nested too deeply" if isinstance(error, RecursionError) else "a character is not allowed"
-        raise ConfigError([Problem(0, "", f"not valid YAML: {detail}")], source) from None
+        root, (line, hint) = None, _syntax(error)
+        wrong = f"not valid YAML: {hint}"
+    except RecursionError:
+        root, line, wrong = None, 0, "not valid YAML: nested too deeply"
+    except yaml.YAMLError:
+        root, line, wrong = None, 0, "not valid YAML: a character is not allowed"
     if not isinstance(root, yaml.MappingNode):
-        message = "expected a mapping with the keys application, datasets and monitors"
-        raise ConfigError([Problem(1, "", message)], source)
+        raise ConfigError([Problem(line, "", wrong)], source)
     document = Document(None, source)
-    document.data = _Reader(document).value(root, ())
+    document.data = document.take(root)
     return document
 
 
@@ -123,7 +180,7 @@ def without(text: str, keys: Collection[str]) -> str:
     root = yaml.compose(text, Loader=_LOADER)
     if isinstance(root, yaml.MappingNode):
         root.value = [(key, value) for key, value in root.value if key.value not in keys]
-    return yaml.serialize(root, Dumper=_DUMPER, allow_unicode=True, width=_WIDTH)
+    return yaml.serialize(root, Dumper=_DUMPER, allow_unicode=True, width=1_000_000)
 
 
 _INDENTATION = (
@@ -152,57 +209,10 @@ def _syntax(error: yaml.MarkedYAMLError) -> tuple[int, str]:
     return line, next((hint for part, hint in _HINTS.items() if part in said), problem)
 
 
-class _Reader:
-    """Turns nodes into data, noting lines."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._nodes = 0
-
-    def value(self, node: Any, path: KeyPath) -> Any:  # noqa: ANN401
-        document, line = self._document, node.start_mark.line + 1
-        self._nodes += 1
-        if self._nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
-            problem = Problem(line, "", "too large or too deeply nested: check its aliases")
-            raise ConfigError([problem], document.source)
-        document.lines.setdefault(path, line)
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            document.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        return _scalar(node.value, plain=not node.style)
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            line, place = key_node.start_mark.line + 1, path
-            if not isinstance(key_node, yaml.ScalarNode):
-                wrong = "a key must be a plain word"
-            elif key_node.value == "<<":
-                wrong = "merge keys are not supported"
-            elif (place := (*path, key_node.value)) in self._document.lines:
-                wrong = f"is written twice; it already stands at line {self._document.lines[place]}"
-            else:
-                self._document.lines[place] = line
-                result[key_node.value] = self.value(value_node, place)
-                continue
-            self._document.problems.append(Problem(line, path_text(place), wrong))
-        return result
-
-
-def _scalar(text: str, *, plain: bool) -> str | int | Decimal | bool | None:
-    if not plain:
-        return text
-    if text in {"", "~", "null", "Null", "NULL"}:
-        return None
-    if text in {"true", "True", "TRUE"}:
-        return True
-    if text in {"false", "False", "FALSE"}:
-        return False
+def _scalar(text: str) -> str | int | Decimal | bool | None:
+    """Return what a plain scalar stands for."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
-    if _DECIMAL.fullmatch(text):
-        return Decimal(text)
-    return text
+    return Decimal(text) if _DECIMAL.fullmatch(text) else text

@@ -12,21 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    StringConstraints,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import Kind, as_text, exact, to_units
-from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_units
+from stream_svt.settings.validation import did_you_mean, quote
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -37,6 +30,24 @@ RATIO_SCHEMA = {
 }
 DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
 NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """Annotation of a type: how a value of the file is read, what an editor accepts, how it is written again."""
+
+    read: Callable[[Any], Any]
+    schema: dict[str, Any]
+    write: Callable[[Any], Any] | None = None
+
+    def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
+        """Return how pydantic reads and writes it."""
+        write = self.write and core_schema.plain_serializer_function_ser_schema(self.write)
+        return core_schema.no_info_plain_validator_function(self.read, serialization=write)
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        """Return what an editor accepts."""
+        return dict(self.schema)
 
 
 def number(value: object) -> Fraction:
@@ -63,15 +74,13 @@ def duration_ms(value: object) -> int:
     >>> duration_ms("1h30m")
     5400000
     """
-    if isinstance(value, str):
-        text = value.replace(" ", "")
-        if text and _DURATION_PART.sub("", text) == "":
-            total = sum(
-                Fraction(amount) * _MILLISECONDS[unit] for amount, unit in _DURATION_PART.findall(text)
-            )
-            if 1 <= total <= _LONGEST_MS:
-                return math.floor(total)
-            raise ValueError(f"a duration lies between 1ms and 100 years, found {quote(value)}")
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if text and _DURATION_PART.sub("", text) == "":
+        parts = _DURATION_PART.findall(text)
+        total = sum(Fraction(amount) * _MILLISECONDS[unit] for amount, unit in parts)
+        if 1 <= total <= _LONGEST_MS:
+            return math.floor(total)
+        raise ValueError(f"a duration lies between 1ms and 100 years, found {quote(value)}")
     unit = ": the unit is missing" if isinstance(value, int | Decimal) and not isinstance(value, bool) else ""
     raise ValueError(
         f"expected a duration such as 500ms, 30s, 10m, 12h, 7d or 1h30m, found {quote(value)}{unit}"
@@ -87,32 +96,24 @@ def duration_text(milliseconds: int) -> str:
 
 
 def _duration_or_zero(value: object) -> int:
-    if value == 0 and not isinstance(value, bool):
-        return 0
-    return 0 if value in {"0s", "0ms"} else duration_ms(value)
+    is_zero = value in {"0s", "0ms"} or (value == 0 and not isinstance(value, bool))
+    return 0 if is_zero else duration_ms(value)
 
 
-def _schema(**constraints: object) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "number", **constraints}, RATIO_SCHEMA]})
+def _limited(**limits: int) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "number", **limits}, RATIO_SCHEMA]})
 
 
-_AS_TEXT = PlainSerializer(str, return_type=str)
-
-Exact = Annotated[Fraction, PlainValidator(number), _AS_TEXT, WithJsonSchema(NUMBER_SCHEMA)]
-PositiveExact = Annotated[Exact, Field(gt=0), _schema(exclusiveMinimum=0)]
-NonNegativeExact = Annotated[Exact, Field(ge=0), _schema(minimum=0)]
-Proportion = Annotated[Exact, Field(gt=0, lt=1), _schema(exclusiveMinimum=0, exclusiveMaximum=1)]
+Exact = Annotated[Fraction, Form(number, NUMBER_SCHEMA, str)]
+PositiveExact = Annotated[Exact, Field(gt=0), _limited(exclusiveMinimum=0)]
+NonNegativeExact = Annotated[Exact, Field(ge=0), _limited(minimum=0)]
+Proportion = Annotated[Exact, Field(gt=0, lt=1), _limited(exclusiveMinimum=0, exclusiveMaximum=1)]
 
 Flag = Annotated[bool, Field(strict=True)]
 
-_DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
-
-Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(DURATION_SCHEMA)]
+Duration = Annotated[int, Form(duration_ms, DURATION_SCHEMA, duration_text)]
 DurationOrZero = Annotated[
-    int,
-    PlainValidator(_duration_or_zero),
-    _DURATION_AS_TEXT,
-    WithJsonSchema({"anyOf": [DURATION_SCHEMA, {"const": 0}]}),
+    int, Form(_duration_or_zero, {"anyOf": [DURATION_SCHEMA, {"const": 0}]}, duration_text)
 ]
 
 
@@ -145,42 +146,37 @@ def _limit(value: object) -> Limit:
         return value
     kind, amount = Kind.PURE, value
     if isinstance(value, dict):
-        measures = {kind.measure: kind for kind in Kind}
         if len(value) != 1:
             raise ValueError("expected one measure: a number, {epsilon: 4} or {rho: 0.1}")
         ((measure, amount),) = value.items()
-        if measure not in measures:
-            near = did_you_mean(measure, list(measures))
+        if measure not in KINDS:
+            near = did_you_mean(measure, KINDS)
             raise ValueError(f"unknown measure {quote(measure)}; expected epsilon or rho{near}")
-        kind = measures[measure]
+        kind = KINDS[measure]
     loss = number(amount)
     units = to_units(loss, kind)
     if loss <= 0:
         raise ValueError(f"must be greater than 0, found {quote(amount)}")
     if not 1 <= units <= MAX_UNITS:
-        raise ValueError(
-            f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found "
-            f"{quote(amount)}"
-        )
+        limits = f"{1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}"
+        raise ValueError(f"a limit lies between {limits}, found {quote(amount)}")
     return Limit(kind, units)
 
 
-_MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]}
-_MEASURES = [
-    {
-        "type": "object",
-        "properties": {kind.measure: _MEASURE},
-        "required": [kind.measure],
-        "additionalProperties": False,
-    }
-    for kind in Kind
-]
+def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a mapping with one key."""
+    return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
+
+
+_AMOUNT: list[dict[str, Any]] = [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]
 
 LimitField = Annotated[
     Limit,
-    PlainValidator(_limit),
-    PlainSerializer(Limit.written),
-    WithJsonSchema({"anyOf": [*_MEASURE["anyOf"], *_MEASURES]}),
+    Form(
+        _limit,
+        {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]},
+        Limit.written,
+    ),
 ]
 
 
@@ -196,33 +192,32 @@ def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
     return check
 
 
-_NAME = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
-_TOPIC = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}"
-_DATASET = r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}"
+def _named(pattern: str, expected: str) -> Form:
+    return Form(_pattern(pattern, expected), {"type": "string", "pattern": f"^{pattern}$"})
 
 
+_DATASET = _named(
+    r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}",
+    "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)",
+)
+dataset_name: Callable[[object], str] = _DATASET.read
+"""Returns the name of a dataset, or raises ValueError."""
+
+DatasetName = Annotated[str, _DATASET]
 Name = Annotated[
     str,
-    PlainValidator(_pattern(_NAME, "a name of lower-case letters, digits and inner dashes (at most 64)")),
-    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
+    _named(
+        r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?",
+        "a name of lower-case letters, digits and inner dashes (at most 64)",
+    ),
 ]
-
 TopicName = Annotated[
     str,
-    PlainValidator(
-        _pattern(_TOPIC, "a Kafka topic name (letters, digits, dot, underscore, dash; at most 249)")
+    _named(
+        r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}",
+        "a Kafka topic name (letters, digits, dot, underscore, dash; at most 249)",
     ),
-    WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC}$"}),
 ]
-
-
-dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
-
-DatasetName = Annotated[
-    str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
-]
-
-
 Text = Annotated[
     str,
     BeforeValidator(_pattern(r"(?s).*\S.*", "a text that is not empty")),
@@ -233,15 +228,13 @@ Text = Annotated[
 def _day(value: object) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
-    if isinstance(value, str):
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            pass
-    raise ValueError(f"expected a day such as 2026-01-05, found {quote(value)}")
+    try:
+        return date.fromisoformat(value)  # type: ignore[arg-type]  # refuses what is no text
+    except (TypeError, ValueError):
+        raise ValueError(f"expected a day such as 2026-01-05, found {quote(value)}") from None
 
 
-Day = Annotated[date, PlainValidator(_day), _AS_TEXT, WithJsonSchema({"type": "string", "format": "date"})]
+Day = Annotated[date, Form(_day, {"type": "string", "format": "date"}, str)]
 
 
 def midnight_ms(day: date) -> int:

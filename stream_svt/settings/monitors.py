@@ -10,7 +10,7 @@ from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -34,28 +34,31 @@ from stream_svt.settings.fields import (
     TopicName,
     whole,
 )
-from stream_svt.settings.messages import quote
 from stream_svt.settings.options import (
     MAX_ATTEMPTS,
     Annealed,
     AppendField,
     CorrectionField,
     Exposure,
-    Mean,
     MechanismForm,
     Mute,
     MuteField,
     NoiseField,
     OnHalt,
-    Optimal,
     Retry,
     Sweep,
     Table,
-    Uncorrected,
 )
-from stream_svt.settings.validation import Strict, consistent
+from stream_svt.settings.validation import Strict, consistent, quote
 
 _LARGEST_EPSILON = 10_000
+
+
+_CONSTRUCTORS: dict[MechanismForm, Callable[..., SparseVector]] = {
+    MechanismForm.SVT: sparse_vector,
+    MechanismForm.ADAPTIVE: adaptive,
+    MechanismForm.LADDER: ladder,
+}
 
 
 def _pair(value: object) -> object:
@@ -173,19 +176,18 @@ class MonitorSpec(Strict):
         rule = self.correction
         if isinstance(rule, Exposure):
             tolerated = Fraction(self.cutoff, 10) if rule.false_alerts is None else rule.false_alerts
-            attempts = self.append.attempts if isinstance(self.append, Retry) else 1
             return corrections.Exposure(
-                expected_queries=self.expected_queries or 1, false_alerts=tolerated, attempts=attempts
+                expected_queries=self.expected_queries or 1,
+                false_alerts=tolerated,
+                attempts=self.append.attempts if isinstance(self.append, Retry) else 1,
             )
         if isinstance(rule, Annealed):
             return corrections.Annealed(start=rule.start, end=rule.end, step=rule.step)
-        if isinstance(rule, Optimal):
-            return corrections.Optimal(queries=self.expected_queries or 1, cutoff=self.cutoff)
-        if isinstance(rule, Mean):
-            return corrections.Mean()
         if isinstance(rule, Table):
             return corrections.Explicit(tuple(ceil(real / self.granularity) for real in rule.table))
-        return corrections.Uncorrected()
+        if rule.kind == "optimal":
+            return corrections.Optimal(queries=self.expected_queries or 1, cutoff=self.cutoff)
+        return corrections.Mean() if rule.kind == "mean" else corrections.Uncorrected()
 
     def mechanism(self) -> SparseVector:
         """Return the mechanism of one whole run.
@@ -193,19 +195,16 @@ class MonitorSpec(Strict):
         Raises:
             MisuseError: Epsilon cannot be divided among the threshold and so many tops on this grid.
         """
-        common: dict[str, Any] = {
-            "epsilon": self.epsilon_units,
-            "cutoff": self.cutoff,
-            "monotonic": self.monotonic,
-            "correction": self.correction_rule(),
-            "sensitivity": self.grid_sensitivity,
-            "query_noise": self.query_noise,
-            "threshold_noise": self.threshold_noise,
-        }
-        if self.form is MechanismForm.ADAPTIVE:
-            return adaptive(**common, theta=self.split)
-        build = ladder if self.form is MechanismForm.LADDER else sparse_vector
-        return build(**common, split=self.split)
+        return _CONSTRUCTORS[self.form](
+            epsilon=self.epsilon_units,
+            cutoff=self.cutoff,
+            monotonic=self.monotonic,
+            correction=self.correction_rule(),
+            sensitivity=self.grid_sensitivity,
+            query_noise=self.query_noise,
+            threshold_noise=self.threshold_noise,
+            **{"theta" if self.form is MechanismForm.ADAPTIVE else "split": self.split},
+        )
 
     def run_price(self, kind: Kind) -> int:
         """Return what one whole run costs, in units of ``kind`` (for zCDP, rounded up)."""
@@ -294,7 +293,7 @@ class MonitorSpec(Strict):
 
     def _option_problems(self) -> Iterator[tuple[str, str]]:
         rule = self.correction
-        if isinstance(rule, Exposure | Optimal) and self.expected_queries is None:
+        if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: the number of queries one run must last for, such as 1000000"
         if isinstance(rule, Annealed):
@@ -323,13 +322,13 @@ class MonitorSpec(Strict):
         """Yield what is allowed but may not be meant, as (field, advice)."""
         rule, (low, high) = self.correction, self.bounds
         sweeps = isinstance(self.append, Sweep)
-        if not sweeps and isinstance(rule, Optimal):
+        if not sweeps and rule.kind == "optimal":
             advice = (
                 "optimal is meant for a finite set tested once; on a stream, and more so with retries, it wastes "
                 "budget on false alerts: consider exposure"
             )
             yield "correction", advice
-        if not sweeps and isinstance(rule, Mean | Uncorrected):
+        if not sweeps and rule.kind in {"mean", "none"}:
             advice = (
                 f"with {rule.kind}, queries near the threshold are reported about half of the time and soon use "
                 "up the cutoff: consider exposure"
@@ -343,7 +342,7 @@ class MonitorSpec(Strict):
             yield "append", advice
         if sweeps and self.attempts == 1:
             yield "append", f"a sweep with the correction {rule.kind} has no further pass: consider annealed"
-        if self.expected_queries is not None and not isinstance(rule, Exposure | Optimal):
+        if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
             yield "expected_queries", f"is not used by the correction {rule.kind}"
         if self.threshold > high:
             yield "threshold", f"lies above the upper bound {quote(high)}: only noise reaches it"

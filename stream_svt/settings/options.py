@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import MONITORED, Noise
@@ -18,14 +18,15 @@ from stream_svt.settings.fields import (
     NUMBER_SCHEMA,
     Duration,
     Exact,
+    Form,
     PositiveExact,
     duration_ms,
     duration_text,
     number,
     whole,
+    with_key,
 )
-from stream_svt.settings.messages import did_you_mean, quote
-from stream_svt.settings.validation import Strict
+from stream_svt.settings.validation import Strict, did_you_mean, quote
 
 MAX_ATTEMPTS = 255
 
@@ -76,22 +77,10 @@ class Annealed(Strict):
     """Fall from pass to pass, in query-noise scales. Default 1."""
 
 
-class Optimal(Strict):
-    """The published closed form for a finite number of queries tested once."""
+class Plain(Strict):
+    """Without options: the closed form for a finite number of queries, the noise's mean taken away, or none."""
 
-    kind: Literal["optimal"] = "optimal"
-
-
-class Mean(Strict):
-    """Takes the mean of the noise away."""
-
-    kind: Literal["mean"] = "mean"
-
-
-class Uncorrected(Strict):
-    """No correction."""
-
-    kind: Literal["none"] = "none"
+    kind: Literal["optimal", "mean", "none"]
 
 
 class Table(Strict):
@@ -102,14 +91,7 @@ class Table(Strict):
     """Corrections in real units, by attempt."""
 
 
-def _by_kind(*forms: type[Strict]) -> dict[str, type[Strict]]:
-    return {form.model_fields["kind"].default: form for form in forms}
-
-
-_CORRECTIONS = _by_kind(Exposure, Annealed, Optimal, Mean, Uncorrected, Table)
-
-
-def _tagged(value: object, forms: Mapping[str, type[Strict]], expected: str) -> object:
+def _tagged(value: object, forms: Collection[str], expected: str) -> object:
     """Bring a name, or {name: options}, to {"kind": name, ...}, which a union with tags understands."""
     if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
         return value
@@ -123,47 +105,44 @@ def _tagged(value: object, forms: Mapping[str, type[Strict]], expected: str) -> 
             raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
     if isinstance(name, str) and name in forms and value != "table":
         return {"kind": name, **(options if isinstance(options, dict) else {})}
-    near = did_you_mean(name, list(forms)) if isinstance(name, str) else ""
+    near = did_you_mean(name, forms) if isinstance(name, str) else ""
     raise ValueError(f"expected {expected}, found {quote(name)}{near}")
+
+
+def _options(name: str, model: type[Strict]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    del schema["title"], schema["properties"]["kind"]
+    return with_key(name, schema)
+
+
+_SHORT = ("exposure", "annealed", "optimal", "mean", "none")
+_CORRECTION_WORDS = (
+    f"{', '.join(_SHORT)}, a number in real units, or one of them with options such as "
+    "{annealed: {start: 12, end: 3}}"
+)
 
 
 def _correction(value: object) -> object:
     if not isinstance(value, bool | dict | list | Strict | None):
         with suppress(ValueError):
             return {"kind": "table", "table": [number(value)]}
-    return _tagged(value, _CORRECTIONS, _CORRECTION_WORDS)
+    return _tagged(value, (*_SHORT, "table"), _CORRECTION_WORDS)
 
-
-def _with_options(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
-
-
-def _options(name: str, model: type[Strict]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    schema.get("properties", {}).pop("kind", None)
-    kept = ("type", "properties", "additionalProperties", "description")
-    return _with_options(name, {key: schema[key] for key in kept if key in schema})
-
-
-_SHORT = [name for name in _CORRECTIONS if name != "table"]
-_CORRECTION_WORDS = (
-    f"{', '.join(_SHORT)}, a number in real units, or one of them with options such as "
-    "{annealed: {start: 12, end: 3}}"
-)
-_CORRECTION_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"enum": _SHORT},
-        NUMBER_SCHEMA,
-        _options("exposure", Exposure),
-        _options("annealed", Annealed),
-        _with_options("table", {"type": "array", "items": NUMBER_SCHEMA, "minItems": 1}),
-    ]
-}
 
 CorrectionField = Annotated[
-    Annotated[Exposure | Annealed | Optimal | Mean | Uncorrected | Table, Field(discriminator="kind")],
+    Annotated[Exposure | Annealed | Plain | Table, Field(discriminator="kind")],
     BeforeValidator(_correction),
-    WithJsonSchema(_CORRECTION_SCHEMA),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": [*_SHORT]},
+                NUMBER_SCHEMA,
+                _options("exposure", Exposure),
+                _options("annealed", Annealed),
+                with_key("table", {"type": "array", "items": NUMBER_SCHEMA, "minItems": 1}),
+            ]
+        }
+    ),
 ]
 
 
@@ -179,9 +158,7 @@ class Lifetime:
 
     def written(self) -> int | str:
         """Return the lifetime as it stands in a file."""
-        if self.ms is not None:
-            return duration_text(self.ms)
-        return self.offsets or 0
+        return (self.offsets or 0) if self.ms is None else duration_text(self.ms)
 
 
 def _lifetime(value: object) -> Lifetime:
@@ -220,9 +197,7 @@ class Retry(Strict):
     """Tests in all, the first included. Default 5."""
     lifetime: Annotated[
         Lifetime,
-        PlainValidator(_lifetime),
-        PlainSerializer(Lifetime.written),
-        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
+        Form(_lifetime, {"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}, Lifetime.written),
     ] = Lifetime(offsets=4000)
     """How long a series stays in the queue: offsets of the partition, or a duration. Must fit the
     topic's retention. Default 4000 offsets."""
@@ -232,53 +207,56 @@ class Retry(Strict):
     """Queries of the dataset between two rounds of retries. Default 1000."""
 
 
-_APPENDS = _by_kind(Sweep, Retry)
-
-
 def _append(value: object) -> object:
     if value is None or value is False or value == "off":
         return None
-    return _tagged(value, _APPENDS, "off, sweep, retry, or one with options such as {retry: {attempts: 5}}")
+    expected = "off, sweep, retry, or one with options such as {retry: {attempts: 5}}"
+    return _tagged(value, ("sweep", "retry"), expected)
 
-
-_APPEND_SHORT = {"enum": ["off", "sweep", "retry", False, None]}
 
 AppendField = Annotated[
     Annotated[Sweep | Retry, Field(discriminator="kind")] | None,
     BeforeValidator(_append),
-    WithJsonSchema({"anyOf": [_APPEND_SHORT, *(_options(name, model) for name, model in _APPENDS.items())]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["off", "sweep", "retry", False, None]},
+                _options("sweep", Sweep),
+                _options("retry", Retry),
+            ]
+        }
+    ),
 ]
+
+
+# --- noise and mutes
 
 
 def _noise(value: object) -> Noise:
     try:
         return Noise.parse(str(value))
     except MisuseError as error:
-        raise ValueError(f"{error}{did_you_mean(value, [noise.value for noise in MONITORED])}") from None
+        raise ValueError(f"{error}{did_you_mean(value, MONITORED)}") from None
 
 
 def _mute(value: object) -> Mute | int:
-    words = [mute.value for mute in Mute]
-    if value is None or value in words:
-        return Mute(value or "none")
+    if value is None or value in list(Mute):
+        return Mute(str(value or Mute.NONE))
     try:
         return duration_ms(value)
     except ValueError:
-        near = did_you_mean(value, words) if isinstance(value, str) else ""
+        near = did_you_mean(value, Mute) if isinstance(value, str) else ""
         expected = "period, run, none or a duration such as 10m"
         raise ValueError(f"expected {expected}, found {quote(value)}{near}") from None
 
 
-NoiseField = Annotated[
-    Noise,
-    PlainValidator(_noise),
-    PlainSerializer(str, return_type=str),
-    WithJsonSchema({"enum": [noise.value for noise in MONITORED]}),
-]
+NoiseField = Annotated[Noise, Form(_noise, {"enum": [*map(str, MONITORED)]}, str)]
 
 MuteField = Annotated[
     Mute | int,
-    PlainValidator(_mute),
-    PlainSerializer(lambda mute: mute if isinstance(mute, Mute) else duration_text(mute), return_type=str),
-    WithJsonSchema({"anyOf": [{"enum": [mute.value for mute in Mute]}, DURATION_SCHEMA]}),
+    Form(
+        _mute,
+        {"anyOf": [{"enum": [*map(str, Mute)]}, DURATION_SCHEMA]},
+        lambda mute: mute if isinstance(mute, Mute) else duration_text(mute),
+    ),
 ]

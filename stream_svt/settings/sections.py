@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from stream_svt.errors import Problem
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Document
-from stream_svt.settings.fields import Duration, Flag, Name, Text, TopicName, duration_text, whole, within
-from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.fields import (
+    Duration,
+    Flag,
+    Form,
+    Name,
+    Text,
+    TopicName,
+    duration_text,
+    whole,
+    within,
+)
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.validation import Strict, consistent, several
-
-
-class SecurityProtocol(StrEnum):
-    """How clients talk to the brokers."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether a user name and password are sent."""
-        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
-
-    @property
-    def encrypts(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
-
-
-class SaslMechanism(StrEnum):
-    """How a password is proved."""
-
-    PLAIN = "PLAIN"
-    SCRAM_SHA_256 = "SCRAM-SHA-256"
-    SCRAM_SHA_512 = "SCRAM-SHA-512"
+from stream_svt.settings.validation import Strict, consistent, did_you_mean, quote
 
 
 def _servers(value: object) -> tuple[str, ...]:
@@ -65,14 +38,8 @@ def _servers(value: object) -> tuple[str, ...]:
     return tuple(servers)
 
 
-Servers = Annotated[
-    tuple[str, ...],
-    PlainValidator(_servers),
-    PlainSerializer(",".join, return_type=str),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-    ),
-]
+_LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+Servers = Annotated[tuple[str, ...], Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
 
 
 class KafkaConfig(Strict):
@@ -80,9 +47,9 @@ class KafkaConfig(Strict):
 
     bootstrap_servers: Servers = ("127.0.0.1:9092",)
     """Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
-    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
-    sasl_mechanism: SaslMechanism | None = None
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
     username: Text | None = None
     """User name; with the SASL protocols. Default: none."""
@@ -101,17 +68,24 @@ class KafkaConfig(Strict):
     """Lasting name of this worker in its group, different for each (static membership): a restart then keeps its
     partitions. Default: none."""
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether a user name and password are sent."""
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.security_protocol.endswith("SSL")
+
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
-        protocol = self.security_protocol
-        useless = f"has no use with security_protocol {protocol.value}: expected"
-        wrong = f"is required with security_protocol {protocol.value}"
-        if not protocol.authenticates:
-            wrong = f"{useless} SASL_SSL"
+        useless = f"has no use with security_protocol {self.security_protocol}: expected"
+        required = f"is required with security_protocol {self.security_protocol}"
         for name in ("sasl_mechanism", "username", "password_file"):
-            if (getattr(self, name) is not None) is not protocol.authenticates:
-                yield name, wrong
-        if self.ca_file is not None and not protocol.encrypts:
+            if (getattr(self, name) is not None) is not self.authenticates:
+                yield name, required if self.authenticates else f"{useless} SASL_SSL"
+        if self.ca_file is not None and not self.encrypts:
             yield "ca_file", f"{useless} SSL or SASL_SSL"
         if 3 * self.heartbeat_interval > self.session_timeout:
             most = duration_text(self.session_timeout // 3)
@@ -237,10 +211,6 @@ class CommitConfig(Strict):
     charged is published at once."""
 
 
-def _taken(key: str, name: str, user: str) -> tuple[str, str]:
-    return f"topics.{key}", f"topic {quote(name)} has another use already ({user}): use one of its own"
-
-
 class ServiceDocument(Strict):
     """What a worker takes from the file itself."""
 
@@ -267,10 +237,16 @@ class ServiceDocument(Strict):
     @model_validator(mode="after")
     def _named_topics(self) -> Self:
         names = {key: getattr(self.topics, key) or f"{self.application}.{key}" for key in _OWN}
-        users = {name: f"topics.{key}" for key, name in reversed(names.items())}
-        if taken := [(key, users[name]) for key, name in names.items() if users[name] != f"topics.{key}"]:
-            raise several([_taken(key, names[key], user) for key, user in taken])
         return self.model_copy(update={"topics": self.topics.model_copy(update=names)})
+
+    @consistent
+    def _taken(self) -> Iterator[tuple[str, str]]:
+        monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a whole file
+        users = dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
+        for key in (f"topics.{key}" for key in _OWN):
+            name = getattr(self.topics, key.removeprefix("topics."))
+            if (user := users.setdefault(name, key)) != key:
+                yield key, f"topic {quote(name)} has another use already ({user}): use one of its own"
 
 
 SERVICE_KEYS = tuple(ServiceDocument.model_fields.keys() - {"application"})
@@ -287,13 +263,6 @@ class ConfigDocument(ServiceDocument):
     """The monitors."""
     carried_over: Text | None = None
     """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
-
-    @consistent
-    def _other_topics(self) -> Iterator[tuple[str, str]]:
-        read = {monitor.topic for monitor in self.monitors}
-        for key in _OWN:
-            if (name := getattr(self.topics, key)) in read:
-                yield _taken(key, name, "a monitor reads")
 
 
 SECTIONS: dict[str, type[Strict]] = {
@@ -312,28 +281,24 @@ def json_schema() -> dict[str, Any]:
     return head | ConfigDocument.model_json_schema(by_alias=True) | {"title": "stream-svt configuration"}
 
 
-def section_notes(document: Document, found: ServiceDocument) -> list[Problem]:
-    """Return advice: values in the clear on the network, options that are for one start only."""
+def section_notes(document: Document, found: ServiceDocument) -> Iterator[Problem]:
+    """Yield advice: values in the clear on the network, options that are for one start only."""
     local = ("127.", "localhost:", "[::1]:")
-    kafka, sealing = found.kafka, found.sealing
-    notes = {}
-    if not kafka.security_protocol.encrypts and not all(
-        server.startswith(local) for server in kafka.bootstrap_servers
-    ):
-        notes["kafka", "security_protocol"] = (
-            "private values cross the network in the clear: use SSL or SASL_SSL"
-        )
-    if sealing.adopt_plain:
-        notes["sealing", "adopt_plain"] = (
+    if not found.kafka.encrypts and not all(one.startswith(local) for one in found.kafka.bootstrap_servers):
+        message = "private values cross the network in the clear: use SSL or SASL_SSL"
+        yield document.problem(("kafka", "security_protocol"), message)
+    if found.sealing.adopt_plain:
+        message = (
             "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
             "every shard"
         )
-    if sealing.key_lost:
-        notes["sealing", "key_lost"] = (
+        yield document.problem(("sealing", "adopt_plain"), message)
+    if found.sealing.key_lost:
+        message = (
             "a worker without the right key parks shards that another could open: only for closing them with "
             "'stream-svt control close-application --give-up-state'"
         )
-    return [Problem(document.line(key), ".".join(key), message) for key, message in notes.items()]
+        yield document.problem(("sealing", "key_lost"), message)
 
 
 ENVIRONMENT = "STREAM_SVT_"
@@ -352,17 +317,15 @@ def apply_environment(
     Reported are those that name no key. What is monitored and who may give commands stands in the file only.
     """
     for variable, text in sorted(environ.items()):
+        section, _, key = variable.removeprefix(ENVIRONMENT).lower().partition("_")
+        keys = sections[section].model_fields if section in sections else {}
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
             message = "who may give commands is said in the file only: remove the variable"
-            document.problems.append(Problem(0, variable, message))
-        for name, model in sections.items():
-            prefix = f"{ENVIRONMENT}{name.upper()}_"
-            if not variable.startswith(prefix):
-                continue
-            key = variable.removeprefix(prefix).lower()
-            if key in model.model_fields:
-                document.put((name, key), text, f"environment variable {variable}")
-            else:
-                near = did_you_mean(key, list(model.model_fields))
-                message = f"environment variable names no key of {name}{near}"
-                document.problems.append(Problem(0, variable, message))
+        elif key in keys and variable.startswith(ENVIRONMENT):
+            document.put(section, key, text, f"environment variable {variable}")
+            continue
+        elif keys and variable.startswith(ENVIRONMENT):
+            message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"
+        else:
+            continue
+        document.problems.append(Problem(0, variable, message))

@@ -1,9 +1,12 @@
-"""Pydantic models checked against a document: each validation error becomes a problem with its line."""
+"""Models of the configuration, whose errors say in this project's words what was found and expected."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from decimal import Decimal
+from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any, Self, TypeVar
 
 from pydantic import (
@@ -16,12 +19,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from stream_svt.settings.document import Document, KeyPath
-from stream_svt.settings.messages import did_you_mean, quote
-
 Model = TypeVar("Model", bound=BaseModel)
 
-_EXPLAINED, _ABSENT = "explained", "absent"
+EXPLAINED, ABSENT = "explained", "absent"
 """Types of errors whose message is final; of the second kind, the last key may not stand in the file."""
 
 _MAPPING = "expected a mapping, found {found}"
@@ -46,6 +46,33 @@ _SAID = {
 """Messages by pydantic's type of error."""
 
 
+def quote(value: object) -> str:
+    """Return how a message quotes what stands in the file."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = str(value)
+    if isinstance(value, Fraction):  # a decimal where a short one is exact, else the ratio
+        decimal = Decimal(value.numerator) / Decimal(value.denominator)
+        text = f"{decimal:f}" if Fraction(decimal) == value and abs(decimal.adjusted()) < 20 else text
+    text = text if len(text) <= 40 else f"{text[:37]}..."
+    return f"'{text}'" if isinstance(value, str) else text
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a suggestion to append to a message, empty where nothing is near."""
+    text = str(word).lower()
+    words = {one.lower(): one for one in known}
+    near = get_close_matches(text, words, n=1, cutoff=0.6)
+    near = near or [one for one in words if len(text) > 1 and one.startswith(text)]
+    return f"; did you mean '{words[near[0]]}'?" if near else ""
+
+
 class Strict(BaseModel):
     """A part of the configuration: frozen, without unknown keys; the text below a field describes it."""
 
@@ -68,54 +95,24 @@ class Strict(BaseModel):
             return handler(value)
         except ValidationError as error:
             errors = error.errors(include_url=False)
-        raise ValidationError.from_exception_data(
-            cls.__name__, [one for detail in errors for one in _explained(cls, detail)], hide_input=True
-        )
+        explained = [one for detail in errors for one in _explained(cls, detail)]
+        raise ValidationError.from_exception_data(cls.__name__, explained, hide_input=True)
 
 
 def consistent(problems: Callable[[Any], Iterable[tuple[str, str]]]) -> Any:  # noqa: ANN401  as of pydantic
     """Make a check across fields of a method that yields (field, message) pairs; "" stands for the whole model."""
 
     def check(model: Model) -> Model:
-        if found := [*problems(model)]:
-            raise several(found)
+        if found := [
+            _error(ABSENT, tuple(filter(None, name.split("."))), text) for name, text in problems(model)
+        ]:
+            raise ValidationError.from_exception_data("several", found, hide_input=True)
         return model
 
     return model_validator(mode="after")(check)
 
 
-def several(problems: Iterable[tuple[str, str]]) -> ValidationError:
-    """Return one error that carries (field, message) pairs found by a check across fields."""
-    found = [_error(_ABSENT, tuple(filter(None, name.split("."))), message) for name, message in problems]
-    return ValidationError.from_exception_data("several", found, hide_input=True)
-
-
-def check(document: Document, model: type[Model]) -> Model:
-    """Return a document as a model.
-
-    Raises:
-        ConfigError: With everything that is wrong with it, and was reported before.
-    """
-    try:
-        found = model.model_validate(document.data)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            document.report(_place(document, detail), detail["msg"])
-    document.finish()
-    return found
-
-
-def _place(document: Document, detail: ErrorDetails) -> KeyPath:
-    """Return the part of a pydantic location that stands in the file, without the tags of unions."""
-    place: KeyPath = ()
-    for step in detail["loc"]:
-        if (*place, step) in document.lines:
-            place = (*place, step)
-    last = detail["loc"][-1:]
-    return place + last if detail["type"] == _ABSENT and place[-1:] != last else place
-
-
-def _error(kind: str, loc: KeyPath, message: str) -> InitErrorDetails:
+def _error(kind: str, loc: tuple[str | int, ...], message: str) -> InitErrorDetails:
     text = PydanticCustomError(kind, "{message}", {"message": message})
     return InitErrorDetails(type=text, loc=loc, input=None)
 
@@ -123,22 +120,21 @@ def _error(kind: str, loc: KeyPath, message: str) -> InitErrorDetails:
 def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorDetails]:
     """Yield an error of a model with its final message."""
     kind, loc, context, value = detail["type"], detail["loc"], detail.get("ctx", {}), detail["input"]
-    if kind in {_EXPLAINED, _ABSENT}:
-        yield _error(kind, loc, detail["msg"])
-        return
-    if kind == "too_short" and len(value) >= context["min_length"]:
-        return  # the invalid items are reported one by one
     fields = {info.alias or name: info for name, info in model.model_fields.items() if name != "kind"}
-    if kind == "extra_forbidden":
-        hint = did_you_mean(loc[-1], list(fields)) or f"; expected one of {', '.join(fields)}"
-        yield _error(_EXPLAINED, loc, f"unknown key{hint}")
+    if kind in {EXPLAINED, ABSENT}:
+        yield _error(kind, loc, detail["msg"])
+    elif kind == "too_short" and len(value) >= context["min_length"]:
+        return  # the invalid items are reported one by one
+    elif kind == "extra_forbidden":
+        hint = did_you_mean(loc[-1], fields) or f"; expected one of {', '.join(fields)}"
+        yield _error(EXPLAINED, loc, f"unknown key{hint}")
     elif kind == "missing":
         text = " ".join((fields[str(loc[-1])].description or "").split())
-        yield _error(_ABSENT, loc, f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip("."))
+        yield _error(ABSENT, loc, f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip("."))
     else:
         words = re.findall("'([^']+)'", context.get("expected", ""))
         found = {**context, "found": quote(value), "expected": " or ".join(words)}
         message = _SAID[kind].format(**found) if kind in _SAID else f"{detail['msg']}, found {quote(value)}"
         if kind == "string_type" and not isinstance(value, dict | list):
             message += ": put it in quotes"
-        yield _error(_EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))
+        yield _error(EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))

@@ -11,7 +11,6 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import bundle_of, load_config, parse_config, spec_of
 from stream_svt.service.signatures import shared_key, signing_key
-from stream_svt.settings.sections import SaslMechanism, SecurityProtocol
 from tests.support.keys import ed25519_pair
 from tests.support.tls import Authority
 
@@ -343,8 +342,8 @@ def test_clients_get_credentials_and_the_authority(tmp_path):
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
     assert len(context.get_ca_certs()) == 1
-    assert config.kafka.sasl_mechanism is SaslMechanism.SCRAM_SHA_512
-    assert config.kafka.security_protocol is SecurityProtocol.SASL_SSL
+    assert config.kafka.sasl_mechanism == "SCRAM-SHA-512"
+    assert config.kafka.security_protocol == "SASL_SSL"
     assert config.notes == ()
 
 

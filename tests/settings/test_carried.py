@@ -20,7 +20,7 @@ CARRIED = Carried(
     alerts="shop.alerts",
     successor="next",
     complete=True,
-    topics={"counts": Declared(Fraction(3, 2), general=False)},
+    topics={"counts": Declared(Fraction(3, 2), monotonic=True)},
     datasets={
         "a": Balance("one basket", Kind.PURE, 4 * EPSILON, 6 * EPSILON, 17 * EPSILON // 10),
         "b": Balance("one basket", Kind.ZCDP, RHO, RHO, RHO),
@@ -128,7 +128,7 @@ def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
 
 
 def test_a_topic_that_was_not_monotonic_stays_so() -> None:
-    general = replace(CARRIED, topics={"counts": Declared(Fraction(1), general=True)})
+    general = replace(CARRIED, topics={"counts": Declared(Fraction(1), monotonic=False)})
     with pytest.raises(ConfigError, match="declared not monotonic"):
         load(carried=general)
     assert load(carried=general, topic="other").topics() == ("other",)
