@@ -52,10 +52,13 @@ class ConfigError(StreamSvtError):
         self.problems, self.more = found[:PROBLEMS_SHOWN], more + len(found[PROBLEMS_SHOWN:])
         self.source = source
         count = len(self.problems) + self.more
-        noun = "problem" if count == 1 else "problems"
+        noun = f"problem{'s' * (count != 1)}"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
         others = f"\n  and {self.more} more" if self.more else ""
         super().__init__(f"{source}: {count} {noun}{lines}{others}")
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem], str, int]]:
+        return ConfigError, (self.problems, self.source, self.more)
 
 
 class MisuseError(StreamSvtError):

@@ -343,7 +343,7 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     a dataset without an event behind missing ones has nothing left. Exit code 1: a shard is not closed, or
     was closed for another successor.
     """
-    from stream_svt.service.carry_over import read_balances
+    from stream_svt.service.audit import read_balances
 
     config = common.load(path)
     carried, notes = asyncio.run(

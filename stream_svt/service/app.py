@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 import faust
 import mode
@@ -23,7 +22,7 @@ from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import Version
 from stream_svt.service import web
 from stream_svt.service.config import Config
-from stream_svt.service.garbage import collect_rarely
+from stream_svt.service.event_loop import collect_rarely
 from stream_svt.service.reading import read
 from stream_svt.service.shard import describe
 from stream_svt.service.web.overview import Overview
@@ -40,16 +39,10 @@ STOP_DEADLINE = 28.0
 OK, FAILED = 0, 1
 
 
-class _Boot(BootStrategy):  # type: ignore[misc]  # faust is taken as Any
-    """Start web server and services only."""
-
-    enable_kafka = False
-
-
 class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
-    """An app that leaves no trace in the working directory, which may be read-only."""
+    """An app of web server and services only, without a trace in the working directory, which may be read-only."""
 
-    BootStrategy = _Boot
+    BootStrategy = type("BootStrategy", (BootStrategy,), {"enable_kafka": False})
     logger = HOST_LOG
 
     def _create_directories(self) -> None:
@@ -101,6 +94,13 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         except TimeoutError:
             self.stopped_in_time = False
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
+
+    def exit_code(self, code: object) -> int:
+        """Return that of the process whose host ended with one; tell the error that ended it."""
+        if self.error is not None:
+            print(f"stream-svt: {describe(self.error)}", file=sys.stderr)  # noqa: T201  the last word of a process
+            return self.error.exit_code if isinstance(self.error, StreamSvtError) else FAILED
+        return (code if isinstance(code, int) else OK) or (OK if self.stopped_in_time else FAILED)
 
     async def _follow(self, versions: AsyncIterator[Version]) -> None:
         """Hand the worker every version that it can read, one after the other."""
@@ -179,16 +179,7 @@ def run(
         host.execute_from_commandline()
     except SystemExit as ended:
         code = ended.code
-    failure = monitoring.error
-    if failure is not None:
-        print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process
-        return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
-    return _exit_code(code, monitoring.stopped_in_time)
-
-
-def _exit_code(code: object, in_time: bool) -> int:
-    """Return that of a process that a signal ended: what was not handed over is for the next owner to do."""
-    return (code if isinstance(code, int) else OK) or (OK if in_time else FAILED)
+    return monitoring.exit_code(code)
 
 
 def _check_address(config: Config) -> None:
@@ -216,18 +207,10 @@ def quiet_libraries() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-TROUBLE = (3, 0.1)
-"""Warnings and errors of one place: burst, and lines a second."""
-
-PROGRESS = (200, 1.0)
+TROUBLE = (3, 30.0)
+"""Warnings and errors of one line of code: so many in so many seconds."""
+PROGRESS = (200, 200.0)
 """The same for what is neither: a line for each shard or command, a few of each."""
-
-
-@dataclass(slots=True)
-class _Place:
-    room: float
-    looked: float
-    left_out: int = 0
 
 
 class LimitByPlace(logging.Filter):
@@ -242,31 +225,26 @@ class LimitByPlace(logging.Filter):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._places: dict[tuple[str, int, int], _Place] = {}
+        self._counts: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written; one that follows others left out says how many."""
+        """Return whether a record is written; the first one after others were left out says how many."""
         if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
             return True
-        passed: bool | None = getattr(record, "passed_limit", None)
-        if passed is None:  # of several handlers, the first one decides
-            passed = record.passed_limit = self._take(record)
-        return passed
+        if "passed_limit" not in vars(record):  # of several handlers, the first one decides
+            vars(record)["passed_limit"] = self._take(record)
+        return bool(vars(record)["passed_limit"])
 
     def _take(self, record: logging.LogRecord) -> bool:
-        most, rate = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
-        now = self._now()
-        place = self._places.setdefault((record.pathname, record.lineno, record.levelno), _Place(most, now))
-        place.room = min(most, place.room + rate * (now - place.looked))
-        place.looked = now
-        if place.room < 1:
-            place.left_out += 1
-            return False
-        place.room -= 1
-        if place.left_out:
-            record.msg, record.args = f"{record.getMessage()} left_out={place.left_out}", ()
-            place.left_out = 0
-        return True
+        most, seconds = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
+        place, now = (record.pathname, record.lineno, record.levelno), self._now()
+        began, count = self._counts.get(place, (now, 0))
+        if now - began >= seconds:
+            if count > most:
+                record.msg, record.args = f"{record.getMessage()} left_out={count - most}", ()
+            began, count = now, 0
+        self._counts[place] = began, count + 1
+        return count < most
 
 
 def limit_logs() -> None:

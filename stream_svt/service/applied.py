@@ -11,8 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from aiokafka import TopicPartition
@@ -20,27 +19,13 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
-from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
-from stream_svt.protocol.controls import Verify, trust_the_topic
-from stream_svt.protocol.sealing import RecordContext
-from stream_svt.service.assignor import user_data
+from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
+from stream_svt.service import kafka
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    Fenced,
-    Member,
-    cluster_id_of,
-    deadline,
-    members,
-    partition_counts,
-    read_partition,
-    spans,
-    started,
-)
-from stream_svt.service.signatures import SigningKey, Verifier
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.shard_log import place_of, verifier_of
+from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import require, unseen
 
 log = logging.getLogger(__name__)
@@ -59,24 +44,18 @@ class Overtaken(StreamSvtError):
 # Reading
 
 
-async def verifier(config: Config, cluster: Cluster) -> Verify:
-    """Return what tells which versions to follow: where commands must be signed, versions must be, too."""
-    if not config.control.required:
-        return trust_the_topic
-    return Verifier(place_of(config, await cluster_id_of(cluster)), config.command_keys)
-
-
-def place_of(config: Config, cluster_id: str) -> RecordContext:
-    """Return what a version's signature binds beside its content."""
-    return RecordContext(cluster_id, config.spec.application, config.topics.config, PARTITION)
+async def _versions(config: Config, cluster: Cluster, known: tuple[int, str] = (0, "")) -> Versions:
+    """Return no versions yet, and which of them to follow: where commands must be signed, versions must be, too."""
+    cluster_id = await kafka.cluster_id_of(cluster) if config.control.required else ""
+    return Versions(verifier_of(config, cluster_id, config.topics.config, PARTITION), known)
 
 
 async def read_versions(config: Config, cluster: Cluster) -> Versions:
     """Return what the configuration topic shows."""
-    topic, versions = config.topics.config, Versions(await verifier(config, cluster))
+    topic, versions = config.topics.config, await _versions(config, cluster)
     doing = f"reading configuration topic {topic!r}"
-    async with started(cluster.reader(), doing) as reader:
-        async for found in read_partition(reader, topic, PARTITION, None, doing):
+    async with kafka.started(cluster.reader(), doing) as reader:
+        async for found in kafka.read_partition(reader, topic, PARTITION, None, doing):
             for record in found:
                 versions.take(record)
     return versions
@@ -102,7 +81,7 @@ async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
     known, failures, said = (0, ""), 0, ""
     while True:
         try:
-            versions = Versions(await verifier(config, cluster), known)
+            versions = await _versions(config, cluster, known)
             async for version in _follow(cluster, config.topics.config, versions):
                 failures, said = 0, ""
                 known = (version.number, version.digest)
@@ -119,15 +98,15 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
     place = TopicPartition(topic, PARTITION)
     doing = f"reading configuration topic {topic!r}"
     refused, last = None, versions.known
-    if topic not in await partition_counts(cluster, doing):
+    if topic not in await kafka.partition_counts(cluster, doing):
         message = f"{unseen(topic, 'READ')}; 'stream-svt apply -c FILE --create-topics' creates it"
         raise ConfigError([Problem(0, "topics.config", message)])
-    async with started(cluster.reader(), doing) as reader:
-        async with deadline(CALL_DEADLINE, doing):
+    async with kafka.started(cluster.reader(), doing) as reader:
+        async with kafka.deadline(kafka.CALL_DEADLINE, doing):
             reader.assign([place])
             await reader.seek_to_beginning(place)
         while True:
-            async with deadline(CALL_DEADLINE + FOLLOW_WAIT, doing):
+            async with kafka.deadline(kafka.CALL_DEADLINE + FOLLOW_WAIT, doing):
                 end = (await reader.end_offsets([place]))[place]
                 found = await reader.getmany(place, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(place)
@@ -146,16 +125,10 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
 # Applying
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A configuration that may be applied.
+class Proposal(NamedTuple):
+    """A configuration that may be applied: what it changes, and whether it differs from the version ``before`` it.
 
-    Attributes:
-        bundle: What is published.
-        before: The version that it follows, None where it is the first one.
-        is_new: Whether it differs from that.
-        difference: What it changes.
-        refused: Why the newest record of the topic is not followed, None where it is.
+    ``refused`` says why the newest record of the topic is not followed, None where it is.
     """
 
     bundle: Bundle
@@ -173,7 +146,6 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
         BrokerError: The brokers refuse.
     """
     await require(config, cluster)
-    await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
     known = newest(versions, config.topics.config)
     old = None if known is None else spec_of(known.bundle, f"version {known.number} of the configuration")
@@ -192,21 +164,8 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     names = {dataset.name for dataset in config.spec.datasets}
     gone = retired.union(() if old is None else (one.name for one in old.datasets if one.name not in names))
     bundle = msgspec.structs.replace(bundle, retired=sorted(gone))
-    return Proposal(
-        bundle, versions.current, known is None or known.bundle != bundle, found, versions.refused
-    )
-
-
-async def _require_readers(config: Config, cluster: Cluster) -> None:
-    """Refuse where a live worker could not read what is to be applied."""
-    older = [one for one in await workers(config, cluster) if user_data(one.user_data).reads < FORMAT]
-    if older:
-        named = ", ".join(sorted(f"{one.client} at {one.host.lstrip('/')}" for one in older))
-        message = (
-            f"an older release runs that cannot read this configuration: {named}. Upgrade every worker first; "
-            "until then the version applied last stays"
-        )
-        raise ConfigError([Problem(0, "", message)], f"group {config.spec.application!r}")
+    is_new = known is None or known.bundle != bundle
+    return Proposal(bundle, versions.current, is_new, found, versions.refused)
 
 
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
@@ -215,9 +174,9 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
     kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
     shards = {home(name.encode(), config.topics.partitions) for name in datasets}
     doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
-    async with started(cluster.reader(), doing) as reader:
+    async with kafka.started(cluster.reader(), doing) as reader:
         for shard in sorted(shards):
-            async for batch in read_partition(reader, config.topics.alerts, shard, None, doing):
+            async for batch in kafka.read_partition(reader, config.topics.alerts, shard, None, doing):
                 for record in batch:
                     told = _told(record.value, EventType.BUDGET_RAISED)
                     if told is not None and told.account is not None and told.dataset in kinds:
@@ -245,10 +204,13 @@ async def publish(
         Overtaken: Another version is there by now.
         BrokerError: The brokers refuse; whether the version was written is not known then.
     """
-    place = None if key is None else place_of(config, await cluster_id_of(cluster))
-    doing = f"writing configuration topic {config.topics.config!r}"
+    topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
+    place = place_of(config, cluster_id, topic, PARTITION)
+    doing = f"writing configuration topic {topic!r}"
     try:
-        async with started(cluster.producer(f"{config.spec.application}-config"), doing, "WRITE") as producer:
+        async with kafka.started(
+            cluster.producer(f"{config.spec.application}-config"), doing, "WRITE"
+        ) as producer:
             known = (await read_versions(config, cluster)).current
             if known != before:
                 there = "no version" if known is None else f"version {known.number}"
@@ -257,22 +219,17 @@ async def publish(
                     "difference again"
                 )
             version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
-            async with deadline(START_DEADLINE, doing, "WRITE"):
+            async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
                 await producer.begin_transaction()
                 sent = []
                 for name, value in records(version, before):
-                    headers: list[tuple[str, bytes]] = []
-                    if key is not None and place is not None and name == CURRENT and value is not None:
-                        headers = [key.header(place, value)]
-                    topic = config.topics.config
+                    headers = [key.header(place, value)] if key and value and name == CURRENT else []
                     sent.append(
                         await producer.send(topic, value, key=name, partition=PARTITION, headers=headers)
                     )
-                for result in await asyncio.gather(*sent, return_exceptions=True):
-                    if isinstance(result, BaseException):
-                        raise result
+                await kafka.all_sent(sent)
                 await producer.commit_transaction()
-    except Fenced:
+    except kafka.Fenced:
         raise Overtaken(
             "somebody else is applying a configuration at this moment. Nothing was changed; look at the difference "
             "again"
@@ -280,16 +237,10 @@ async def publish(
     return version
 
 
-async def workers(config: Config, cluster: Cluster) -> list[Member]:
-    """Return the members of the application's group; a worker that waits for a first version is none."""
-    name = config.spec.application
-    return await members(cluster, name, f"looking at group {name!r}")
-
-
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
     """Return where the alert partition of each shard ends."""
     places = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
-    found = await spans(cluster, places, f"looking at the end of alert topic {config.topics.alerts!r}")
+    found = await kafka.spans(cluster, places, f"looking at the end of alert topic {config.topics.alerts!r}")
     return {place.partition: end for place, (_, end) in found.items()}
 
 
@@ -300,12 +251,12 @@ async def adoptions(
     doing = f"reading alert topic {config.topics.alerts!r}"
     left, now = set(starts), asyncio.get_running_loop().time
     until = now() + patience
-    async with started(cluster.reader(), doing) as reader:
-        reader.assign([TopicPartition(config.topics.alerts, shard) for shard in starts])
-        for shard, start in starts.items():
-            reader.seek(TopicPartition(config.topics.alerts, shard), start)
+    async with kafka.started(cluster.reader(), doing) as reader:
+        kafka.seek_all(
+            reader, {TopicPartition(config.topics.alerts, shard): at for shard, at in starts.items()}
+        )
         while left and (seconds := until - now()) > 0:
-            async with deadline(seconds + CALL_DEADLINE, doing):
+            async with kafka.deadline(seconds + kafka.CALL_DEADLINE, doing):
                 batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))
             for record in (record for batch in batches.values() for record in batch):
                 told = _told(record.value, EventType.CONFIGURATION_ADOPTED)

@@ -1,7 +1,9 @@
-"""Reads the alert topic, and the stored state, for an audit (`stream_svt.protocol.audit`); disturbs no worker."""
+"""Reads the alert topic, and the stored state, for an audit and for what a successor begins with."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from aiokafka import TopicPartition
@@ -10,11 +12,15 @@ from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
 from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
+from stream_svt.protocol.sealing import proof_checker
+from stream_svt.service import kafka
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import Cluster, partition_counts, read_partition, spans, started
-from stream_svt.service.shard_log import journal_of
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.shard_log import journal_of, masters
 from stream_svt.service.topology import require, unseen
+from stream_svt.settings.carried import Carried
 from stream_svt.settings.monitors import MonitorSpec
 
 OnRecords = Callable[[int], None]
@@ -22,7 +28,7 @@ OnRecords = Callable[[int], None]
 
 
 async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords | None = None) -> Audit:
-    """Audit the alert topic, and hold the sealed state to it; disturbs no running worker.
+    """Audit the alert topic, and hold the sealed state to it.
 
     Raises:
         BrokerError, ConfigError: Topics cannot be read or do not fit.
@@ -32,29 +38,23 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords
     places = [TopicPartition(alerts, shard) for shard in range(config.topics.partitions)]
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
-    ends = await spans(cluster, places, f"auditing alert topic {alerts!r}")
+    ends = await kafka.spans(cluster, places, f"auditing alert topic {alerts!r}")
     auditor, states = Auditor(config.spec.monitors), []
     for shard in range(config.topics.partitions):
-        try:
-            states.append(await _read_state(config, cluster, topology.cluster_id, shard))
-        except UnreadableState as error:
-            auditor.audit.unreadable.append(str(error))
+        journal = journal_of(config, cluster, topology.cluster_id, shard)
+        for last in (False, True):  # a compaction may have come in between
+            try:
+                states.append(ShardState.of(shard, await journal.look(), journal))
+                break
+            except UnreadableState as error:
+                if last:
+                    auditor.audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
     for place, (first, _) in ends.items():
         if first:
             auditor.lost(place.partition)
     return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
-
-
-async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:
-    """Read and verify the state of a shard; once more where a compaction may have come in between."""
-    journal = journal_of(config, cluster, cluster_id, shard)
-    try:
-        records = await journal.look()
-    except UnreadableState:
-        records = await journal.look()
-    return ShardState.of(shard, records, journal)
 
 
 async def audit_topic(
@@ -64,10 +64,7 @@ async def audit_topic(
     *,
     on_records: OnRecords | None = None,
 ) -> Audit:
-    """Audit everything an alert topic holds; ``on_records(count)`` is called as it goes.
-
-    ``monitors`` are those configured, to hold alerts to their prices.
-    """
+    """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices."""
     auditor = Auditor(monitors)
     await _add_topic(auditor, cluster, topic, on_records)
     return auditor.audit
@@ -86,19 +83,82 @@ async def _add_topic(
     with a number above one, as far as ``newer`` names both.
     """
     doing = f"auditing alert topic {topic!r}"
-    partitions = (await partition_counts(cluster, doing)).get(topic, 0)
+    partitions = (await kafka.partition_counts(cluster, doing)).get(topic, 0)
     if not partitions:
         raise BrokerError(
             f"{unseen(topic, 'READ')}; the alert topic is topics.alerts of the configuration, by default "
             "'<application>.alerts'"
         )
-    async with started(cluster.reader(), doing) as reader:
+    async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
             end, last = (newer or {}).get(partition, (0, LARGEST_SEQUENCE))
-            async for records in read_partition(reader, topic, partition, None, doing):
+            async for records in kafka.read_partition(reader, topic, partition, None, doing):
                 for record in records:
-                    if record.offset >= end and identity_of(record.value)[0] > last:
-                        continue
-                    auditor.add(partition, record.offset, record.value)
+                    if record.offset < end or identity_of(record.value)[0] <= last:
+                        auditor.add(partition, record.offset, record.value)
                 if on_records is not None:
                     on_records(len(records))
+
+
+async def read_balances(
+    config: Config, cluster: Cluster, *, successor: str, source_ended: bool = False
+) -> tuple[Carried, list[str]]:
+    """Return what is left of each budget of a closed application, and what an operator should know of it.
+
+    Args:
+        config: The application as it was configured last; where it reads a mirror, with the mirror's brokers
+            and topics.
+        successor: Name of the application that goes on.
+        source_ended: Whether the operator states, of a mirror, that the source has ended and that the mirror
+            holds its last event.
+
+    Raises:
+        CarryOverRefused: The alert topic is not there, a shard is not closed, or it is closed for another
+            successor.
+        BrokerError: Topics cannot be read.
+    """
+    cluster_id = await kafka.cluster_id_of(cluster)
+    shards = await _histories(config, cluster, cluster_id)
+    counts = {one.partitions for one in shards if one.partitions}
+    if len(counts) > 1:
+        raise CarryOverRefused(
+            f"the shards do not agree how many there are: {', '.join(map(str, sorted(counts)))}. The alert topic holds "
+            "the events of several applications"
+        )
+    count = counts.pop() if counts else config.topics.partitions
+    shards = shards[:count] + [_history(config, number) for number in range(len(shards), count)]
+    for one in shards:
+        one.end()
+    return carry_over(
+        config.spec,
+        shards,
+        cluster=cluster_id,
+        alerts=config.topics.alerts,
+        successor=successor,
+        home=lambda name: home(name.encode(), count),
+        now_ms=int(time.time() * 1000),
+        source_ended=source_ended,
+    )
+
+
+async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[ShardHistory]:
+    """Read all alert partitions to their ends, uncommitted records too, and whether states say that they are closed."""
+    topic = config.topics.alerts
+    doing = f"reading alert topic {topic!r}"
+    counts = await kafka.partition_counts(cluster, doing)
+    if not counts.get(topic):
+        raise CarryOverRefused(f"{unseen(topic, 'READ')}; nothing says what is left of any budget")
+    found = [_history(config, number) for number in range(counts[topic])]
+    for one in found[: counts.get(config.topics.state, 0)]:
+        with contextlib.suppress(UnreadableState):
+            one.closed = await journal_of(config, cluster, cluster_id, one.shard).read_closed()
+    async with kafka.started(cluster.reader("read_uncommitted"), doing) as reader:
+        for one in found:
+            async for records in kafka.read_partition(reader, topic, one.shard, None, doing):
+                for record in records:
+                    one.take(record)
+    return found
+
+
+def _history(config: Config, shard: int) -> ShardHistory:
+    return ShardHistory(config.spec.application, shard, proof_checker(masters(config)))

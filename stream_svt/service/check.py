@@ -10,36 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from math import ceil
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.planning.memory import MIB, needed
-from stream_svt.protocol.ports import Record
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
+from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.control import standings
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    deadline,
-    group_offsets,
-    newest,
-    partition_counts,
-    spans,
-    started,
-)
-from stream_svt.service.shard_log import sealing_of
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.shard_log import sealing_of, stored_metas
 from stream_svt.service.topology import Topology, look, problems, wanted_topics
 from stream_svt.settings.options import Retry
 
@@ -59,8 +48,7 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that was looked at: its subject, and what to do where something is to be done."""
 
     level: Level
@@ -122,7 +110,10 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     findings += wrong or [_ok("topics", told)]
     findings += advice(config, topology)
     for check in (_retention, _permissions, _state, _predecessor):
-        findings += await check(config, cluster, topology)
+        try:
+            findings += [one async for one in check(config, cluster, topology)]
+        except BrokerError as error:
+            findings.append(_problem("permissions", str(error)))
     # What one check could not read, the next one could not either.
     return list(dict.fromkeys(findings))
 
@@ -130,7 +121,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     """Create the topics that are not there; return what was done, and what could not be."""
     doing, findings = "creating topics", []
-    counts = await partition_counts(cluster, doing)
+    counts = await kafka.partition_counts(cluster, doing)
     count, copies = config.topics.partitions, config.topics.replication_factor
     wanted = [
         NewTopic(name, count, copies, topic_configs=topic_settings(config, name))
@@ -139,20 +130,20 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     ]
     if not wanted:
         return []
-    async with started(cluster.admin(), doing) as admin, deadline(START_DEADLINE, doing, "CREATE"):
+    async with (
+        kafka.started(cluster.admin(), doing) as admin,
+        kafka.deadline(kafka.START_DEADLINE, doing, "CREATE"),
+    ):
         answer = await admin.create_topics(wanted)
-    made = set()
+    made = {name for name, code, *_ in answer.topic_errors if code == 0}
     for name, code, *rest in answer.topic_errors:
-        if code == 0:
-            made.add(name)
-            findings.append(_ok("topics", f"created {name!r} with {count} partitions"))
-            continue
         detail = (rest[0] if rest else None) or for_code(code).__name__
         if code == TopicAuthorizationFailedError.errno:
             detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
-        findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
+        wrong = _problem("topics", f"topic {name!r} could not be created: {detail}")
+        findings.append(_ok("topics", f"created {name!r} with {count} partitions") if name in made else wrong)
     # The controller has created them; each broker learns of it a moment later.
-    end = time.monotonic() + CALL_DEADLINE
+    end = time.monotonic() + kafka.CALL_DEADLINE
     while True:
         topology = await look(config, cluster)
         if topology.partitions.keys() >= made or time.monotonic() > end:
@@ -242,142 +233,125 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             )
 
 
-async def _retention(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
+async def _retention(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
-    findings = []
     for number, monitor in enumerate(config.spec.monitors):
         lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
         if lifetime is None:
             continue
-        places = [
-            TopicPartition(monitor.topic, part) for part in range(topology.partitions.get(monitor.topic, 0))
-        ]
-        held = await spans(cluster, places, "looking at what query topics hold")
-        short = [
-            str(one.partition) for one, (first, end) in held.items() if first > 0 and end - first < lifetime
-        ]
+        topic = monitor.topic
+        places = [TopicPartition(topic, part) for part in range(topology.partitions.get(topic, 0))]
+        held = await kafka.spans(cluster, places, "looking at what query topics hold")
+        short = [str(one.partition) for one, (first, end) in held.items() if 0 < first > end - lifetime]
         if short:
             message = (
-                f"{lifetime} offsets is longer than topic {monitor.topic!r} keeps records: partitions "
-                f"{', '.join(short)} have lost records and hold fewer; raise retention or shorten the lifetime"
+                f"{lifetime} offsets is longer than topic {topic!r} keeps records: partitions {', '.join(short)} have "
+                "lost records and hold fewer; raise retention or shorten the lifetime"
             )
-            findings.append(_problem(f"monitors[{number}].append.retry.lifetime", message))
-    return findings
+            yield _problem(f"monitors[{number}].append.retry.lifetime", message)
 
 
-async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
+async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Try everything that a worker does and that needs a right of its own."""
     own, name = config.topics, config.spec.application
     reads = [*config.spec.topics(), own.config, own.control, own.state, own.alerts]
-    attempts: list[Awaitable[Finding | None]] = [
-        *(_read(cluster, topic) for topic in reads if topic in topology.partitions),
-        *(
-            _write(cluster, topic, topology.settings.get(topic, {}))
-            for topic in (own.state, own.alerts, own.rejects)
-            if topic in topology.partitions
-        ),
+    there, settings = topology.partitions, topology.settings
+    attempts: list[Awaitable[Any]] = [
+        *(_read(cluster, topic) for topic in reads if topic in there),
+        *(_write(cluster, one, settings) for one in (own.state, own.alerts, own.rejects) if one in there),
         _begin_transactions(cluster, f"{name}-check"),
-        _see_group(cluster, name),
+        kafka.group_offsets(cluster, name, f"looking at group {name!r}"),
     ]
-    found: list[Finding] = []
+    refused = False
     for attempt in attempts:
         try:
-            found += filter(None, [await attempt])
+            if isinstance(answer := await attempt, Finding):
+                yield answer
         except BrokerError as error:
-            found.append(_problem("permissions", str(error)))
-    allowed = "reading, writing, transactions and the group are allowed, as far as can be tried"
-    return found if any(one.is_problem for one in found) else [*found, _ok("permissions", allowed)]
+            refused = True
+            yield _problem("permissions", str(error))
+    if not refused:
+        yield _ok(
+            "permissions", "reading, writing, transactions and the group are allowed, as far as can be tried"
+        )
 
 
 async def _read(cluster: Cluster, topic: str) -> None:
     doing, place = f"reading topic {topic!r}", TopicPartition(topic, 0)
-    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+    async with kafka.started(cluster.reader(), doing) as reader, kafka.deadline(kafka.CALL_DEADLINE, doing):
         reader.assign([place])
         await reader.seek_to_beginning(place)
         await reader.getmany(place, timeout_ms=300, max_records=1)
 
 
-async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> Finding | None:
+async def _write(cluster: Cluster, topic: str, settings: Mapping[str, Mapping[str, str]]) -> Finding | None:
     doing = f"writing to topic {topic!r}"
-    limit = int(settings.get("max.message.bytes", _LARGEST_PROBE))
+    limit = int(settings.get(topic, {}).get("max.message.bytes", _LARGEST_PROBE))
     if limit >= _LARGEST_PROBE:
-        message = f"{doing} was not tried: its largest record is not known or beyond 8 MiB"
-        return _note("permissions", message)
+        return _note("permissions", f"{doing} was not tried: its largest record is not known or beyond 8 MiB")
     producer = AIOKafkaProducer(
         **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
     )
-    async with started(producer, doing, "WRITE"), deadline(CALL_DEADLINE, doing, "WRITE"):
+    async with kafka.started(producer, doing, "WRITE"), kafka.deadline(kafka.CALL_DEADLINE, doing, "WRITE"):
         with contextlib.suppress(MessageSizeTooLargeError):
             await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
     return None
 
 
 async def _begin_transactions(cluster: Cluster, name: str) -> None:
-    async with started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
+    async with kafka.started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
         pass
 
 
-async def _see_group(cluster: Cluster, group: str) -> None:
-    await group_offsets(cluster, group, f"looking at group {group!r}")
-
-
-async def _state(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
+async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Look whether a worker could open what the shards have stored."""
     own = config.topics
     if topology.partitions.get(own.state) != own.partitions:
-        return []
-    doing = f"reading topic {own.state!r}"
-    stored: dict[int, bytes] = {}
-    try:
-        async with started(cluster.reader(), doing) as reader:
-            for shard in range(own.partitions):
-                if (meta := await newest_meta(reader, own.state, shard, doing)) is not None:
-                    stored[shard] = meta
-    except BrokerError as error:
-        return [_problem("permissions", str(error))]
-    if refused := unopened(config, topology.cluster_id, stored):
-        subject = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
-        return [_problem(subject, message) for message in refused]
+        return
+    stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
+    refused = unopened(config, topology.cluster_id, stored)
+    for message in refused:
+        yield _problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
     key = "without a key" if config.master_key is None else "with the configured keys"
     found = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
-    return [_ok("state", found if stored else "nothing is stored yet")]
+    if not refused:
+        yield _ok("state", found if stored else "nothing is stored yet")
 
 
-async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> list[Finding]:
+async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Check, where its alert topic can be read, that the application carried over was closed for this one."""
     carried = config.spec.carried
     if carried is None or carried.cluster != topology.cluster_id:
-        return []
+        return
     doing = f"reading the end of alert topic {carried.alerts!r}"
     try:
-        count = (await partition_counts(cluster, doing)).get(carried.alerts, 0)
+        count = (await kafka.partition_counts(cluster, doing)).get(carried.alerts, 0)
         places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
-        async with started(cluster.reader(), doing) as reader:
+        async with kafka.started(cluster.reader(), doing) as reader:
             ends = await standings(reader, places) if places else {}
     except BrokerError as error:
-        return [_note("carried_over", str(error))]
-    application = f"application {carried.application!r}"
+        yield _note("carried_over", str(error))
+        return
+    name = f"application {carried.application!r}"
     others = sorted({end.successor for end in ends.values()} - {config.spec.application, ""})
     still_open = ", ".join(str(shard) for shard, end in sorted(ends.items()) if not end.successor)
+    made, message = _ok, f"{name} was closed for this one"
     if others:
-        message = f"{application} was closed for {others[0]!r}: two successors would spend the same budget"
-        return [_problem("carried_over", message)]
-    if still_open:
-        message = f"{application} is not closed: shard {still_open} may still spend what was carried over"
-        return [_problem("carried_over", message)]
-    if not ends:
-        message = f"alert topic {carried.alerts!r} holds no events of {application}: nothing shows that it was closed"
-        return [_note("carried_over", message)]
-    return [_ok("carried_over", f"{application} was closed for this one")]
-
-
-async def newest_meta(reader: AIOKafkaConsumer, topic: str, shard: int, doing: str) -> bytes | None:
-    """Return the newest record `meta` of a shard, which every transaction writes; None where there is none."""
-
-    def value(record: Record) -> bytes | None:
-        return record.value if record.key == META else None
-
-    return await newest(reader, TopicPartition(topic, shard), value, doing)
+        made, message = (
+            _problem,
+            f"{name} was closed for {others[0]!r}: two successors would spend the same budget",
+        )
+    elif still_open:
+        made, message = (
+            _problem,
+            f"{name} is not closed: shard {still_open} may still spend what was carried over",
+        )
+    elif not ends:
+        made, message = (
+            _note,
+            f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed",
+        )
+    yield made("carried_over", message)
 
 
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:

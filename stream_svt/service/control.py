@@ -12,61 +12,46 @@ import getpass
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import cache
 from itertools import chain, compress, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
-from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.ports import Record
-from stream_svt.protocol.sealing import RecordContext
+from stream_svt.service import kafka
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    cluster_id_of,
-    deadline,
-    newest,
-    partition_counts,
-    started,
-    stop_quietly,
-)
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.shard_log import place_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
 from stream_svt.settings.validation import did_you_mean, quote
 
 SHOWN_NAMES = 10
 """Declared names that a message lists."""
-
 SEARCHED_NAMES = 1_000
 """Declared names among which one is looked for that is nearly the one given."""
-
 MOST_BEFORE_END = 160_000
 """How far before the end of its alert partition the newest event of a shard is looked for."""
-
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Addressed:
+class Addressed(NamedTuple):
     """A command and the shard it goes to."""
 
     shard: int
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a shard answered; ``accepted`` is None where it did not, and ``message`` says what that means."""
 
     addressed: Addressed
@@ -74,12 +59,10 @@ class Reply:
     message: str
 
 
-class NotDeclared(ConfigError):
+class NotDeclared(StreamSvtError):
     """A command speaks of what the configuration does not know; the file itself is sound."""
 
-    def __init__(self, wrong: Sequence[str], source: str) -> None:
-        super().__init__([Problem(0, "", one) for one in wrong], source)
-        self.args = ("\n".join(wrong),)
+    exit_code = 2
 
 
 def _require_declared(config: Config, names: Iterable[str], monitor: str) -> None:
@@ -96,7 +79,7 @@ def _require_declared(config: Config, names: Iterable[str], monitor: str) -> Non
         shown = ", ".join(declared[:SHOWN_NAMES]) + more
         wrong.append(f"no {kind} {quote(name)} is declared in {config.source}{hint or '.'} Declared: {shown}")
     if wrong:
-        raise NotDeclared(wrong, config.source)
+        raise NotDeclared("\n".join(wrong))
 
 
 def for_datasets(
@@ -139,10 +122,10 @@ def for_shards(
     """Return one command with these fields for each of some shards, or with None for all; NotDeclared as above."""
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
-    wrong = [shard for shard in shards or () if not 0 <= shard < count]
-    if wrong:
-        messages = [f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong]
-        raise NotDeclared(messages, config.source)
+    if wrong := [shard for shard in shards or () if not 0 <= shard < count]:
+        raise NotDeclared(
+            "\n".join(f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong)
+        )
     return [_addressed(shard, action, **fields) for shard in (range(count) if shards is None else shards)]
 
 
@@ -179,24 +162,23 @@ async def send(
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
     # Clients wait without a word for topics that are not there for this user.
-    seen = await partition_counts(cluster, "looking for the control topic and the alert topic")
+    seen = await kafka.partition_counts(cluster, "looking for the control topic and the alert topic")
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
         if topic not in seen:
             raise BrokerError(unseen(topic, operation))
-    cluster_id = "" if signing_key is None else await cluster_id_of(cluster)
+    cluster_id = "" if signing_key is None else await kafka.cluster_id_of(cluster)
 
-    async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Awaitable[object]:
+    async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Any:  # noqa: ANN401
         key, value = command.dataset.encode() or None, msgspec.json.encode(command)
-        place = RecordContext(cluster_id, config.spec.application, control, shard)
+        place = place_of(config, cluster_id, control, shard)
         headers = [] if signing_key is None else [signing_key.header(place, value)]
-        sent: Awaitable[object] = await producer.send(
-            control, value, key=key, partition=shard, headers=headers
-        )
-        return sent
+        return await producer.send(control, value, key=key, partition=shard, headers=headers)
 
     # A state that is given up may have left events behind that were never committed.
     gives_up = any(addressed.command.gives_up for addressed in commands)
-    async with started(cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing) as reader:
+    async with kafka.started(
+        cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing
+    ) as reader:
         shards = sorted({addressed.shard for addressed in commands})
         found = await standings(reader, [TopicPartition(alerts, shard) for shard in shards])
         talks = {shard: _Talk(shard, alerts, found.get(shard)) for shard in shards}
@@ -210,9 +192,9 @@ async def send(
                 async with _writing(control, sending):
                     due = [(shard, command) for shard, talk in talks.items() if (command := talk.next())]
                     await asyncio.gather(*[await write(producer, *one) for one in due])
-                if not any(talk.waits for talk in talks.values()):
+                if not any(talk.sent for talk in talks.values()):
                     break
-                async with deadline(left + CALL_DEADLINE, doing):
+                async with kafka.deadline(left + kafka.CALL_DEADLINE, doing):
                     batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record):
@@ -221,8 +203,7 @@ async def send(
     return [replies[addressed.command.id] for addressed in commands]
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What a shard's newest event says: the id of its state, and the number of the last command used up.
 
     ``event`` and ``origin`` are its own; ``successor`` is that of an application that was closed, ``given_up`` whether
@@ -246,27 +227,22 @@ class Standing:
 
 
 class _Talk:
-    """What is said to one shard, one command after the other: the first of ``queue`` is sent and waits, or is next."""
+    """What is said to one shard, one command after the other: the first of ``queue`` is next, or ``sent`` and waits."""
 
     def __init__(self, shard: int, alerts: str, standing: Standing | None) -> None:
         self.queue: deque[Addressed] = deque()
+        self.sent: Command | None = None
         self._shard = shard
         self._alerts = alerts
         self._known = standing
-        self._sent: Command | None = None
         self._replies: list[Reply] = []
-
-    @property
-    def waits(self) -> bool:
-        """Whether a command waits for its answer."""
-        return self._sent is not None
 
     def next(self) -> Command | None:
         """Return the command to be sent now, with state and number; None where there is none or one waits."""
         if self._known is None and self.queue and self.queue[0].command.gives_up:
             self._known = Standing("", 0)
         known = self._known
-        while known is not None and self.queue and self._sent is None:
+        while known is not None and self.queue and self.sent is None:
             command = self.queue[0].command
             # The key of a shard that its owner closed may be lost: its state may be given up for the same successor.
             same = command.successor == known.successor
@@ -277,8 +253,8 @@ class _Talk:
             told: dict[str, Any] = {"number": known.number + 1}
             if command.gives_up:
                 told = {"event": known.event, "origin": known.origin}
-            self._sent = msgspec.structs.replace(command, state=known.state, **told)
-            return self._sent
+            self.sent = msgspec.structs.replace(command, state=known.state, **told)
+            return self.sent
         return None
 
     def take(self, record: Record) -> bool:
@@ -290,31 +266,29 @@ class _Talk:
         known = Standing.said_by(envelope, data)
         if self._known is None or known.state != self._known.state or known.number >= self._known.number:
             self._known = known
-        if self._sent is None:
+        if self.sent is None:
             return False
         reply = data if envelope.type in _REPLIES and isinstance(data, Lifecycle) else None
-        if reply is not None and reply.detail.get("command") == self._sent.id:
+        if reply is not None and reply.detail.get("command") == self.sent.id:
             message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
             self._answer(message, accepted=reply.reason in ("accepted", "given-up"))
             return True
-        is_taken = reply is not None and reply.detail.get("number", 0) == self._sent.number
-        if is_taken or known.state != self._sent.state:
+        is_taken = reply is not None and reply.detail.get("number", 0) == self.sent.number
+        if is_taken or known.state != self.sent.state:
             self._answer("not carried out: another command came before it; give it again", accepted=False)
             return True
-        return known.number >= self._sent.number  # it may be a command to all datasets, and take long
+        return known.number >= self.sent.number  # it may be a command to all datasets, and take long
 
     def all_replies(self) -> list[Reply]:
         """Return the replies, those included that did not come."""
         late, unsent = [], "not sent: the command before it was not answered"
-        if self._sent is not None and self._sent.gives_up:
+        if self.sent is not None:
             late.append(
                 "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
                 "refused; its log says why"
-            )
-        elif self._sent is not None:
-            late.append(
-                f"no answer in time; {self._sent.action.value} is on the control topic and will be carried out once a "
-                "worker owns the shard, unless another command comes before it"
+                if self.sent.gives_up
+                else f"no answer in time; {self.sent.action.value} is on the control topic and will be carried out "
+                "once a worker owns the shard, unless another command comes before it"
             )
         if self._known is None:
             unsent = (
@@ -326,7 +300,7 @@ class _Talk:
 
     def _answer(self, message: str, *, accepted: bool) -> None:
         self._replies.append(Reply(self.queue.popleft(), accepted, message))
-        self._sent = None
+        self.sent = None
 
 
 async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, Standing]:
@@ -336,19 +310,15 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
     """
     doing = "looking for the newest events"
     found: dict[int, Standing] = {}
-    async with deadline(CALL_DEADLINE, doing):
-        ends = await reader.end_offsets(places)
+    spans = await kafka.edges(reader, places, doing)
     for place in places:
-        if (event := await newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
+        if (event := await kafka.newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
             found[place.partition] = Standing.said_by(*event)
-    reader.assign(places)
-    for place in places:
-        reader.seek(place, ends[place])
-    async with deadline(CALL_DEADLINE, doing):
+    kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
+    async with kafka.deadline(kafka.CALL_DEADLINE, doing):
         # Without the right to READ the commands would be sent, and nothing be known of them.
         await reader.getmany(timeout_ms=1 if found else FIRST_LOOK_MS)
-        for place in places:
-            reader.seek(place, ends[place])
+    kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     return found
 
 
@@ -359,16 +329,16 @@ async def _producer(cluster: Cluster, control: str, doing: str) -> AsyncIterator
         **cluster.arguments, acks="all", enable_idempotence=True, client_id="stream-svt-control"
     )
     try:
-        async with _writing(control, doing, START_DEADLINE):
+        async with _writing(control, doing, kafka.START_DEADLINE):
             await producer.start()
         yield producer
     finally:
-        await stop_quietly(producer)
+        await kafka.stop_quietly(producer)
 
 
 @contextlib.asynccontextmanager
-async def _writing(control: str, doing: str, seconds: float = CALL_DEADLINE) -> AsyncIterator[None]:
-    async with deadline(seconds, doing, "WRITE"):
+async def _writing(control: str, doing: str, seconds: float = kafka.CALL_DEADLINE) -> AsyncIterator[None]:
+    async with kafka.deadline(seconds, doing, "WRITE"):
         try:
             yield
         except ClusterAuthorizationFailedError as error:

@@ -23,23 +23,16 @@ from aiokafka.errors import KafkaError
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.shard_states import State
+from stream_svt.service import kafka
 from stream_svt.service.assignor import StickyAssignor
-from stream_svt.service.kafka import (
-    REBALANCE_TIMEOUT,
-    START_DEADLINE,
-    BrokerUnavailable,
-    Cluster,
-    deadline,
-    explain,
-    spans,
-    stop_quietly,
-)
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.shard import STUCK, Shard, describe
+from stream_svt.settings.sections import TopicsConfig
 
 log = logging.getLogger(__name__)
 
-STOP_PATIENCE = 0.6 * REBALANCE_TIMEOUT
+STOP_PATIENCE = 0.6 * kafka.REBALANCE_TIMEOUT
 GOODBYE = 5.0
 """Seconds that leaving the group may take."""
 LEAVE_PATIENCE = 1.0
@@ -50,10 +43,9 @@ LAG_INTERVAL = 10.0
 
 
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """The worker's membership, and a shard for each partition it is given.
+    """The membership of a worker of the application ``name``, and a shard for each partition it is given.
 
     Args:
-        control, partitions: The control topic, and its number of partitions.
         make_shard: Returns the shard of a partition, not started.
         fatal: Told of errors after which the worker cannot go on.
     """
@@ -61,18 +53,16 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def __init__(
         self,
         cluster: Cluster,
+        name: str,
+        topics: TopicsConfig,
         *,
-        application: str,
-        control: str,
-        partitions: int,
         make_shard: Callable[[Any, int], Shard],
         metrics: Metrics,
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._cluster = cluster
-        self._name = application
-        self._control = control
-        self._partitions = partitions
+        self._name = name
+        self._topics = topics
         self._make_shard = make_shard
         self._metrics = metrics
         self._fatal = fatal
@@ -89,16 +79,16 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             lambda: {number: shard.status.sequence for number, shard in self.shards.items()}
         )
         self._consumer = self._cluster.member(self._name, assignor)
-        async with deadline(START_DEADLINE, f"joining group {self._name!r}"):
+        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
-        self._consumer.subscribe([self._control], listener=self)
+        self._consumer.subscribe([self._topics.control], listener=self)
         watching = asyncio.create_task(self._watch(), name="group-watch")
         watching.add_done_callback(self._surface)
         self._tasks = [watching, asyncio.create_task(self._look_at_lag(), name="group-lag")]
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
-        self._stopping = True
+        self._stopping, self.joined = True, False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,7 +101,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
             if self._consumer is not None:
-                await stop_quietly(self._consumer, GOODBYE)
+                await kafka.stop_quietly(self._consumer, GOODBYE)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
@@ -120,12 +110,12 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._consumer.pause(*assigned)
             self._metrics.rebalanced()
             self.has_joined = True
-            self.joined = self._consumer.partitions_for_topic(self._control) is not None
-            if not self.joined:
-                # Nobody is given a shard: no reason to pass for a standby, which is ready.
-                log.error("event=control_topic_missing topic=%s", self._control)
             if self._stopping:
                 return
+            self.joined = self._consumer.partitions_for_topic(self._topics.control) is not None
+            if not self.joined:
+                # Nobody is given a shard: no reason to pass for a standby, which is ready.
+                log.error("event=control_topic_missing topic=%s", self._topics.control)
             self._adopt(sorted(place.partition for place in assigned))
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
@@ -141,17 +131,17 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._fatal(error)
 
     def _adopt(self, numbers: list[int]) -> None:
-        if numbers and numbers[-1] >= self._partitions:
+        own = self._topics
+        if numbers and numbers[-1] >= own.partitions:
             message = (
-                f"partition {numbers[-1]} of topic {self._control!r} was assigned, topics.partitions says "
-                f"{self._partitions}: all topics of an application need the same number"
+                f"partition {numbers[-1]} of topic {own.control!r} was assigned, topics.partitions says "
+                f"{own.partitions}: all topics of an application need the same number"
             )
             raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
         log.info("event=assigned shards=%s", _listed(numbers))
-        for number in [number for number in self.shards if number not in numbers]:
+        for number in self.shards.keys() - set(numbers):
             self._part_with(self.shards.pop(number))
-        kept = sorted(self.shards)
-        if kept:
+        if kept := sorted(self.shards):
             log.info("event=kept shards=%s", _listed(kept))
         for number in kept:
             self.shards[number].release()
@@ -192,13 +182,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
 
     async def _measure_lag(self) -> None:
-        statuses = {shard.number: shard.status for shard in self.shards.values()}
+        statuses = {number: shard.status for number, shard in self.shards.items()}
         for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
             places = [
-                TopicPartition(topic, number) for number in statuses if topic in statuses[number].offsets
+                TopicPartition(topic, one) for one, status in statuses.items() if topic in status.offsets
             ]
             with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
-                found = await spans(self._cluster, places, f"looking at the end of topic {topic!r}")
+                found = await kafka.spans(self._cluster, places, f"looking at the end of topic {topic!r}")
                 for place, (_, end) in found.items():
                     status = statuses[place.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
@@ -218,14 +208,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _check_client(self) -> None:
         """Raise what has ended the membership, or keeps it from coming about."""
         consumer, doing = self._consumer, f"consumer group {self._name!r}"
-        ended = aiokafka_fixes.ended(consumer)
-        if ended is not None:
-            raise explain(ended, doing, group=self._name) from ended
+        if (ended := aiokafka_fixes.ended(consumer)) is not None:
+            raise kafka.explain(ended, doing, group=self._name) from ended
         try:
             aiokafka_fixes.check_errors(consumer)
         except KafkaError as error:
-            meaning = explain(error, doing, group=self._name)
-            if not isinstance(meaning, BrokerUnavailable):
+            meaning = kafka.explain(error, doing, group=self._name)
+            if not isinstance(meaning, kafka.BrokerUnavailable):
                 raise meaning from error
             log.warning("event=group_error error=%r", str(meaning))
 

@@ -16,12 +16,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt import aiokafka_fixes
@@ -47,11 +46,7 @@ FIRST_REACH = 256
 
 
 on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
-"""Told of every call to the broker that a task brings to an end; whoever watches a task sets it there.
-
-Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life. So is each
-piece of verifying what was read.
-"""
+"""Told of every call to the broker that a task brings to an end: a sign of life for whoever watches, and sets it."""
 
 
 class BrokerUnavailable(BrokerError):
@@ -81,23 +76,20 @@ class Fenced(BrokerError):
 class _Causes(logging.Handler):
     """Keeps what aiokafka logs about failed connections, for it leaves the cause out of its exceptions."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._last = ""
-        self._at = -math.inf
+    last, at = "", -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if message.startswith("Unable connect to") or "uthentication" in message:
-            self._last, self._at = message, time.monotonic()
+            self.last, self.at = message, time.monotonic()
 
     def take(self, since: float) -> str:
         """Return the cause that was logged last, once, where it is no older than the call that failed."""
-        cause, self._last = self._last, ""
-        return cause if self._at >= since else ""
+        cause, self.last = self.last, ""
+        return cause if self.at >= since else ""
 
 
-_causes = _Causes()
+_causes = _Causes(logging.WARNING)
 
 
 def tune() -> None:
@@ -111,6 +103,44 @@ def keep_causes() -> None:
     connections = logging.getLogger("aiokafka")
     if _causes not in connections.handlers:
         connections.addHandler(_causes)
+
+
+_ACL = "permission is missing: operation {} on resource {}; add an ACL that allows it to this user"
+_MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
+    errors.ProducerFenced: (Fenced, "another producer took over this shard's transactional id"),
+    TimeoutError: (BrokerUnavailable, "no answer from the broker in time"),
+    errors.TopicAuthorizationFailedError: (Denied, _ACL.format("{operation}", "TOPIC {detail!r}")),
+    errors.GroupAuthorizationFailedError: (Denied, _ACL.format("READ", "GROUP {group!r}")),
+    errors.TransactionalIdAuthorizationFailed: (Denied, _ACL.format("WRITE", "TRANSACTIONAL_ID {detail!r}")),
+    errors.ClusterAuthorizationFailedError: (Denied, _ACL.format("{operation}", "CLUSTER 'kafka-cluster'")),
+    (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError): (
+        BrokerError,
+        "a record is too large for the broker; set max.message.bytes of the topic to 1048588 (the default) or more",
+    ),
+    errors.InvalidSessionTimeoutError: (
+        BrokerError,
+        (
+            "the brokers do not allow this kafka.session_timeout; it must lie between their "
+            "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
+        ),
+    ),
+    errors.InvalidTimestampError: (
+        BrokerUnavailable,
+        (
+            "the broker refused a record for its time; set this machine's clock, or "
+            "message.timestamp.type=LogAppendTime on the application's topics"
+        ),
+    ),
+    errors.UnknownTopicOrPartitionError: (
+        TopicMissing,
+        "a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'",
+    ),
+    errors.SaslAuthenticationFailed: (LoginRefused, "{login}"),
+    errors.AuthenticationFailedError: (LoginRefused, "{login}"),
+    errors.UnsupportedSaslMechanismError: (LoginRefused, "{login}"),
+    BaseException: (BrokerUnavailable, "{name}: {detail}"),
+}
+"""What an error of the client means: the first line that fits."""
 
 
 def explain(
@@ -127,55 +157,13 @@ def explain(
     parts = [
         part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])
     ]
-    detail = ", ".join(map(str, parts)) or type(error).__name__
-    match error:
-        case errors.ProducerFenced():
-            return Fenced(f"{doing}: another producer took over this shard's transactional id")
-        case TimeoutError():
-            return BrokerUnavailable(f"{doing}: no answer from the broker in time")
-        case errors.TopicAuthorizationFailedError():
-            return _denied(doing, "TOPIC", detail, operation)
-        case errors.GroupAuthorizationFailedError():
-            return _denied(doing, "GROUP", group or detail, "READ")
-        case errors.TransactionalIdAuthorizationFailed():
-            return _denied(doing, "TRANSACTIONAL_ID", detail, "WRITE")
-        case errors.ClusterAuthorizationFailedError():
-            return _denied(doing, "CLUSTER", "kafka-cluster", operation)
-        case errors.MessageSizeTooLargeError() | errors.RecordListTooLargeError():
-            return BrokerError(
-                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the topic to at "
-                "least 1048588 bytes (Kafka's default)"
-            )
-        case errors.InvalidSessionTimeoutError():
-            return BrokerError(
-                f"{doing}: the brokers do not allow this kafka.session_timeout; it must lie between their "
-                "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
-            )
-        case errors.InvalidTimestampError():
-            return BrokerUnavailable(
-                f"{doing}: the broker refused a record for its time; set this machine's clock, or "
-                "message.timestamp.type=LogAppendTime on the application's topics"
-            )
-        case errors.UnknownTopicOrPartitionError():
-            return TopicMissing(
-                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'"
-            )
-        case (
-            errors.SaslAuthenticationFailed()
-            | errors.AuthenticationFailedError()
-            | errors.UnsupportedSaslMechanismError()
-        ):
-            return LoginRefused(f"{doing}: {_login(detail)}")
-        case errors.KafkaConnectionError():
-            return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
-    return BrokerUnavailable(f"{doing}: {type(error).__name__}: {detail}")
-
-
-def _denied(doing: str, resource: str, name: str, operation: str) -> Denied:
-    return Denied(
-        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an ACL that "
-        "allows it to this user"
-    )
+    name = type(error).__name__
+    detail = ", ".join(map(str, parts)) or name
+    if isinstance(error, errors.KafkaConnectionError):
+        return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
+    kind, meaning = next(found for of, found in _MEANINGS.items() if isinstance(error, of))
+    told = {"operation": operation, "detail": detail, "group": group or detail, "name": name}
+    return kind(f"{doing}: {meaning.format(**told, login=_login(detail))}")
 
 
 def _login(detail: str) -> str:
@@ -359,28 +347,13 @@ async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicP
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of a consumer group: its client id and host, and the user data that it joined with."""
+async def has_members(cluster: Cluster, group: str, doing: str) -> bool:
+    """Tell whether a group has members, those included that join at this moment."""
 
-    client: str
-    host: str
-    user_data: bytes
-
-
-async def members(cluster: Cluster, group: str, doing: str) -> list[Member]:
-    """Return the members of a group; while the group rebalances, nobody is told who they are, and it is asked again."""
-
-    async def ask(admin: AIOKafkaAdminClient) -> list[Member]:
-        while True:
-            [response] = await admin.describe_consumer_groups([group])
-            [(_, _, state, _, _, found, *_)] = response.groups
-            if not state.endswith("Rebalance"):
-                return [
-                    Member(client, host, ConsumerProtocolMemberMetadata.decode(metadata).user_data)
-                    for _, client, host, metadata, _, *_ in (tuple(one) for one in found)
-                ]
-            await asyncio.sleep(COORDINATOR_PAUSE)
+    async def ask(admin: AIOKafkaAdminClient) -> bool:
+        [response] = await admin.describe_consumer_groups([group])
+        [(_, _, state, *_)] = response.groups
+        return state not in {"Empty", "Dead"}
 
     return await _ask_coordinator(cluster, group, doing, ask)
 
@@ -417,15 +390,40 @@ async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
         return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
 
-async def spans(
-    cluster: Cluster, places: Sequence[TopicPartition], doing: str
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
-    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-        await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
+Spans: TypeAlias = dict[TopicPartition, tuple[int, int]]
+
+
+async def edges(reader: AIOKafkaConsumer, places: Sequence[TopicPartition], doing: str) -> Spans:
+    """Return first and end offset of partitions."""
+    async with deadline(CALL_DEADLINE, doing):
         first = await reader.beginning_offsets(places)
         end = await reader.end_offsets(places)
     return {place: (first[place], end[place]) for place in places}
+
+
+def seek_all(reader: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> None:
+    """Have a reader read these partitions alone, each from an offset on."""
+    reader.assign(list(starts))
+    for place, start in starts.items():
+        reader.seek(place, start)
+
+
+async def spans(cluster: Cluster, places: Sequence[TopicPartition], doing: str) -> Spans:
+    """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
+    async with started(cluster.reader(), doing) as reader:
+        async with deadline(CALL_DEADLINE, doing):
+            await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
+        return await edges(reader, places, doing)
+
+
+async def all_sent(sent: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Return the answers to records sent; an error is raised once every one of them is looked at."""
+    # A refused record does not fail a commit by itself.
+    results: list[Any] = await asyncio.gather(*sent, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 async def read_partition(
@@ -441,15 +439,14 @@ async def read_partition(
             was asked for.
     """
     place = TopicPartition(topic, partition)
-    async with deadline(CALL_DEADLINE, doing):
-        consumer.assign([place])
-        first = (await consumer.beginning_offsets([place]))[place]
-        end = (await consumer.end_offsets([place]))[place]
-        position = first if start is None else max(first, start)
-        consumer.seek(place, position)
-        if position >= end:
-            # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
-            until = time.monotonic() + EMPTY_FETCH
+    consumer.assign([place])
+    first, end = (await edges(consumer, [place], doing))[place]
+    position = first if start is None else max(first, start)
+    consumer.seek(place, position)
+    if position >= end:
+        # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
+        until = time.monotonic() + EMPTY_FETCH
+        async with deadline(CALL_DEADLINE, doing):
             while consumer.highwater(place) is None and time.monotonic() < until:
                 await consumer.getmany(place, timeout_ms=10)
     moved = time.monotonic()
@@ -478,9 +475,7 @@ async def newest(
     most: int | None = None,
 ) -> _Answer | None:
     """Return what ``wanted`` makes of the newest record that it wants; looks from the end, at most so far back."""
-    async with deadline(CALL_DEADLINE, doing):
-        first = (await consumer.beginning_offsets([place]))[place]
-        end = (await consumer.end_offsets([place]))[place]
+    first, end = (await edges(consumer, [place], doing))[place]
     if most is not None:
         first = max(first, end - most)
     reach = FIRST_REACH

@@ -21,7 +21,8 @@ from stream_svt.protocol.controls import Verify, heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Denied, deadline, partition_counts, started
+from stream_svt.service import kafka
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.topology import unseen
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,7 @@ class Surroundings:
 
     Attributes:
         spans: Topic, first offset and end; of a query or control topic the first offset alone.
-        faults: What cannot be read, in words.
-        missing: Whether a topic is not there.
+        faults: What cannot be read, in words; ``missing`` where a topic is not there.
         control_end: End of the control partition, None where it cannot be read.
     """
 
@@ -53,35 +53,28 @@ class Surroundings:
 async def look_around(
     cluster: Cluster, shard: int, *, queries: Sequence[str], control: str, own: Sequence[str]
 ) -> Surroundings:
-    """Look at the partitions that a shard reads.
-
-    Args:
-        queries, control, own: Query topics, control topic, and the topics that the shard writes and reads
-            back.
-    """
+    """Look at the partitions that a shard reads; ``own`` are the topics that it writes, too."""
     doing = f"shard {shard}: looking at its topics"
     topics = [*queries, control, *own]
-    counts = await partition_counts(cluster, doing)
+    counts = await kafka.partition_counts(cluster, doing)
     gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
     places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
     faults = [unseen(topic, "READ") for topic in gone]
-    spans: tuple[tuple[str, int, int | None], ...] = ()
-    ends: dict[TopicPartition, int] = {}
+    found: kafka.Spans = {}
     try:
-        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-            reader.assign(places)
-            first = await reader.beginning_offsets(places)
-            ends = await reader.end_offsets(places)
-            spans = tuple(
-                (place.topic, first[place], ends[place] if place.topic in own else None) for place in places
-            )
-            for place in places:
-                reader.seek(place, ends[place])
-            # The right to READ shows only in a fetch.
-            await reader.getmany(*places, timeout_ms=300)
-    except Denied as error:
+        async with kafka.started(cluster.reader(), doing) as reader:
+            found = await kafka.edges(reader, places, doing)
+            kafka.seek_all(reader, {place: end for place, (_, end) in found.items()})
+            async with kafka.deadline(kafka.CALL_DEADLINE, doing):
+                # The right to READ shows only in a fetch.
+                await reader.getmany(*places, timeout_ms=300)
+    except kafka.Denied as error:
         faults.append(str(error))
-    return Surroundings(spans, tuple(faults), bool(gone), ends.get(TopicPartition(control, shard)))
+    spans = tuple(
+        (one.topic, first, end if one.topic in own else None) for one, (first, end) in found.items()
+    )
+    _, control_end = found.get(TopicPartition(control, shard), (None, None))
+    return Surroundings(spans, tuple(faults), bool(gone), control_end)
 
 
 def worth_a_try(cause: Cause, before: Surroundings | None, now: Surroundings) -> bool:
@@ -105,19 +98,20 @@ async def proves(journal: Journal) -> bool:
 
 
 async def give_up(
-    shard: int, records: Sequence[Record], verify: Verify, make_journal: Callable[[int], Journal]
+    shard: int, records: Sequence[Record], verify: Verify, make_journal: Callable[[], Journal]
 ) -> None:
     """Give a shard's state up where a command asks for it; a refused one changes nothing, and the log says why."""
     for record in records:
         command = heard(record, verify)
         if isinstance(command, str) or not command.gives_up:
             continue
-        journal = make_journal(shard)
+        journal = make_journal()
         try:
             await journal.give_up(command)
         except StreamSvtError as error:
-            told = (shard, command.action.value, str(error))
-            log.warning("event=command_refused shard=%d action=%s error=%r", *told)
+            log.warning(
+                "event=command_refused shard=%d action=%s error=%r", shard, command.action, str(error)
+            )
         else:
             log.critical("event=shard_closed shard=%d successor=%s", shard, command.successor)
         finally:

@@ -11,7 +11,8 @@ import asyncio
 import os
 import pickle
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,24 +28,12 @@ AT_ONCE = 500
 _PROGRAM = f"from {__name__} import main; main()"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The specification of a version, and its digest, which takes long to compute."""
 
     version: Version
     spec: ApplicationSpec
     application_hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """What the other process found: a specification without its datasets, and these in pieces; or what is wrong."""
-
-    spec: ApplicationSpec | None
-    application_hash: str = ""
-    pieces: tuple[bytes, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    more: int = 0
 
 
 async def read(version: Version) -> Reading:
@@ -55,7 +44,7 @@ async def read(version: Version) -> Reading:
     """
     source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     try:
         output, _ = await process.communicate(msgspec.json.encode(version.bundle))
@@ -67,14 +56,15 @@ async def read(version: Version) -> Reading:
         message = f"the process that reads it ended early, with {process.returncode}; nothing was changed"
         raise ConfigError([Problem(0, "", message)], source)
     # From a process of our own, through a pipe that nobody else has.
-    parsed: _Parsed = pickle.loads(output)  # noqa: S301
-    if parsed.spec is None:
-        raise ConfigError(list(parsed.problems), source, parsed.more)
+    found = pickle.loads(output)  # noqa: S301
+    if isinstance(found, ConfigError):
+        raise found
+    spec, application_hash, pieces = found
     datasets: list[DatasetSpec] = []
-    for piece in parsed.pieces:
+    for piece in pieces:
         datasets += pickle.loads(piece)  # noqa: S301
         await asyncio.sleep(0)
-    return Reading(version, replace(parsed.spec, datasets=tuple(datasets)), parsed.application_hash)
+    return Reading(version, replace(spec, datasets=tuple(datasets)), application_hash)
 
 
 def main() -> None:
@@ -82,13 +72,12 @@ def main() -> None:
     # What a library prints must not come in between.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        output.write(pickle.dumps(_parse(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle))))
-
-
-def _parse(bundle: Bundle) -> _Parsed:
-    try:
-        spec = spec_of(bundle)
-    except ConfigError as error:
-        return _Parsed(None, problems=tuple(error.problems), more=error.more)
-    pieces = (spec.datasets[at : at + AT_ONCE] for at in range(0, len(spec.datasets), AT_ONCE))
-    return _Parsed(replace(spec, datasets=()), spec.hash(), tuple(map(pickle.dumps, pieces)))
+        found: object
+        try:
+            spec = spec_of(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle), sys.argv[1])
+        except ConfigError as error:
+            found = error
+        else:
+            pieces = (spec.datasets[at : at + AT_ONCE] for at in range(0, len(spec.datasets), AT_ONCE))
+            found = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
+        output.write(pickle.dumps(found))

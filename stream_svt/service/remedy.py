@@ -1,23 +1,14 @@
-"""Decides what follows an error; shard, worker and process carry it out.
-
-==========  ==================================================================================================
-retry       it may pass: open again, later and later, for ever
-park        it cannot mend itself: keep the place in the group, do nothing else until something has changed
-step back   somebody else may own the shard: prove group membership first
-leave       the worker cannot take part: leave the group whole, join again once that may succeed
-end         nothing at all can go on: end the process
-==========  ==================================================================================================
+"""Decides what follows an error, of a shard or of its worker's membership; shard, worker and process carry it out.
 
 No error of a shard ends the process or the membership of its worker. Where the cause may be the worker's own (its key,
 its clock), the worker tests itself (`stream_svt.service.self_test`) and leaves if a test fails; the shard is parked
-meanwhile.
+meanwhile. A worker without a membership tries to join again, for ever, once it has been a member.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from stream_svt.errors import (
     ApplicationClosed,
@@ -37,27 +28,17 @@ from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRef
 
 
 class Remedy(StrEnum):
-    """What to do about an error."""
+    """What to do about an error of a shard."""
 
     RETRY = "retry"
+    """It may pass: open again, later and later, for ever."""
     PARK = "park"
+    """It cannot mend itself: keep the place in the group, do nothing else until something has changed."""
     STEP_BACK = "step back"
-    LEAVE = "leave"
-    END = "end"
+    """Somebody else may own the shard: prove group membership first."""
 
 
-class Scope(StrEnum):
-    """Where an error came up."""
-
-    START = "start"
-    """Before the worker joined its group for the first time."""
-    GROUP = "group"
-    """In the membership, after it had joined."""
-    SHARD = "shard"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What to do, and the cause to show."""
 
     remedy: Remedy
@@ -67,36 +48,39 @@ class Decision:
 MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
 """Causes that may be the worker's own."""
 
-_OF_SHARD: Final[tuple[tuple[type[BaseException], Decision], ...]] = (
-    (Fenced, Decision(Remedy.STEP_BACK, Cause.FENCED)),
-    (BrokerUnavailable, Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
-    (LoginRefused, Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
-    (ConfigurationBehind, Decision(Remedy.RETRY, Cause.CONFIGURATION)),
+_OF_SHARD: Final[dict[type[BaseException], Decision]] = {
+    Fenced: Decision(Remedy.STEP_BACK, Cause.FENCED),
+    BrokerUnavailable: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
+    LoginRefused: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
+    ConfigurationBehind: Decision(Remedy.RETRY, Cause.CONFIGURATION),
     # The next session finds out which, and waits with its state proved.
-    (RecordsLost, Decision(Remedy.RETRY, Cause.RECORDS_LOST)),
-    (ApplicationClosed, Decision(Remedy.PARK, Cause.CLOSED)),
-    (UnknownKey, Decision(Remedy.PARK, Cause.SEALING_KEY)),
-    (StateRolledBack, Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK)),
-    (UnreadableState, Decision(Remedy.PARK, Cause.STATE_UNREADABLE)),
-    (TimestampAhead, Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD)),
-    (ConfigError, Decision(Remedy.PARK, Cause.CONFIGURATION)),
-    (TopicMissing, Decision(Remedy.PARK, Cause.TOPIC_MISSING)),
-    (Denied, Decision(Remedy.PARK, Cause.PERMISSION)),
-    (BrokerError, Decision(Remedy.PARK, Cause.BROKER_REFUSED)),
-    (StreamSvtError, Decision(Remedy.PARK, Cause.REFUSED_DATA)),
-    (BaseException, Decision(Remedy.RETRY, Cause.ERROR)),
-)
+    RecordsLost: Decision(Remedy.RETRY, Cause.RECORDS_LOST),
+    ApplicationClosed: Decision(Remedy.PARK, Cause.CLOSED),
+    UnknownKey: Decision(Remedy.PARK, Cause.SEALING_KEY),
+    StateRolledBack: Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK),
+    UnreadableState: Decision(Remedy.PARK, Cause.STATE_UNREADABLE),
+    TimestampAhead: Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD),
+    ConfigError: Decision(Remedy.PARK, Cause.CONFIGURATION),
+    TopicMissing: Decision(Remedy.PARK, Cause.TOPIC_MISSING),
+    Denied: Decision(Remedy.PARK, Cause.PERMISSION),
+    BrokerError: Decision(Remedy.PARK, Cause.BROKER_REFUSED),
+    StreamSvtError: Decision(Remedy.PARK, Cause.REFUSED_DATA),
+    BaseException: Decision(Remedy.RETRY, Cause.ERROR),
+}
 """What follows an error of a shard: the first line that fits."""
 
 
-def classify(error: BaseException, scope: Scope = Scope.SHARD) -> Decision:
-    """Return what follows an error."""
-    found = next(decision for kind, decision in _OF_SHARD if isinstance(error, kind))
-    if scope is Scope.SHARD:
-        return found
-    cause = Cause.GROUP if found.cause is Cause.ERROR else found.cause
-    may_pass = isinstance(error, StreamSvtError) and error.retriable
-    ends = (
-        scope is Scope.START and isinstance(error, ConfigError | BrokerError | MisuseError) and not may_pass
-    )
-    return Decision(Remedy.END if ends else Remedy.LEAVE, cause)
+def classify(error: BaseException) -> Decision:
+    """Return what follows an error of a shard."""
+    return next(decision for kind, decision in _OF_SHARD.items() if isinstance(error, kind))
+
+
+def cause_outside(error: BaseException) -> Cause:
+    """Return the cause to show of a worker that an error keeps out of its group."""
+    cause = classify(error).cause
+    return Cause.GROUP if cause is Cause.ERROR else cause
+
+
+def ends_start(error: BaseException) -> bool:
+    """Tell whether an error ends a worker that has not been a member yet: it cannot pass."""
+    return isinstance(error, ConfigError | BrokerError | MisuseError) and not error.retriable

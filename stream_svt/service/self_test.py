@@ -6,37 +6,25 @@ of the disk, for a worker writes to none.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import NamedTuple
 
-from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
-from stream_svt.service.check import newest_meta
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    Cluster,
-    Fenced,
-    deadline,
-    started,
-)
-from stream_svt.service.shard_log import sealing_of
-
-log = logging.getLogger(__name__)
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
+from stream_svt.service.shard_log import sealing_of, stored_metas
 
 CLOCK_TOLERANCE = 600.0
 """Seconds that the worker's clock may be off the brokers'."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """Why this worker cannot take part: a word for machines, and words with the remedy."""
 
     cause: Cause
@@ -61,14 +49,9 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
     """
     if config.sealing.key_lost:
         return None
-    own = config.topics
-    doing = f"reading topic {own.state!r}"
     unknown: UnknownKey | None = None
-    async with started(cluster.reader(), doing) as reader:
-        for shard in range(own.partitions):
-            record = await newest_meta(reader, own.state, shard, doing)
-            if record is None:
-                continue
+    async with aclosing(stored_metas(config, cluster)) as stored:
+        async for shard, record in stored:
             try:
                 sealing_of(config, cluster_id, shard).open(META, record)
             except UnknownKey as error:
@@ -101,23 +84,16 @@ async def broker_time(config: Config, cluster: Cluster) -> float | None:
     """
     name = f"{config.spec.application}-check"
     doing = f"asking for the brokers' time as {name!r}"
-    place = TopicPartition(config.topics.rejects, 0)
     try:
         async with (
             started(cluster.producer(name), doing, "WRITE") as producer,
             deadline(CALL_DEADLINE, doing, "WRITE"),
         ):
-            return await _stamp(producer, place)
+            await producer.begin_transaction()
+            sent = await (await producer.send(config.topics.rejects, b"", key=b"clock", partition=0))
+            # Where this fails the brokers abort it by themselves.
+            with suppress(KafkaError, IllegalOperation, InvalidTxnState):
+                await producer.abort_transaction()
     except Fenced:  # another worker asks at the same moment
         return None
-
-
-async def _stamp(producer: Any, place: TopicPartition) -> float | None:  # noqa: ANN401  aiokafka has no types
-    await producer.begin_transaction()
-    sent = await (await producer.send(place.topic, b"", key=b"clock", partition=place.partition))
-    try:
-        await producer.abort_transaction()
-    except (KafkaError, IllegalOperation, InvalidTxnState) as error:
-        # The brokers abort it by themselves.
-        log.debug("event=clock_abort_failed error=%s", type(error).__name__)
     return sent.timestamp / 1000 if sent.timestamp_type == 1 else None

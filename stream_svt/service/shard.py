@@ -32,19 +32,10 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, Signal, State
-from stream_svt.protocol.state_records import Topics
 from stream_svt.protocol.takeover import COMMAND_FETCH
-from stream_svt.service.garbage import collect_soon, let_go
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    Denied,
-    TopicMissing,
-    deadline,
-    explain,
-    on_answer,
-)
+from stream_svt.service import kafka
+from stream_svt.service.event_loop import collect_soon, first, let_go, rest
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import (
     LOOK_AGAIN,
@@ -55,14 +46,15 @@ from stream_svt.service.parked import (
     proves,
     worth_a_try,
 )
-from stream_svt.service.remedy import MAYBE_LOCAL, Decision, Remedy, classify
+from stream_svt.service.remedy import MAYBE_LOCAL, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.turns import first, rest
 from stream_svt.service.workload import Workload
+from stream_svt.settings.sections import TopicsConfig
 
 log = logging.getLogger(__name__)
 
 CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=rest)
+
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before opening again while brokers are away: once they are back, alerts should not come late."""
 UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
@@ -81,23 +73,16 @@ CUT_SHORT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What a shard gets from its worker. What is a function is asked at every session.
+    """What a shard gets from its worker, among it the worker's member of the group; functions are asked each session.
 
-    Attributes:
-        consumer: The worker's member of the group.
-        control, written: Name of the control topic, and names of the topics that journals write.
-        make_journal: Returns a journal for a shard, not opened.
-        workload: Returns what to run.
-        policy, verify: How often to commit, and what tells which commands to hear.
-        suspect: Told where a fault may be the worker's own.
+    ``make_journal`` returns a journal, not opened; ``suspect`` is told where a fault may be the worker's own.
     """
 
     cluster: Cluster
     consumer: AIOKafkaConsumer
-    control: str
-    written: Topics
+    topics: TopicsConfig
     metrics: Metrics
-    make_journal: Callable[[int], Journal]
+    make_journal: Callable[[], Journal]
     workload: Callable[[], Workload]
     policy: CommitPolicy
     verify: Verify
@@ -116,8 +101,7 @@ class Shard:
         self.status = ShardStatus(number, beat=time.monotonic())
         self.handed_over = False
         self._parts = parts
-        self._halt = asyncio.Event()
-        self._rebalance = Hold()
+        self._told = Hold()
         self._stopping = False
         self._failures = self._looks = 0
         self._heard: int | None = None
@@ -129,36 +113,36 @@ class Shard:
     @property
     def held(self) -> bool:
         """Whether a rebalance is under way."""
-        return self._rebalance.held.is_set()
+        return self._told.held.is_set()
 
     def start(self) -> None:
         """Begin; returns at once."""
         self._stopping = False
-        self._halt.clear()
+        self._told.stop.clear()
         self._beat()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
     def hold(self) -> None:
         """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
-        self._rebalance.ask()
+        self._told.ask()
 
     async def settle(self, seconds: float) -> bool:
         """Wait until nothing is stepped any more; return whether that came in time."""
         if self._task is None:
             return True
-        quiet = self._rebalance.quiet
+        quiet = self._told.quiet
         await first(self._task, quiet.wait(), seconds=seconds)
         return self._task.done() or quiet.is_set()
 
     def release(self) -> None:
         """Go on: the rebalance left the partition here."""
         self._beat()
-        self._rebalance.release()
+        self._told.release()
 
     def halt(self) -> None:
         """Ask to hand over, for good; `stop` waits for it."""
         self.handed_over = self._stopping = True
-        self._halt.set()
+        self._told.stop.set()
 
     async def stop(self, seconds: float) -> None:
         """Finish the transaction in flight, publish what is charged, and end; cut short after ``seconds``."""
@@ -175,7 +159,7 @@ class Shard:
         """End the session at a barrier and begin another with the workload then configured."""
         if self.status.state in OPEN:
             self.status.signal(Signal.APPLIED)
-        self._halt.set()
+        self._told.stop.set()
 
     async def restart(self) -> None:
         """Begin anew whatever state the shard is in: the watchdog's remedy.
@@ -186,9 +170,9 @@ class Shard:
         self._parts.metrics.failed(self.number, "stuck")
         if self._task is not None:
             self._stopping = True
-            self._halt.set()
+            self._told.stop.set()
             self._task.cancel()
-            ended, _ = await asyncio.wait({self._task}, timeout=START_DEADLINE)
+            ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
             if not ended:
                 return
         if not self.handed_over:
@@ -197,11 +181,11 @@ class Shard:
     # One session after another
 
     async def _run(self) -> None:
-        on_answer.set(self._beat)
+        kafka.on_answer.set(self._beat)
         while not self._stopping:
-            self._halt.clear()
+            self._told.stop.clear()
             if self.held:
-                await self._either(self._rebalance.free)
+                await self._told.wait(self._told.free.wait())
                 continue
             try:
                 workload = self._parts.workload()
@@ -217,13 +201,13 @@ class Shard:
     async def _hold(self, workload: Workload) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
         parts = self._parts
-        journal, feed = parts.make_journal(self.number), self._feed(workload)
+        journal, feed = parts.make_journal(), self._feed(workload)
         session = ShardSession(
             shard=self.number,
             feed=feed,
             journal=journal,
             workload=workload,
-            control=parts.control,
+            control=parts.topics.control,
             policy=parts.policy,
             clock=CLOCK,
             observer=parts.metrics,
@@ -234,7 +218,7 @@ class Shard:
         # Ended last first; an error of one step keeps none of the others from being done.
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(collect_soon)
-            ending.callback(self._rebalance.quiet.set)
+            ending.callback(self._told.quiet.set)
             ending.push_async_callback(journal.close)
             ending.push_async_callback(feed.close)
             ending.callback(lambda: let_go(session.end()))
@@ -242,13 +226,13 @@ class Shard:
                 await session.open()
                 opened = time.monotonic()
                 self._heard = None  # the session goes by its state
-                self._rebalance.quiet.clear()
+                self._told.quiet.clear()
                 await session.run()
                 self._failures = self._looks = 0
             except Stopped:
                 pass
             except (KafkaError, OSError, TimeoutError) as error:
-                return explain(error, f"shard {self.number}: reading")
+                return kafka.explain(error, f"shard {self.number}: reading")
             except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
                 return error
             finally:
@@ -259,31 +243,28 @@ class Shard:
         return None
 
     def _feed(self, workload: Workload) -> ShardFeed:
-        return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._halt, self._rebalance)
+        return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._told)
 
     async def _follow(self, failure: Exception, workload: Workload) -> None:
         """Do what follows a failed session."""
         decision = classify(failure)
         if decision.cause in MAYBE_LOCAL:
             self._parts.suspect()
-        match decision.remedy:
-            case Remedy.STEP_BACK:
-                reason = "another owner took the shard over"
-                self.status.signal(Signal.FAILED, Cause.FENCED, reason)
-                self._parts.metrics.failed(self.number, "fenced")
-                log.warning("event=fenced shard=%d", self.number)
-                await self._wait(FENCED_PAUSE)
-                await self._prove_membership()
-            case Remedy.PARK:
-                await self._park(failure, decision.cause, workload)
-            case _:
-                await self._retry(failure, decision, workload)
+        if decision.remedy is Remedy.PARK:
+            await self._park(failure, decision.cause, workload)
+        elif decision.remedy is Remedy.RETRY:
+            await self._retry(failure, decision.cause, workload)
+        else:
+            self.status.signal(Signal.FAILED, Cause.FENCED, "another owner took the shard over")
+            self._parts.metrics.failed(self.number, "fenced")
+            log.warning("event=fenced shard=%d", self.number)
+            await self._wait(FENCED_PAUSE)
+            await self._prove_membership()
 
-    async def _retry(self, failure: Exception, decision: Decision, workload: Workload) -> None:
+    async def _retry(self, failure: Exception, cause: Cause, workload: Workload) -> None:
         """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
-        cause, reason = decision.cause, describe(failure)
+        reason, unexpected = describe(failure), cause is Cause.ERROR
         self.status.signal(Signal.FAILED, cause, reason)
-        unexpected = cause is Cause.ERROR
         self._parts.metrics.failed(self.number, "error" if unexpected else "unavailable")
         if unexpected:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
@@ -292,7 +273,7 @@ class Shard:
         if cause is Cause.UNAVAILABLE and self._failures % REFUSAL_EVERY == 1:
             around = await self._look()
             if around is not None and around.faults:
-                kind = TopicMissing if around.missing else Denied
+                kind = kafka.TopicMissing if around.missing else kafka.Denied
                 refusal = kind(f"shard {self.number}: {'; '.join(around.faults)}")
                 await self._park(refusal, classify(refusal).cause, workload)
                 return
@@ -314,7 +295,7 @@ class Shard:
         before: Surroundings | None = None
         try:
             while True:
-                self._halt.clear()
+                self._told.stop.clear()
                 if self._stopping:
                     return
                 if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
@@ -323,12 +304,9 @@ class Shard:
                     around = await self._look()
                     self._beat()
                     if around is not None:
-                        if unproved:
-                            # The first look, too: the state may have been mended while it was read.
-                            mended = around != before and await self._proves()
-                        else:
-                            mended = worth_a_try(cause, before, around)
-                        if mended:
+                        # The first look, too, at a state that may have been mended while it was read.
+                        reread = unproved and around != before and await self._proves()
+                        if reread or (not unproved and worth_a_try(cause, before, around)):
                             break
                         before = around
                     records = await self._listen(feed, around)
@@ -344,21 +322,21 @@ class Shard:
 
     async def _look(self) -> Surroundings | None:
         """Return what can be seen around the shard, None where nobody says."""
-        parts = self._parts
+        topics = self._parts.topics
         try:
             return await look_around(
-                parts.cluster,
+                self._parts.cluster,
                 self.number,
-                queries=parts.workload().topics,
-                control=parts.control,
-                own=(parts.written.state, parts.written.alerts),
+                queries=self._parts.workload().topics,
+                control=topics.control,
+                own=(topics.state, topics.alerts),
             )
         except BrokerError as error:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
 
     async def _proves(self) -> bool:
-        return await proves(self._parts.make_journal(self.number))
+        return await proves(self._parts.make_journal())
 
     async def _mended_by(self, records: Sequence[Record]) -> bool:
         """Give the state up where a record asks for it; return whether to open the shard now."""
@@ -370,7 +348,7 @@ class Shard:
 
     async def _listen(self, feed: ShardFeed, around: Surroundings | None) -> Sequence[Record]:
         """Wait for the next look, or for records on the control partition, which are returned."""
-        control = self._parts.control
+        control = self._parts.topics.control
         until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
@@ -391,7 +369,7 @@ class Shard:
         except RecordsLost:  # the control topic was made anew
             self._heard = None
         except (BrokerError, KafkaError) as error:
-            reason = str(explain(error, "listening"))
+            reason = str(kafka.explain(error, "listening"))
             log.warning("event=look_failed shard=%d error=%r", self.number, reason)
         await self._wait(until - time.monotonic())
         return ()
@@ -405,9 +383,9 @@ class Shard:
         """
         while not self._stopping:
             self._beat()
-            self._halt.clear()  # another version takes effect with the next session
+            self._told.stop.clear()  # another version takes effect with the next session
             if self.held:
-                await self._either(self._rebalance.free)
+                await self._told.wait(self._told.free.wait())
                 continue
             try:
                 if await self._is_member():
@@ -417,26 +395,22 @@ class Shard:
                 continue
             log.warning("event=not_member shard=%d", self.number)
             self.status.signal(Signal.DISOWNED)
-            await self._either(self._rebalance.held, CALL_DEADLINE)  # the group's next word decides
+            await self._told.wait(
+                self._told.held.wait(), seconds=kafka.CALL_DEADLINE
+            )  # the group's next word decides
 
     async def _is_member(self) -> bool:
         """Commit a group offset: only a member may."""
-        place = TopicPartition(self._parts.control, self.number)
-        async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
+        place = TopicPartition(self._parts.topics.control, self.number)
+        async with kafka.deadline(kafka.CALL_DEADLINE, f"shard {self.number}: proving group membership"):
             try:
                 await self._parts.consumer.commit({place: OffsetAndMetadata(0, "")})
             except (CommitFailedError, IllegalStateError):
                 return False
         return True
 
-    # Waiting
-
-    async def _either(self, event: asyncio.Event, seconds: float | None = None) -> None:
-        """Wait for an event, at most so long, or to be told something."""
-        await first(event.wait(), self._halt.wait(), seconds=seconds)
-
     async def _wait(self, seconds: float) -> None:
-        await first(self._halt.wait(), seconds=seconds)
+        await self._told.wait(seconds=seconds)
 
     def _beat(self) -> None:
         self.status.beat = time.monotonic()

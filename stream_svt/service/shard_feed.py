@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -22,9 +21,9 @@ from aiokafka.errors import OffsetOutOfRangeError, TopicAuthorizationFailedError
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.protocol.ports import Stopped
+from stream_svt.service.event_loop import first, rest
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
 from stream_svt.service.topology import another_count
-from stream_svt.service.turns import first, rest
 
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
 """Milliseconds a fetch waits at the brokers, and once a fetch found nothing; a resumed partition waits behind it."""
@@ -40,18 +39,16 @@ MOST = 20_000
 
 
 class Hold:
-    """A rebalance as one shard knows it: while it is held, the partition may go elsewhere or stay.
+    """What one shard is told: to end its session, or to stand by while its partition may go elsewhere or stay.
 
     Attributes:
-        held: Set from the revocation to the assignment.
-        free: The opposite.
+        stop: Set to end a session, or a wait.
+        held: Set from the revocation of a rebalance to its assignment; ``free`` is the opposite.
         quiet: Set while the shard steps nothing: it is not open, or its session stands by.
     """
 
     def __init__(self) -> None:
-        self.held = asyncio.Event()
-        self.free = asyncio.Event()
-        self.quiet = asyncio.Event()
+        self.stop, self.held, self.free, self.quiet = (asyncio.Event() for _ in range(4))
         self.free.set()
         self.quiet.set()
 
@@ -65,24 +62,23 @@ class Hold:
         self.held.clear()
         self.free.set()
 
+    async def wait(self, *events: Any, seconds: float | None = None) -> None:  # noqa: ANN401
+        """Wait for the first of several events, or to be told to stop, at most so long."""
+        await first(*events, self.stop.wait(), seconds=seconds)
+
 
 class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`).
 
     Args:
-        shard: Partition number.
         partitions: Number of partitions that every topic has.
-        stop: Set to end a fetch.
-        hold: Whether a rebalance is under way.
+        hold: What the shard is told.
     """
 
-    def __init__(
-        self, cluster: Cluster, shard: int, partitions: int, stop: asyncio.Event, hold: Hold
-    ) -> None:
+    def __init__(self, cluster: Cluster, shard: int, partitions: int, hold: Hold) -> None:
         self._cluster = cluster
         self._shard = shard
         self._partitions = partitions
-        self._stop = stop
         self._hold = hold
         # Or the fetches of all shards would end together, again and again.
         self._spread = 1 - shard * 0.618 % 1 / 2
@@ -94,7 +90,7 @@ class ShardFeed:
     @property
     def stopping(self) -> bool:
         """Whether the shard was told to stop."""
-        return self._stop.is_set()
+        return self._hold.stop.is_set()
 
     @property
     def held(self) -> bool:
@@ -105,7 +101,7 @@ class ShardFeed:
         """Stand by until the group has decided; see the port."""
         self._hold.quiet.set()
         try:
-            await first(self._stop.wait(), self._hold.free.wait())
+            await self._hold.wait(self._hold.free.wait())
         finally:
             self._hold.quiet.clear()
         if self.stopping:
@@ -127,7 +123,7 @@ class ShardFeed:
             ConfigError: A topic has another number of partitions.
         """
         if self.held:  # whoever only waits for a command
-            await first(self._stop.wait(), self._hold.free.wait(), seconds=patience)
+            await self._hold.wait(self._hold.free.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
@@ -136,7 +132,7 @@ class ShardFeed:
         read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
         delivered = False
         try:
-            await first(read, self._stop.wait(), self._hold.held.wait())
+            await self._hold.wait(read, self._hold.held.wait())
             if not read.done():
                 if self.stopping:
                     raise Stopped
@@ -208,7 +204,7 @@ class ShardFeed:
         """Return the client, started and assigned to what was sought."""
         doing = f"shard {self._shard}: starting the consumer of its topics"
         if self._client is None:
-            await _turn()  # making a client takes milliseconds, and 64 shards may do so at once
+            await rest()  # making a client takes milliseconds, and 64 shards may do so at once
             client = self._cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
             try:
                 async with deadline(START_DEADLINE, doing):
@@ -262,9 +258,6 @@ class ShardFeed:
         return TopicPartition(topic, self._shard)
 
 
-_turn = partial(rest, 0)
-
-
 async def _take(
     client: Any,  # noqa: ANN401  aiokafka has no types
     places: Sequence[TopicPartition],
@@ -276,7 +269,7 @@ async def _take(
     end = time.monotonic() + seconds
     while True:
         await aiokafka_fixes.news(client, *places, seconds=end - time.monotonic())
-        await _turn()
+        await rest()
         bite = await client.getmany(*places, max_records=min(BITE, most))
         for place, records in bite.items():
             taken.setdefault(place, []).extend(records)

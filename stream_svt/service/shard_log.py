@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,20 +13,15 @@ from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt import aiokafka_fixes
 from stream_svt.monitor import released
+from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.state_records import JournalSettings, Topics, keep_going
+from stream_svt.protocol.state_records import META, JournalSettings, Topics, keep_going
+from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    deadline,
-    read_partition,
-    started,
-    stop_quietly,
-)
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.signatures import Verifier
 
 _T = TypeVar("_T")
 FETCH_WAIT = 10
@@ -73,47 +67,45 @@ class ShardLog:
         await self.close()
         doing = f"shard {self._shard}: starting producer {self._transactional_id!r}"
         self._producer = self._cluster.producer(self._transactional_id)
-        async with deadline(START_DEADLINE, doing, "WRITE"):
+        async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
             await self._producer.start()
 
     async def close(self) -> None:
         """Discard the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await stop_quietly(producer)
+            await kafka.stop_quietly(producer)
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records."""
         raw: dict[bytes, bytes] = {}
-        doing = f"shard {self._shard}: reading state topic {self._topics.state!r}"
-        isolation = "read_committed" if committed else "read_uncommitted"
-        async with started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
-            async for records in read_partition(reader, self._topics.state, self._shard, None, doing):
-                for record in records:
-                    if record.key is None:
-                        continue
-                    if record.value is None:
-                        raw.pop(record.key, None)
-                    else:
-                        raw[record.key] = record.value
+
+        def take(record: Record) -> None:
+            if record.key is not None and record.value is not None:
+                raw[record.key] = record.value
+            elif record.key is not None:
+                raw.pop(record.key, None)
+
+        await self._read(self._topics.state, None, take, committed)
         return raw
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
         """Show the alert partition; see the port."""
+        return await self._read(self._topics.alerts, start, take, committed)
+
+    async def _read(
+        self, topic: str, start: int | None, take: Callable[[Record], None], committed: bool
+    ) -> tuple[int, int]:
+        """Show the records of the shard's partition of a topic; return its first and end offset then."""
         isolation = "read_committed" if committed else "read_uncommitted"
-        topic = self._topics.alerts
-        doing = f"shard {self._shard}: reading alert topic {topic!r}"
-        async with started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
-            async for records in read_partition(reader, topic, self._shard, start, doing):
+        place, doing = TopicPartition(topic, self._shard), f"shard {self._shard}: reading topic {topic!r}"
+        async with kafka.started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
+            async for records in kafka.read_partition(reader, topic, self._shard, start, doing):
                 for record in records:
                     take(record)
-            place = TopicPartition(topic, self._shard)
-            async with deadline(CALL_DEADLINE, doing):
-                first = (await reader.beginning_offsets([place]))[place]
-                end = (await reader.end_offsets([place]))[place]
-        return int(first), int(end)
+            return (await kafka.edges(reader, [place], doing))[place]
 
     async def transact(self, transaction: Transaction) -> int | None:
         """See the port."""
@@ -126,17 +118,10 @@ class ShardLog:
         """
         await self._bounded(self._prove())
 
-    async def _prove(self) -> None:
-        await self._producer.begin_transaction()
-        self._join(self._topics.rejects)
-        await self._producer.commit_transaction()
-
-    def _join(self, topic: str) -> None:
-        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self._shard))
-
     async def _bounded(self, transaction: Coroutine[Any, Any, _T]) -> _T:
-        doing = f"shard {self._shard}: transaction"
-        async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
+        async with kafka.deadline(
+            self._cluster.commit_deadline, f"shard {self._shard}: transaction", "WRITE"
+        ):
             try:
                 return await transaction
             except (IllegalOperation, InvalidTxnState) as error:
@@ -146,6 +131,14 @@ class ShardLog:
                     raise cause from error
                 raise
 
+    async def _prove(self) -> None:
+        await self._producer.begin_transaction()
+        self._join(self._topics.rejects)
+        await self._producer.commit_transaction()
+
+    def _join(self, topic: str) -> None:
+        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self._shard))
+
     async def _transact(self, transaction: Transaction) -> int | None:
         producer, shard, topics = self._producer, self._shard, self._topics
         headers = [("content-type", released.CONTENT_TYPE.encode())]
@@ -153,32 +146,21 @@ class ShardLog:
         if transaction.claim:
             self._join(topics.alerts)
             self._join(topics.rejects)
-        alerts = [
+        sent = [
             await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
             for key, event in transaction.alerts
         ]
-        others = [
-            await producer.send(
-                topics.rejects,
-                msgspec.json.encode(Reject(topic, shard, offset, reason)),
-                key=f"{topic}/{offset}".encode(),
-                partition=shard,
-            )
-            for topic, offset, reason in transaction.rejects
-        ]
-        others += [
-            await producer.send(topics.state, record, key=key, partition=shard)
-            for key, record in transaction.records.items()
-        ]
-        # A refused record does not fail the commit by itself: every future is looked at first.
-        results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        for topic, offset, reason in transaction.rejects:
+            reject = msgspec.json.encode(Reject(topic, shard, offset, reason))
+            key = f"{topic}/{offset}".encode()
+            sent.append(await producer.send(topics.rejects, reject, key=key, partition=shard))
+        for key, record in transaction.records.items():
+            sent.append(await producer.send(topics.state, record, key=key, partition=shard))
+        results = await kafka.all_sent(sent)
         await producer.commit_transaction()
         if self._tell_time is not None and results[-1].timestamp_type == 1:
             self._tell_time(results[-1].timestamp / 1000)
-        return max((result.offset for result in results[: len(alerts)]), default=None)
+        return max((result.offset for result in results[: len(transaction.alerts)]), default=None)
 
 
 def masters(config: Config) -> tuple[bytes, ...]:
@@ -186,19 +168,34 @@ def masters(config: Config) -> tuple[bytes, ...]:
     return () if config.master_key is None else (config.master_key, *config.previous_keys)
 
 
-def place_of(config: Config, cluster_id: str, shard: int) -> RecordContext:
-    """Return what the records of a shard's state are bound to."""
-    return RecordContext(cluster_id, config.spec.application, config.topics.state, shard)
+def place_of(config: Config, cluster_id: str, topic: str, partition: int) -> RecordContext:
+    """Return what the records of a partition are bound to by their seals and signatures."""
+    return RecordContext(cluster_id, config.spec.application, topic, partition)
 
 
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
     """Return what seals and opens the records of a shard."""
-    return Sealing(place_of(config, cluster_id, shard), masters(config), os.urandom)
+    return Sealing(place_of(config, cluster_id, config.topics.state, shard), masters(config), os.urandom)
 
 
-def written_topics(config: Config) -> Topics:
-    """Return the topics that a journal writes."""
-    return Topics(config.topics.state, config.topics.alerts, config.topics.rejects)
+def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
+    """Return what tells which records to hear: the signed ones, where commands must be signed."""
+    if not config.control.required:
+        return trust_the_topic
+    return Verifier(place_of(config, cluster_id, topic, partition), config.command_keys)
+
+
+async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Yield each shard that has stored something, and its newest record `meta`, which every transaction writes."""
+    own, doing = config.topics, f"reading topic {config.topics.state!r}"
+    async with kafka.started(cluster.reader(), doing) as reader:
+        for shard in range(own.partitions):
+            place = TopicPartition(own.state, shard)
+            found = await kafka.newest(
+                reader, place, lambda one: one.value if one.key == META else None, doing
+            )
+            if found is not None:
+                yield shard, found
 
 
 def journal_of(
@@ -211,15 +208,16 @@ def journal_of(
     give_way: Callable[[], Awaitable[None]] = keep_going,
 ) -> Journal:
     """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
-    written, place = written_topics(config), place_of(config, cluster_id, shard)
+    own = config.topics
+    written = Topics(own.state, own.alerts, own.rejects)
     settings = JournalSettings(
-        place=place,
+        place=place_of(config, cluster_id, own.state, shard),
         topics=written,
-        partitions=config.topics.partitions,
+        partitions=own.partitions,
         masters=masters(config),
         adopt_plain=config.sealing.adopt_plain,
         entropy=os.urandom,
         epoch=time.time,
         give_way=give_way,
     )
-    return Journal(ShardLog(cluster, place.application, shard, written, tell_time), settings)
+    return Journal(ShardLog(cluster, config.spec.application, shard, written, tell_time), settings)

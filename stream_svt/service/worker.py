@@ -12,31 +12,26 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from aiokafka import AIOKafkaConsumer
 
 from stream_svt.protocol.committer import CommitPolicy
-from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
-from stream_svt.service import worker_states
 from stream_svt.service.config import Config
+from stream_svt.service.event_loop import first, rest
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.reading import Reading
-from stream_svt.service.remedy import Remedy, Scope, classify
+from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.self_test import Fault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, WorkerParts, describe
-from stream_svt.service.shard_log import journal_of, written_topics
-from stream_svt.service.signatures import Verifier
+from stream_svt.service.shard_log import journal_of, verifier_of
 from stream_svt.service.topology import Topology, require
-from stream_svt.service.turns import first, rest
-from stream_svt.service.worker_states import Signal
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import DAY_MS
-from stream_svt.transitions import follow
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +77,6 @@ class Worker:
         reread: Reads the worker's own file again; asked before each try to join again.
 
     Attributes:
-        state: Whether it is a member of the group (`stream_svt.service.worker_states`).
         failed: Future that ends with the error after which the worker cannot go on.
         fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
@@ -91,7 +85,7 @@ class Worker:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self.workload = Workload(config.spec, config.topics.partitions, (0, ""))
+        self.workload = Workload(config.spec, config.topics.partitions)
         for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
             pass
         self.metrics = Metrics(
@@ -102,15 +96,13 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
-        self.state = worker_states.State.JOINING
         self.failed: asyncio.Future[None] | None = None
         self.fault: Fault | None = None
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
         self._tested_at = -math.inf
-        self._keeping: asyncio.Task[None] | None = None
-        self._advancing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
         self._cluster = cluster_of(config)
@@ -130,21 +122,20 @@ class Worker:
         self.failed = asyncio.get_running_loop().create_future()
         tries = 0
         while (error := await self._try_to_join()) is not None:
-            if classify(error, Scope.START).remedy is Remedy.END:
+            if ends_start(error):
                 raise error
             await self._wait(_patience(tries))
             tries += 1
-        self._keeping = asyncio.create_task(self._keep(), name="membership")
-        self._keeping.add_done_callback(self._kept)
-        self._advancing = asyncio.create_task(self._advance(), name="periods")
-        self._advancing.add_done_callback(self._kept)
+        for name, work in {"membership": self._keep, "periods": self._advance}.items():
+            self._tasks.append(asyncio.create_task(work(), name=name))
+            self._tasks[-1].add_done_callback(self._kept)
 
     async def _try_to_join(self) -> Exception | None:
         """Join the group unless this worker is at fault; return what came in between, which is said."""
         try:
             fault = await self._join()
         except Exception as error:  # noqa: BLE001  whatever it is, it may pass
-            self._stay_out(Fault(classify(error, Scope.GROUP).cause, describe(error)))
+            self._stay_out(_fault_of(error))
             return error
         if fault is not None:
             self._stay_out(fault)
@@ -162,9 +153,8 @@ class Worker:
             return fault
         group = Group(
             self._cluster,
-            application=application,
-            control=self.config.topics.control,
-            partitions=self.config.topics.partitions,
+            application,
+            self.config.topics,
             make_shard=self._make_shard,
             metrics=self.metrics,
             fatal=self._group_failed,
@@ -177,7 +167,6 @@ class Worker:
         except BaseException:
             await self._leave()
             raise
-        self._signal(Signal.JOINED)
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
@@ -217,7 +206,6 @@ class Worker:
             if fault.reason == NOTHING_APPLIED:  # every worker starts so
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
-        self._signal(Signal.FAULT)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
     async def _keep(self) -> None:
@@ -246,16 +234,12 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None and not self.failed.done():
-            self._signal(Signal.FAILED)
             self.failed.set_exception(error)
-
-    def _signal(self, signal: Signal) -> None:
-        self.state = follow(worker_states.TRANSITIONS, self.state, signal, "a worker")
 
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
         if self._trouble is not None:
-            return Fault(classify(self._trouble, Scope.GROUP).cause, describe(self._trouble))
+            return _fault_of(self._trouble)
         try:
             return await self._self_test()
         except Exception as error:  # noqa: BLE001  a test that could not be made speaks against nobody
@@ -281,51 +265,46 @@ class Worker:
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
-        self._signal(Signal.STOPPED)
-        for task in (self._keeping, self._advancing):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         if self._group is not None:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
 
     async def adopt(self, reading: Reading) -> None:
         """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
-        version = (reading.version.number, reading.version.digest)
-        workload = Workload(reading.spec, self.config.topics.partitions, version)
-        for _ in workload.prepare(reading.application_hash):
-            await asyncio.sleep(0)
-        self.config = replace(self.config, spec=reading.spec)
-        self._use(workload)
-        log.info("event=configuration_read version=%d spec=%s", reading.version.number, workload.hash)
+        number = reading.version.number
+        workload = Workload(reading.spec, self.config.topics.partitions, (number, reading.version.digest))
+        await self._use(workload, reading.application_hash)
+        log.info("event=configuration_read version=%d spec=%s", number, workload.hash)
 
     async def advance_periods(self) -> None:
         """Know later periods, and no longer those that are over: once a day, where generators make them."""
         now_ms = int(self.epoch() * 1000)
         is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
         if self.workload.declared.generators and is_due:
-            workload = replace(self.workload, now_ms=now_ms)
-            for _ in workload.prepare(self.workload.hash):
-                await asyncio.sleep(0)
-            self._use(workload)
-            log.info("event=periods_advanced spec=%s", workload.hash)
+            await self._use(replace(self.workload, now_ms=now_ms), self.workload.hash)
+            log.info("event=periods_advanced spec=%s", self.workload.hash)
 
     async def _advance(self) -> None:
         while True:
             await asyncio.sleep(PERIODS_LOOK)
             await self.advance_periods()
 
-    def _use(self, workload: Workload) -> None:
-        """Have every shard go on with another workload."""
+    async def _use(self, workload: Workload, known_hash: str) -> None:
+        """Prepare another workload, and have every shard go on with it."""
+        for _ in workload.prepare(known_hash):
+            await asyncio.sleep(0)
+        self.config = replace(self.config, spec=workload.declared)
         self.workload.retire()
         self.workload = workload
         self.metrics.configure(workload.spec, workload.hash)
-        if self._group is not None:
-            for shard in self._group.shards.values():
-                shard.configure()
-        else:
+        if self._group is None:
             self._look.set()
+            return
+        for shard in self._group.shards.values():
+            shard.configure()
 
     def statuses(self) -> list[ShardStatus]:
         """Return the status of every shard owned, by number."""
@@ -336,7 +315,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker goes on by itself: it does, unless it could not begin."""
-        return self.state is not worker_states.State.FAILED
+        return self.failed is None or not self.failed.done() or self.failed.cancelled()
 
     @property
     def ready(self) -> bool:
@@ -344,23 +323,17 @@ class Worker:
 
         A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
         """
-        joined = self.state is worker_states.State.MEMBER and self._group is not None and self._group.joined
+        joined = self.alive and self.fault is None and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
-        config, commit = self.config, self.config.commit
-        verify: Verify = trust_the_topic
-        if config.control.required:
-            cluster_id, control = self._topology.cluster_id, config.topics.control
-            place = RecordContext(cluster_id, config.spec.application, control, number)
-            verify = Verifier(place, config.command_keys)
+        config, commit, cluster_id = self.config, self.config.commit, self._topology.cluster_id
         parts = WorkerParts(
             cluster=self._cluster,
             consumer=consumer,
-            control=config.topics.control,
-            written=written_topics(config),
+            topics=config.topics,
             metrics=self.metrics,
-            make_journal=self._make_journal,
+            make_journal=partial(self._make_journal, number),
             workload=lambda: self.workload,
             policy=CommitPolicy(
                 interval=commit.interval / 1000,
@@ -368,13 +341,17 @@ class Worker:
                 start_at=config.topics.start_at,
                 cadence=None if commit.cadence is None else commit.cadence / 1000,
             ),
-            verify=verify,
+            verify=verifier_of(config, cluster_id, config.topics.control, number),
             suspect=self._suspect,
         )
         return Shard(number, parts)
 
+    def _make_journal(self, number: int) -> Journal:
+        place = (self.config, self._cluster, self._topology.cluster_id, number)
+        return journal_of(*place, tell_time=self._compare_clocks, give_way=_give_way)
+
     def _compare_clocks(self, now: float) -> None:
-        """Look again where the brokers' time, told with a commit, is far off this machine's."""
+        """Have this worker test itself where the brokers' time, told with a commit, is far off this machine's."""
         if compare_clocks(self.epoch(), now) is not None:
             self._suspect()
 
@@ -385,23 +362,12 @@ class Worker:
             self._tested_at = max(loop.time(), self._tested_at + TEST_EVERY)
             loop.call_at(self._tested_at, self._look.set)
 
-    def _make_journal(self, number: int) -> Journal:
-        return journal_of(
-            self.config,
-            self._cluster,
-            self._topology.cluster_id,
-            number,
-            tell_time=self._compare_clocks,
-            give_way=_give_way,
-        )
-
     def _group_failed(self, error: BaseException) -> None:
         """Leave the group and join it again; at the first start, end where the error cannot pass."""
         group = self._group
         self._has_joined = self._has_joined or (group is not None and group.has_joined)
-        decision = classify(error, Scope.GROUP if self._has_joined else Scope.START)
-        log.critical("event=membership_failed cause=%s error=%r", decision.cause, describe(error))
-        if decision.remedy is Remedy.END:
+        log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
+        if not self._has_joined and ends_start(error):
             self._fail(error)
             return
         self._trouble = error
@@ -411,7 +377,11 @@ class Worker:
 _SETTLED = OPEN | {State.PARKED}
 
 
+def _fault_of(error: BaseException) -> Fault:
+    return Fault(cause_outside(error), describe(error))
+
+
 async def _give_way() -> None:
     """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
     on_answer.get()()
-    await rest(0)
+    await rest()

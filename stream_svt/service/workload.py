@@ -17,13 +17,12 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
-from stream_svt.service.garbage import let_go
+from stream_svt.service.event_loop import let_go
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 
 AHEAD_MS = 36 * 3_600_000
 """How far ahead periods are known: half a day more than until a worker makes the next workload."""
-
 
 LISTED = (-1, 0)
 """Stands for the datasets that no generator without an end makes, beside a generator's number and a period."""
@@ -55,10 +54,14 @@ class Workload:
     partitions: int
     version: tuple[int, str] = (0, "")
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
-    _sorted: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _held: dict[int, _Held] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _sorted(self) -> dict[tuple[int, int], list[list[DatasetSpec]]]:
+        return {}
+
+    @cached_property
+    def _held(self) -> dict[int, _Held]:
+        return {}
 
     @cached_property
     def spec(self) -> ApplicationSpec:
@@ -174,12 +177,9 @@ class Workload:
         key = index, begin_ms
         if key not in self._sorted:
             found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
-            is_listed = key == LISTED
-            left = (
-                iter(self.declared.datasets)
-                if is_listed
-                else self.declared.generators[index].period(begin_ms)
-            )
+            left = iter(self.declared.datasets)
+            if key != LISTED:
+                left = self.declared.generators[index].period(begin_ms)
             while part := list(islice(left, NAMES_AT_ONCE)):
                 places = homes([dataset.name for dataset in part], self.partitions).tolist()
                 for dataset, place in zip(part, places, strict=True):

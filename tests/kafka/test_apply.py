@@ -21,15 +21,14 @@ from stream_svt.service.applied import (
     Proposal,
     follow,
     newest,
-    place_of,
     propose,
     publish,
     read_versions,
-    verifier,
 )
 from stream_svt.service.config import Config, bundle_of, load_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.reading import read
+from stream_svt.service.shard_log import place_of, verifier_of
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
@@ -170,7 +169,7 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
     with pytest.raises(Overtaken, match="version 1 is there now"):
         await commit(theirs, brokers, second)
     seen = await propose(theirs, brokers, second.bundle)
-    assert (await commit(theirs, brokers, replace(seen, bundle=Bundle("text")))).number == 2
+    assert (await commit(theirs, brokers, seen._replace(bundle=Bundle("text")))).number == 2
 
 
 async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene, tmp_path: Path) -> None:
@@ -193,9 +192,10 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     # Its copy in another application's topic is not followed there.
     elsewhere = replace(config, topics=config.topics.model_copy(update={"config": scene.queries}))
     current = next(value for name, value in records(version) if name == b"current") or b""
-    header = signing_key(private).header(place_of(config, "c"), current)
+    header = signing_key(private).header(place_of(config, "c", config.topics.config, 0), current)
     record: Any = SimpleNamespace(value=current, headers=(header,))
-    assert (await verifier(elsewhere, brokers))(record) is not None
+    assert verifier_of(config, "c", config.topics.config, 0)(record) is None
+    assert verifier_of(elsewhere, "c", elsewhere.topics.config, 0)(record) is not None
     await follower.aclose()
 
 
@@ -227,23 +227,6 @@ def _waits(worker: Worker, state: State, why: str) -> bool:
         (status.state, status.cause) == (state, Cause.CONFIGURATION) and why in status.reason
         for status in worker.statuses()
     ) and bool(worker.statuses())
-
-
-async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
-    scene: Scene, file: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
-    await scene.start()
-    config, brokers = scene.config(), cluster_of(scene.config())
-    with pytest.raises(
-        ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
-    ):
-        await propose(config, brokers, bundle_of(file))
-    for worker in list(scene.workers):
-        await scene.stop(worker)
-    monkeypatch.undo()
-    await scene.start()
-    assert (await propose(config, brokers, bundle_of(file))).is_new
 
 
 async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     with pytest.raises(BrokerError):
         await spans(cluster, [place], "looking")
 
-    feed = ShardFeed(cluster, 0, 1, asyncio.Event(), Hold())
+    feed = ShardFeed(cluster, 0, 1, Hold())
     feed.seek(place.topic, 0)
     feed.resume([place.topic])
     with pytest.raises(BrokerError):

@@ -103,7 +103,7 @@ async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, ca
     await monitoring.on_stop()
     assert ("event=stop_timeout" in caplog.text) is not in_time
     assert monitoring.stopped_in_time is in_time
-    codes = [module._exit_code(code, in_time) for code in (None, 0, 3)]
+    codes = [monitoring.exit_code(code) for code in (None, 0, 3)]
     assert codes == ([0, 0, 3] if in_time else [1, 1, 3])
 
 

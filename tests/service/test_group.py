@@ -11,6 +11,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError,
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as module
+from stream_svt.service import kafka
 from stream_svt.service.group import STOP_PATIENCE
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, Fenced
 from tests.support.group_play import CONTROL, Consumer, GroupPlay, hang, watched
@@ -75,7 +76,7 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
         left.append(consumer)
 
     monkeypatch.setattr(play.made[0], "stop", stop)
-    monkeypatch.setattr(module, "stop_quietly", stop_quietly)
+    monkeypatch.setattr(kafka, "stop_quietly", stop_quietly)
     with pytest.raises(ValueError):
         await play.group.stop()
     assert left == [play.consumer]
@@ -116,7 +117,7 @@ async def test_lag_is_looked_up_whoever_reads(monkeypatch) -> None:
             raise BrokerUnavailable("x")
         return dict.fromkeys(places, (0, 50))
 
-    monkeypatch.setattr(module, "spans", spans)
+    monkeypatch.setattr(kafka, "spans", spans)
     play = GroupPlay()
     await play.assign(0, 1)
     for shard in play.made:
@@ -134,7 +135,7 @@ async def test_an_error_of_the_lag_closes_nothing_and_the_next_look_follows(monk
             raise ValueError("value 4711")
         return dict.fromkeys(places, (0, 50))
 
-    monkeypatch.setattr(module, "spans", spans)
+    monkeypatch.setattr(kafka, "spans", spans)
     monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
     monkeypatch.setattr(Cluster, "member", lambda cluster, name, assignor: Consumer())
     play = GroupPlay()

@@ -11,6 +11,7 @@ from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import reading
 from stream_svt.service.config import spec_of
 from stream_svt.service.reading import read
+from stream_svt.settings.datasets import DatasetSpec
 from tests.service.test_metrics import SPEC
 
 NAMES = [f"d{number}" for number in range(1_200)]
@@ -37,7 +38,7 @@ async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(piece: bytes):
         found = loads(piece)
-        pieces.append(len(found) if isinstance(found, tuple) else 0)
+        pieces.append(len(found) if isinstance(found[0], DatasetSpec) else 0)
         return found
 
     monkeypatch.setattr(reading.pickle, "loads", counted)

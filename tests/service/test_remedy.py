@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stream_svt import errors
-from stream_svt.errors import (
-    BrokerError,
-    ConfigError,
-    MisuseError,
-    StreamSvtError,
-)
+from stream_svt.errors import BrokerError, ConfigError, MisuseError, StreamSvtError
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import kafka
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused
-from stream_svt.service.remedy import Remedy, Scope, classify
+from stream_svt.service.remedy import classify, ends_start
 
 
 def _every_error() -> list[type[StreamSvtError]]:
@@ -25,29 +21,18 @@ def _every_error() -> list[type[StreamSvtError]]:
 
 
 @pytest.mark.parametrize("kind", _every_error(), ids=lambda kind: kind.__name__)
-def test_no_error_of_a_shard_ends_the_process_or_the_membership(kind: type[StreamSvtError]) -> None:
-    error = kind.__new__(kind)
-    assert classify(error).remedy in {Remedy.RETRY, Remedy.PARK, Remedy.STEP_BACK}
-
-
-@pytest.mark.parametrize("kind", _every_error(), ids=lambda kind: kind.__name__)
-def test_nothing_ends_a_process_that_has_been_a_member(kind: type[StreamSvtError]) -> None:
-    assert classify(kind.__new__(kind), Scope.GROUP).remedy is Remedy.LEAVE
+def test_no_error_of_a_shard_is_without_a_remedy_and_a_cause(kind: type[StreamSvtError]) -> None:
+    assert classify(kind.__new__(kind)).cause is not Cause.ERROR
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
+    ("error", "ends"),
     [
-        (ConfigError([]), Remedy.END),
-        (LoginRefused("x"), Remedy.END),
-        (Denied("x"), Remedy.END),
-        (BrokerError("session timeout"), Remedy.END),
-        (MisuseError("another aiokafka"), Remedy.END),
-        (BrokerUnavailable("x"), Remedy.LEAVE),
-        (Fenced("x"), Remedy.LEAVE),
-        (ValueError("x"), Remedy.LEAVE),
+        *((error, True) for error in (ConfigError([]), LoginRefused("x"), Denied("x"), BrokerError("x"))),
+        (MisuseError("another aiokafka"), True),
+        *((error, False) for error in (BrokerUnavailable("x"), Fenced("x"), ValueError("x"))),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=repr,
 )
-def test_at_the_first_start_only_what_cannot_pass_ends_the_process(error: Exception, remedy: Remedy) -> None:
-    assert classify(error, Scope.START).remedy is remedy
+def test_at_the_first_start_only_what_cannot_pass_ends_the_process(error: Exception, ends: bool) -> None:
+    assert ends_start(error) is ends

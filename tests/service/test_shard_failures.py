@@ -24,8 +24,8 @@ from stream_svt.errors import (
     UnreadableState,
 )
 from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.service import kafka
 from stream_svt.service import shard as module
-from stream_svt.service import shard as shards
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.parked import Surroundings
 from stream_svt.service.worker import _give_way
@@ -331,13 +331,13 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     await play.until(State.RUNNING)
     await play.hold()
     assert not done
-    play.shard._rebalance.quiet.clear()
+    play.shard._told.quiet.clear()
     play.fenced = [Fenced("x")]
     play.shard.release()
     await until(lambda: play.opened >= 2)
     assert done[:3] == ["end", "reader", "journal"]
     await play.shard.stop(2.0)
-    assert play.shard._rebalance.quiet.is_set()
+    assert play.shard._told.quiet.is_set()
 
 
 async def read_on() -> None:
@@ -386,7 +386,7 @@ async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypa
 async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played) -> None:
     play = played(hang)
     # A producer whose brokers are away is given up after some seconds.
-    play.make_journal = lambda number: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
+    play.make_journal = lambda: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
     await asyncio.sleep(0.05)
     assert play.opened == 1
     restart = asyncio.create_task(play.shard.restart())
@@ -408,10 +408,10 @@ async def test_a_shard_that_was_handed_over_is_not_started_anew(play, monkeypatc
 
 
 async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, monkeypatch) -> None:
-    monkeypatch.setattr(shards, "START_DEADLINE", 0.05)
+    monkeypatch.setattr(kafka, "START_DEADLINE", 0.05)
     given_up = asyncio.Event()
     play = played(hang)
-    play.make_journal = lambda number: SimpleNamespace(close=given_up.wait)
+    play.make_journal = lambda: SimpleNamespace(close=given_up.wait)
     await asyncio.sleep(0.05)
     assert play.opened == 1
     await play.shard.restart()

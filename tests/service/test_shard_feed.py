@@ -13,10 +13,10 @@ from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAu
 from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service import shard_feed as module
+from stream_svt.service.event_loop import rest
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard import CLOCK
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.turns import rest
 from stream_svt.service.worker import _give_way
 from tests.support.reading_client import Brokers, Client
 
@@ -29,8 +29,8 @@ class Play:
 
     def __init__(self, brokers: Brokers | None = None, shard: int = 0) -> None:
         self.brokers = brokers or Brokers()
-        self.stop, self.hold = asyncio.Event(), Hold()
-        self.feed = ShardFeed(cast(Any, self.brokers), shard, 4, self.stop, self.hold)
+        self.hold = Hold()
+        self.feed = ShardFeed(cast(Any, self.brokers), shard, 4, self.hold)
         for topic in BOTH:
             self.feed.seek(topic, 0)
         self.feed.resume(BOTH)
@@ -138,7 +138,7 @@ async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
         play.hold.ask()
     waiting = asyncio.create_task(play.feed.settled() if held else play.fetch(60.0))
     await (play.hold.quiet.wait() if held else asyncio.sleep(0.01))
-    play.stop.set()
+    play.hold.stop.set()
     with pytest.raises(Stopped):
         await waiting
     assert not (held and play.hold.quiet.is_set())

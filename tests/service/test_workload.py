@@ -14,7 +14,7 @@ import pytest
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.service import codec, garbage, workload
+from stream_svt.service import codec, event_loop, workload
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.reading import read
@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
 
 
 async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "FREED_AT_ONCE", 10)
+    monkeypatch.setattr(event_loop, "FREED_AT_ONCE", 10)
     declared = load_spec(TEXT)
     many = len(declared.datasets)
     used = Workload(declared, PARTITIONS)
@@ -196,8 +196,8 @@ async def turns_until(freed: list[str], many: int) -> list[int]:
 
 
 async def test_what_a_tenure_left_in_a_cycle_is_gone_soon_and_tenures_share_one_look(monkeypatch) -> None:
-    monkeypatch.setattr(garbage, "DELAY", 0.05)
-    monkeypatch.setattr(garbage, "_next", None)
+    monkeypatch.setattr(event_loop, "COLLECT_DELAY", 0.05)
+    monkeypatch.setattr(event_loop, "_next_collection", None)
     looks: list[int] = []
 
     def looked(phase: str, info: dict[str, int]) -> None:
@@ -209,13 +209,13 @@ async def test_what_a_tenure_left_in_a_cycle_is_gone_soon_and_tenures_share_one_
     try:
         left = weakref.ref(Cyclic())
         assert left() is not None
-        garbage.collect_soon()
-        garbage.collect_soon()
+        event_loop.collect_soon()
+        event_loop.collect_soon()
         await asyncio.sleep(0.2)
         assert left() is None
         assert len(looks) == 1
         again = weakref.ref(Cyclic())
-        garbage.collect_soon()
+        event_loop.collect_soon()
         await asyncio.sleep(0.2)
         assert again() is None
     finally:
@@ -231,7 +231,7 @@ def collector() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.callbacks.remove(garbage._set_aside)
+        gc.callbacks.remove(event_loop._set_aside)
         gc.unfreeze()
 
 
@@ -246,7 +246,7 @@ def _loaded(datasets: int) -> Play:
 @pytest.mark.usefixtures("collector")
 def test_a_full_collection_does_not_walk_what_a_shard_holds() -> None:
     """What it walks is what is younger, however much is loaded."""
-    garbage.collect_rarely()
+    event_loop.collect_rarely()
     play = _loaded(3_000)
     gc.collect(1)  # as it comes by itself after so many allocations
     walked = {id(one) for one in gc.get_objects()}
@@ -259,7 +259,7 @@ def test_a_full_collection_does_not_walk_what_a_shard_holds() -> None:
 
 @pytest.mark.usefixtures("collector")
 def test_no_collection_but_of_the_young_comes_by_itself() -> None:
-    garbage.collect_rarely()
+    event_loop.collect_rarely()
     generations: list[int] = []
 
     def looked(phase: str, info: dict[str, int]) -> None:
@@ -268,12 +268,12 @@ def test_no_collection_but_of_the_young_comes_by_itself() -> None:
 
     gc.callbacks.append(looked)
     try:
-        kept = [[] for _ in range(40 * garbage.COLLECT_AFTER[0])]
+        kept = [[] for _ in range(40 * event_loop.COLLECT_AFTER[0])]
     finally:
         gc.callbacks.remove(looked)
     assert len(kept) > 1_000_000
     assert set(generations) == {0, 1}
-    youngest = sum(garbage.COLLECT_AFTER[:1]) * (garbage.COLLECT_AFTER[1] + 2)
+    youngest = sum(event_loop.COLLECT_AFTER[:1]) * (event_loop.COLLECT_AFTER[1] + 2)
     assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < youngest
 
 
@@ -281,8 +281,8 @@ def test_no_collection_but_of_the_young_comes_by_itself() -> None:
 async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "FREED_AT_ONCE", 100)
-    garbage.collect_rarely()
+    monkeypatch.setattr(event_loop, "FREED_AT_ONCE", 100)
+    event_loop.collect_rarely()
     play = _loaded(1_000)
     gc.collect(1)
     gc.disable()
@@ -293,7 +293,7 @@ async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
             account.name = Name(account.name)
             weakref.finalize(account.name, freed.append, account.name[:])
         del account
-        garbage.let_go(play.engine.discard())
+        event_loop.let_go(play.engine.discard())
         del play
         assert engine() is None
         turns = await turns_until(freed, 1_000)

@@ -17,8 +17,7 @@ from stream_svt.protocol.audit import Audit, follow
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.audit import audit_topic
-from stream_svt.service.carry_over import read_balances
+from stream_svt.service.audit import audit_topic, read_balances
 from stream_svt.service.control import Reply, for_datasets, for_shards
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker, cluster_of

@@ -16,6 +16,7 @@ from stream_svt.service.group import Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.sections import TopicsConfig
 from tests.service.test_metrics import SPEC
 from tests.support.shard_play import Play as ShardPlay
 
@@ -69,9 +70,8 @@ class GroupPlay:
         self.made: list[Shard] = []
         self.group = Group(
             Cluster({}),
-            application="shop",
-            control=CONTROL,
-            partitions=4,
+            "shop",
+            TopicsConfig(control=CONTROL, partitions=4),
             make_shard=self.make,
             metrics=Metrics(load_spec(SPEC), "hash"),
             fatal=self.fatal.append,

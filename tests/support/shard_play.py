@@ -16,7 +16,6 @@ from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
-from stream_svt.protocol.state_records import Topics
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
@@ -24,6 +23,7 @@ from stream_svt.service.parked import Surroundings
 from stream_svt.service.shard import Shard, WorkerParts
 from stream_svt.service.shard_feed import ShardFeed
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.sections import TopicsConfig
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 
@@ -120,7 +120,7 @@ class Play:
         self.workload = SimpleNamespace(topics=("counts",), partitions=4)
         self.kept = 0
         self.fenced: list[Exception] = []
-        self.make_journal: Callable[[int], Any] = lambda number: Journal(self)
+        self.make_journal: Callable[[], Any] = lambda: Journal(self)
         play = self
 
         class ShardSession:
@@ -158,10 +158,9 @@ class Play:
         parts = WorkerParts(
             cluster=Cluster({}),
             consumer=self.consumer,
-            control="control",
-            written=Topics("state", "alerts", "rejects"),
+            topics=TopicsConfig(control="control"),
             metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
-            make_journal=lambda number: self.make_journal(number),  # noqa: PLW0108  a test replaces it
+            make_journal=lambda: self.make_journal(),  # noqa: PLW0108  a test replaces it
             workload=lambda: self.workload,
             policy=CommitPolicy(),
             verify=trust_the_topic,
@@ -175,7 +174,7 @@ class Play:
 
     async def run(self, feed: ShardFeed) -> None:
         while not feed.stopping:
-            done = {asyncio.ensure_future(event.wait()) for event in (feed._stop, feed._hold.held)}
+            done = {asyncio.ensure_future(event.wait()) for event in (feed._hold.stop, feed._hold.held)}
             await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
             if feed.held:
                 await self.hand_over()
