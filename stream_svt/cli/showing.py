@@ -300,7 +300,7 @@ def _as_json(found: Audit) -> dict[str, Any]:
     names = ("balances", "events", "alerts", "ledgers", "unreadable", "found")
     return {name: getattr(found, name) for name in names} | {
         "truncated_partitions": sorted(found.truncated),
-        "findings": [str(finding) for finding in found.findings],
+        "findings": found.findings,
         "datasets": [
             {
                 "dataset": account.dataset,

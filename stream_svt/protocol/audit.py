@@ -5,42 +5,38 @@ gaps and ids are unique; per dataset, that the charges of all events add up to t
 and that no total exceeds its limit; per run, that runs and tops are numbered without gaps and no top follows a run's
 end. With the configuration at hand, also that every alert of a monitor as it is configured has the price of its branch,
 and its run the price of a run's opening.
+
+Operators may compare the stored state with the events, too: each ledger is the sum of the charges released (those that
+wait to be published included), reservations are those of the open runs, closed runs have no secrets left, and no state
+is older than the alerts beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode, number_of
+from stream_svt.monitor.released import PERIOD_OVER, Alert, Envelope, EventType, Lifecycle, decode, number_of
+from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
+from stream_svt.monitor.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import KINDS, Kind, as_text
+from stream_svt.protocol.journal import Journal
+from stream_svt.settings.datasets import Watermarks, is_over
 from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that does not balance, and where it shows.
-
-    Without an offset, in the state of a shard; without a partition, between an application and the one before it.
-    """
-
-    partition: int | None
-    offset: int | None
-    message: str
-
-    def __str__(self) -> str:
-        if self.partition is None:
-            return self.message
-        place = f"partition {self.partition} offset {self.offset}"
-        return f"{f'state of shard {self.partition}' if self.offset is None else place}: {self.message}"
+_OLDER = (
+    "the state is older than the alerts, which is what a restored backup looks like (or the last event is forged). A "
+    "worker that takes the shard over parks it, for it would spend budgets twice: put the newest state back, or close "
+    "the shard with 'stream-svt control close-application --give-up-state'"
+)
 
 
 @dataclass(slots=True)
@@ -107,7 +103,7 @@ class Audit:
     events: int = 0
     alerts: int = 0
     found: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     truncated: set[int] = field(default_factory=set)
     datasets: dict[str, DatasetTally] = field(default_factory=dict)
     last_sequence: dict[int, int] = field(default_factory=dict)
@@ -124,13 +120,13 @@ class Audit:
     @property
     def problems(self) -> list[str]:
         """What could not be read, and what was found, in words."""
-        return [*self.unreadable, *map(str, self.findings)]
+        return [*self.unreadable, *self.findings]
 
-    def find(self, partition: int | None, offset: int | None, message: str) -> None:
+    def find(self, message: str, place: str = "") -> None:
         """Note something that does not balance."""
         self.found += 1
         if len(self.findings) < MAX_FINDINGS:
-            self.findings.append(Finding(partition, offset, message))
+            self.findings.append(f"{place}: {message}" if place else message)
 
 
 class Auditor:
@@ -199,7 +195,7 @@ class Auditor:
         return self.audit.last_sequence.get(partition, 0)
 
     def _find(self, message: str) -> None:
-        self.audit.find(*self._place, message)
+        self.audit.find(message, "partition {} offset {}".format(*self._place))
 
     def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
         """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
@@ -329,19 +325,123 @@ def follow(audit: Audit, earlier: Audit, application: str) -> None:
     """
     for partition, name in audit.carried_from.items():
         if name != application:
-            audit.find(
-                partition, None, f"it goes on with the budgets of application {name!r}, not {application!r}"
-            )
+            message = f"it goes on with the budgets of application {name!r}, not {application!r}"
+            audit.find(message, f"state of shard {partition}")
     if not audit.carried_from:
-        audit.find(None, None, f"it does not go on with the budgets of application {application!r}")
+        audit.find(f"it does not go on with the budgets of application {application!r}")
     for name, tally in earlier.datasets.items():
         now = audit.datasets.get(name)
         if now is None:
             continue
         if now.kind is not tally.kind:
-            audit.find(None, None, f"dataset {name} changed its measure with the application")
+            audit.find(f"dataset {name} changed its measure with the application")
         elif now.before < tally.spent:
             begun, spent = amount_text(now.before, now.kind), amount_text(tally.spent, tally.kind)
-            audit.find(
-                None, None, f"dataset {name} begins with {begun}, and {application!r} had spent {spent}"
+            audit.find(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """What the state topic holds for one shard, verified.
+
+    ``waiting`` are the events charged and not yet published; ``watermarks`` say which periods are over.
+    """
+
+    shard: int
+    last_event: int
+    datasets: dict[str, DatasetAccount] = field(repr=False)
+    waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
+    watermarks: Watermarks = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> ShardState:
+        """Return what a journal found that was looked at."""
+        datasets = {
+            key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
+            for key, content in records.items()
+            if key.startswith((b"d/", b"r/"))
+        }
+        progress = journal.meta.progress
+        watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
+        return cls(shard, journal.meta.last_event, datasets, journal.waiting, watermarks)
+
+
+def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
+    """Hold ledgers to what was added to the auditor, up to the last event that each state knows.
+
+    Args:
+        homes: Returns the shard at which a dataset is at home.
+    """
+    for state in states:
+        for number, _, event in state.waiting:
+            if number > auditor.last(state.shard):
+                auditor.add(state.shard, number, event)
+        if state.last_event and not auditor.last(state.shard):
+            auditor.lost(state.shard)  # the partition was made anew, and nothing was published since
+    audit = auditor.audit
+    audit.ledgers = 0
+    for state in states:
+        last, place = auditor.last(state.shard), f"state of shard {state.shard}"
+        if last != state.last_event and (last or state.shard not in audit.truncated):
+            message = (
+                f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
             )
+            if last > state.last_event:
+                message += f": {_OLDER}"
+            audit.find(message, place)
+        for name, record in state.datasets.items():
+            audit.ledgers += 1
+            for message in _differences(audit, audit.datasets.get(name), record):
+                audit.find(f"dataset {name}: {message}", place)
+            if homes(name) != state.shard:
+                audit.find(f"dataset {name} is at home at shard {homes(name)}", place)
+    by_shard = {state.shard: state for state in states}
+    for name, tally in audit.datasets.items():
+        if tally.partition not in by_shard or any(name in state.datasets for state in states):
+            continue
+        place = f"state of shard {tally.partition}"
+        if tally.retired != PERIOD_OVER:
+            audit.find(f"dataset {name} has events and no ledger", place)
+        elif not is_over(name, by_shard[tally.partition].watermarks):
+            message = f"dataset {name} is retired, and the state does not say that its period is over"
+            audit.find(f"{message}: it could be opened again", place)
+    return audit
+
+
+def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccount) -> Iterator[str]:
+    """Yield in what a ledger differs from the dataset's events."""
+    ledger = record.ledger
+    kind = ledger.kind
+    running = {
+        name: run_state
+        for name, run_state in record.run_states.items()
+        if run_state.state == LifeCycle.RUNNING.value
+    }
+    if kind is Kind.PURE and sum(run_state.left for run_state in running.values()) != ledger.reserved:
+        yield f"{amount_text(ledger.reserved, kind)} is reserved, and not by the open runs"
+    for name, run_state in record.run_states.items():
+        if name not in running and (run_state.left or any(run_state.secrets)):
+            yield f"monitor {name}: run {run_state.run} is closed and has something left"
+    if tally is None:
+        if not audit.truncated:
+            yield "it has a ledger and no events"
+        return
+    for what, stored, shown in (
+        ("spent", ledger.spent, tally.spent),
+        ("reserved", ledger.reserved, tally.reserved),
+        ("the limit", ledger.limit, tally.limit),
+    ):
+        if stored != shown or kind is not tally.kind:
+            said = f"the events say {amount_text(shown, tally.kind)}"
+            yield f"in the ledger {amount_text(stored, kind)} is {what}, {said}"
+    if tally.last and record.events != tally.last:
+        yield f"{record.events} events are counted, the newest one is number {tally.last}"
+    for name, run_state in record.run_states.items():
+        run = tally.runs.get(name, RunTally(over=True))
+        if run.run != run_state.run and not audit.truncated:
+            yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
+        elif run.run == run_state.run and run.over is (name in running):
+            yield f"monitor {name}: run {run_state.run} is {'open' if run.over else 'closed'}, the events say otherwise"
+        tops = tally.tops.get(name, 0)
+        if not audit.truncated and run_state.tops != tops:
+            yield f"monitor {name} has counted {run_state.tops} tops, {tops} were released"

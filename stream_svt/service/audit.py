@@ -10,8 +10,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
-from stream_svt.protocol.audit import Audit, Auditor
-from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service import kafka

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.audit_state import ShardState
+from stream_svt.protocol.audit import Audit, ShardState
 from stream_svt.service import audit
 from stream_svt.service.worker import cluster_of
 from tests.support.closing import SEALED_ANEW, Application, Stage
@@ -32,12 +31,12 @@ async def test_a_state_that_was_put_back_is_found_to_be_older_than_the_alerts(ap
     published = await app.events()
     await app.put(yesterday)
     found = await audited(app)
-    messages = [finding.message for finding in found.findings]
     newest = published[-1][0].sequence
-    assert messages[0].startswith(
+    older = (
         f"it knows events up to number {known}, the alert topic holds them up to {newest}: the state is older"
     )
-    assert any("dataset a: in the ledger" in message for message in messages)
+    assert f"state of shard 0: {older}" in found.findings[0]
+    assert any("dataset a: in the ledger" in message for message in found.findings)
     assert (found.events, found.alerts) == (len(published), 5)
 
 

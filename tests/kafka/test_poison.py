@@ -82,7 +82,7 @@ async def test_workers_and_subscriptions_read_past_poison_on_every_topic(scene: 
             if event.data.dataset == "b":
                 break
     audit = await audit_topic(cluster_of(scene.config()), alerts)
-    assert [finding.message for finding in audit.findings] == ["is no event of stream-svt"] * 2
+    assert [told.partition(": ")[2] for told in audit.findings] == ["is no event of stream-svt"] * 2
     assert audit.alerts == 5
 
 
@@ -102,13 +102,13 @@ async def test_a_forged_number_hides_no_event_behind_it_from_an_audit_of_the_sta
     await scene.settled(worker, 2)
     await scene.stop(worker)
     audit = await audit_state(scene.config(), cluster_of(scene.config()))
-    assert f"event number {2**63}, expected {copied.sequence + 1}" in [f.message for f in audit.findings]
+    assert f"event number {2**63}, expected {copied.sequence + 1}" in "\n".join(audit.findings)
     events = await scene.events()
     assert audit.last_sequence[0] == max(
         envelope.sequence for envelope, _ in events if envelope.id not in {"far", "near"}
     )
     assert audit.alerts == 4  # both look like alerts
-    assert not any("older than the alerts" in finding.message for finding in audit.findings)
+    assert not any("older than the alerts" in finding for finding in audit.findings)
 
 
 async def test_refused_commands_do_not_pile_up_while_only_one_command_can_help(scene: Scene) -> None:

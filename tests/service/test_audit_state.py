@@ -10,8 +10,7 @@ import pytest
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import from_bytes
-from stream_svt.protocol.audit import Audit, Auditor
-from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
@@ -45,7 +44,7 @@ def _home(name: str) -> int:
 
 
 def _found(audit: Audit) -> list[str]:
-    return [str(finding) for finding in audit.findings]
+    return audit.findings
 
 
 def test_ledgers_balance_with_what_waits_to_be_published() -> None:

@@ -6,8 +6,7 @@ import msgspec
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.audit import Audit, Auditor
-from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.codec import home
 from tests.simulation.effects import finish
 from tests.simulation.model import Model, command, played_model, told

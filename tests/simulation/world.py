@@ -32,8 +32,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.protocol.audit import Audit, Auditor
-from stream_svt.protocol.audit_state import ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
