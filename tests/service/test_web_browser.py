@@ -328,7 +328,7 @@ async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
 async def test_trouble_is_said_and_its_end_too(
     chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", (0.1, 0.2))
+    monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", 0.1)
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#link")).to_have_text("Live")

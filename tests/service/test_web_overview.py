@@ -132,7 +132,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
 async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(
     show: Show, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", (0.05, 0.1))
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
 
     async def trouble() -> str:
         return (await show.ask())["trouble"]

@@ -43,8 +43,8 @@ FIRST_ANSWER = 3.0
 """Longest time in seconds that a request waits for the history to be read."""
 PROBE = 10.0
 """Seconds between two requests for a sign of life: a read does not tell silent brokers from absent ones."""
-PATIENCE = (1.0, 30.0)
-"""Seconds between two tries to reach brokers that do not answer: the first, and the longest."""
+PATIENCE = 5.0
+"""Seconds between two tries to reach brokers that do not answer."""
 AT_ONCE = 50
 """Datasets of an answer between two turns of the shards: a few milliseconds."""
 LARGEST = 1 << 16
@@ -109,8 +109,6 @@ class Overview:
         self._read = read
         self._task: asyncio.Task[None] | None = None
         self._asked = 0.0
-        self._patience = PATIENCE[0]
-        self._warned = False
         self._forget()
 
     def _forget(self) -> None:
@@ -161,7 +159,6 @@ class Overview:
 
     async def _run(self) -> None:
         """Read until nobody has asked for a while."""
-        self._patience = PATIENCE[0]
         while self._goes_on(spec := self._worker.workload.spec):
             try:
                 async with aclosing(self._read(self._worker)) as readings:
@@ -171,8 +168,7 @@ class Overview:
                 refused = isinstance(error, BrokerError) and not error.retriable
                 self._trouble = "refused" if refused else "unreachable"
                 self._settled.set()
-                await asyncio.sleep(self._patience)
-                self._patience = min(2 * self._patience, PATIENCE[1])
+                await asyncio.sleep(PATIENCE)
         self._forget()
         self._task = None
 
@@ -181,7 +177,7 @@ class Overview:
         snapshot = StatusSnapshot(spec, complete=False)
         newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
         async for records, complete, caught_up in readings:
-            snapshot.complete, self._patience = complete, PATIENCE[0]
+            snapshot.complete = complete
             for record in records:
                 if (event := self._folded(record, snapshot)) is not None:
                     newest.setdefault(record.partition, deque(maxlen=KEPT)).append(event)
@@ -200,10 +196,8 @@ class Overview:
             envelope, data = decode(value)
             snapshot.status.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
-            if not self._warned:  # once: there may be many
-                self._warned = True
-                where = (record.partition, record.offset)
-                log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
+            where = (record.partition, record.offset)
+            log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
             return None
         # Encoded again: bytes that somebody else wrote to the topic never reach a browser as they are.
         content = msgspec.structs.asdict(envelope) | {"data": data}
