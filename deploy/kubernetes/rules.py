@@ -26,29 +26,19 @@ spec:
 """
 
 
-def manifest(rules: Path = RULES) -> str:
-    """Return the manifest with the groups of every file of rules, by name of the file.
-
-    Raises:
-        ValueError: A file holds something beside groups.
-    """
+def manifest() -> str:
+    """Return the manifest with the groups of every file of rules, by name of the file."""
     return _HEAD + "".join(
-        f"    {line}".rstrip() + "\n" for path in sorted(rules.glob("*.yml")) for line in _groups(path)
+        f"    {line}".rstrip() + "\n" for path in sorted(RULES.glob("*.yml")) for line in _groups(path)
     )
 
 
 def _groups(path: Path) -> Iterator[str]:
     """Yield the lines of a file of rules below its ``groups:``, without their common indentation."""
-    head, found, body = path.read_text(encoding="utf-8").partition("groups:\n")
+    head, _, body = path.read_text(encoding="utf-8").partition("groups:\n")
     lines = body.splitlines()
     indent = next((len(line) - len(line.lstrip()) for line in lines if line.lstrip().startswith("- ")), 0)
-    comments = [line for line in head.splitlines() if line.strip()]
-    if not found or any(not line.startswith("#") for line in comments):
-        raise ValueError(f"{path} must hold groups, and comments before them, only")
-    for line in lines:
-        if line.strip() and len(line) - len(line.lstrip()) < indent:
-            raise ValueError(f"{path} holds something after its groups: {line}")
-    yield from comments
+    yield from (line for line in head.splitlines() if line.strip())
     for line in lines:
         yield line[indent:]
 

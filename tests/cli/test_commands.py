@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from stream_svt.cli import app
 from stream_svt.errors import StreamSvtError, UnreadableState
+from stream_svt.monitor.engine import Engine
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.documents import status
 from stream_svt.settings.sections import json_schema
@@ -378,3 +380,35 @@ def test_a_mistyped_path_is_answered_with_what_is_there(stream_svt, tmp_path, th
             ended.err
             == f"stream-svt: {missing}: 1 problem\n  cannot be read: No such file or directory{said}\n"
         )
+
+
+# prove
+
+
+def test_prove_says_what_was_tried_and_that_every_comparison_held(stream_svt, config):
+    ended = stream_svt("prove", "-c", config, "--cases", "5")
+    assert (ended.code, ended.err) == (0, "")
+    assert "Tried 5 pairs of neighbouring streams on 1 monitor:" in ended.out
+    assert "Every comparison held" in ended.out
+    assert "This is a test of the program, not the proof" in ended.out
+
+
+def test_a_counterexample_is_exit_code_one_and_names_case_and_seed(stream_svt, config, monkeypatch):
+    original = Engine.step
+
+    def step(self, batch):
+        done = original(self, batch)
+        return replace(done, urgent=bool(batch.whole.sum() % 2))
+
+    monkeypatch.setattr(Engine, "step", step)
+    ended = stream_svt("prove", "-c", config, "--cases", "20", "--seed", "3")
+    assert ended.code == 1
+    assert "COUNTEREXAMPLE in case 0 of seed 3: a step (number " in ended.out
+    assert "Every comparison held" not in ended.out
+
+
+def test_the_same_seed_tries_the_same_streams(stream_svt, config):
+    first, second, other = (
+        stream_svt("prove", "-c", config, "--cases", "2", "--seed", seed).out for seed in "112"
+    )
+    assert first == second != other

@@ -95,11 +95,6 @@ def test_no_key_no_history_and_no_rubbish_reaches_the_builder(path):
     assert ignored(path, patterns())
 
 
-@pytest.mark.parametrize("path", ["pyproject.toml", "README.md", "stream_svt/service/app.py"])
-def test_what_the_image_is_built_from_reaches_the_builder(path):
-    assert not ignored(path, patterns())
-
-
 def test_what_is_copied_makes_the_same_wheel_as_the_whole_repository(tmp_path):
     source = tmp_path / "source"
     copied = [rest.split() for name, rest in INSTRUCTIONS if name == "COPY" and not rest.startswith("--from")]
