@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import MONITORED, Law, expectation, head, least, tail, tails
 from stream_svt.mechanisms.sparse import Sparse
@@ -58,8 +58,7 @@ def report_probability(
 
     The attempts share the threshold noise; where that is known, its law is None and the margin is less it as well.
     """
-    if not corrections:
-        raise MisuseError("a query is tested at least once: give one correction for each attempt")
+    require(bool(corrections), "a query is tested at least once: give one correction for each attempt")
 
     def reported(z: Floats) -> Floats:
         missed = np.ones_like(z)
@@ -68,21 +67,6 @@ def report_probability(
         return 1 - missed
 
     return expectation(reported, threshold, scale=float(1 / query.rate))
-
-
-def attempts_for(margin: int, *, correction: int, query: Law, probability: float) -> int:
-    """Least number of tests at one correction that report a query with at least that probability.
-
-    The margin is the value less the noisy threshold: ln(1 - probability) / ln(1 - p) tests, rounded up. Refused where
-    no number of tests that can be counted is enough.
-    """
-    _require_share(probability, "the probability of a report")
-    once = report_probability(margin, corrections=(correction,), query=query)
-    if once >= probability:
-        return 1
-    if once < 1e-15:
-        raise MisuseError("the query is too far below the bar to be reported: lower the correction")
-    return math.ceil(math.log1p(-probability) / math.log1p(-once))
 
 
 def accuracy(
@@ -108,12 +92,12 @@ def accuracy(
 
     The corrections are in grid steps, one for each attempt, in any order; Gumbel noise is refused.
     """
-    if queries < 1 or not corrections:
-        raise MisuseError("accuracy is about at least one query and one attempt")
-    _require_share(beta, "beta, the probability of going wrong,")
-    if not {query.noise, threshold.noise} <= set(MONITORED):
-        raise MisuseError("the accuracy theorem is for exponential and Laplace noise, not for gumbel")
-    beta, lowest = float(beta), min(corrections)
+    require(queries >= 1 and len(corrections) >= 1, "accuracy is about at least one query and one attempt")
+    require(
+        {query.noise, threshold.noise} <= set(MONITORED),
+        "the accuracy theorem is for exponential and Laplace noise, not for gumbel",
+    )
+    beta, lowest = _share(beta), min(corrections)
     certain = query.noise.is_one_sided
     high = _quantile(threshold, beta / 2 if certain else beta / 4, 1) + 1
     above = lowest + high + (0 if certain else _quantile(query, beta / 4 / queries, 1))
@@ -135,21 +119,16 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     threshold noise is searched for. Several branches have no closed form and are refused.
     """
     thresholds, numbers = 1, None
-    if isinstance(mechanism, SparseVector):
-        single = mechanism
-    else:
-        single, thresholds = mechanism.per_top, mechanism.cutoff
-        numbers = mechanism.answer_law if mechanism.answer_charge else None
-    if len(single.branches) != 1:
-        raise MisuseError("the accuracy of several branches has no closed form here")
-    if queries < 1:
-        raise MisuseError("accuracy is about at least one query")
-    _require_share(beta, "beta, the probability of going wrong,")
-    side = beta / 4 if numbers else beta / 2
-    query, threshold, correction = (
-        single.branch_laws[0],
-        single.threshold_law,
-        single.branches[0].correction(0),
+    if isinstance(mechanism, Sparse):
+        thresholds, numbers = mechanism.cutoff, mechanism.answer_law if mechanism.answer_charge else None
+        mechanism = mechanism.per_top
+    require(len(mechanism.branches) == 1, "the accuracy of several branches has no closed form here")
+    require(queries >= 1, "accuracy is about at least one query")
+    side = _share(beta) / (4 if numbers else 2)
+    (query,), threshold, correction = (
+        mechanism.branch_laws,
+        mechanism.threshold_law,
+        mechanism.branches[0].correction(0),
     )
 
     def farthest(of_query: int, of_threshold: int) -> int:
@@ -196,7 +175,6 @@ def _quantile(law: Law, share: float, sign: int) -> int:
     return least(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
 
 
-def _require_share(number: Fraction | float, name: str) -> None:
-    """Refuse what is not strictly between 0 and 1."""
-    if not 0 < number < 1:
-        raise MisuseError(f"{name} lies strictly between 0 and 1")
+def _share(beta: Fraction | float) -> float:
+    require(0 < beta < 1, "beta, the probability of going wrong, lies strictly between 0 and 1")
+    return float(beta)

@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import require_bool
+from stream_svt.mechanisms.arguments import require, require_bool
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import (
     RELATIVE_VARIANCE,
@@ -25,9 +24,6 @@ from stream_svt.mechanisms.noise import (
     scales_at_odds,
     survival_of_difference,
 )
-
-UPPER_BRANCH_SCALES = 9
-"""Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +70,10 @@ class Exposure(Correction):
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
-        if self.expected_queries < 1 or self.false_alerts <= 0 or self.attempts < 1:
-            raise MisuseError("exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
+        require(
+            self.expected_queries >= 1 and self.false_alerts > 0 and self.attempts >= 1,
+            "exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1",
+        )
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """One correction for all attempts; never below 0."""
@@ -104,18 +102,18 @@ class Annealed(Correction):
     start: Fraction = Fraction(12)
     end: Fraction = Fraction(-3)
     step: Fraction = Fraction(1)
-    upper: Fraction = Fraction(UPPER_BRANCH_SCALES)
+    upper: Fraction = Fraction(9)
 
     def __post_init__(self) -> None:
         """Refuse schedules that do not fall, and those longer than attempts can be numbered."""
-        if self.step <= 0 or self.end > self.start:
-            raise MisuseError("an annealed correction falls: start >= end and step > 0")
-        if self.upper < 0:
-            raise MisuseError(
-                "the cheap branches of an annealed correction are corrected upwards: upper >= 0"
-            )
-        if self.passes > 256:
-            raise MisuseError("an annealed correction has at most 256 passes; widen its step")
+        require(
+            self.step > 0 and self.end <= self.start,
+            "an annealed correction falls: start >= end and step > 0",
+        )
+        require(
+            self.upper >= 0, "the cheap branches of an annealed correction are corrected upwards: upper >= 0"
+        )
+        require(self.passes <= 256, "an annealed correction has at most 256 passes; widen its step")
 
     @property
     def passes(self) -> int:
@@ -152,8 +150,10 @@ class Optimal(Correction):
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
-        if self.queries < 1 or self.cutoff < 1:
-            raise MisuseError("the optimal correction needs queries >= 1 and cutoff >= 1")
+        require(
+            self.queries >= 1 and self.cutoff >= 1,
+            "the optimal correction needs queries >= 1 and cutoff >= 1",
+        )
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """One correction for all attempts."""
@@ -167,9 +167,8 @@ class Mean(Correction):
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Mean of the query noise less that of the threshold noise, for all attempts."""
-        return (
-            _bounded(math.ceil(mean(comparison.noise, 1 / comparison.scale) - comparison.threshold_mean)),
-        )
+        of_query = mean(comparison.noise, 1 / comparison.scale)
+        return (_bounded(math.ceil(of_query - comparison.threshold_mean)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +188,7 @@ class Explicit(Correction):
 
     def __post_init__(self) -> None:
         """Refuse an empty table and numbers beyond the grid."""
-        if not self.corrections:
-            raise MisuseError("a table of corrections needs at least one number")
+        require(bool(self.corrections), "a table of corrections needs at least one number")
         for number in self.corrections:
             _bounded(number)
 
@@ -205,17 +203,13 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     The integer r that maximises G(r)^k (1 - G(r)), G(r) the probability that the noise is less than r: an answer on
     the bar is reported while k others are not. It rises while 1 - G(r) > 1/(k + 1) and falls afterwards.
 
-    Args:
-        ratio: k, queries for every answer wanted, greater than 0.
-        query: Law of the query noise.
-        threshold: Law of the threshold noise, if G is to be that of query noise - threshold noise; None for the form
-            of the paper, which treats the noisy threshold as given.
+    `ratio` is k, queries for every answer wanted. Where the law of the threshold noise is given, G is that of query
+    noise - threshold noise; without it the noisy threshold is taken as given, as in the paper.
 
     Raises:
         MisuseError: When `ratio` is not greater than 0, or the correction does not fit the grid.
     """
-    if ratio <= 0:
-        raise MisuseError("queries for every answer wanted: the ratio must be greater than 0")
+    require(ratio > 0, "queries for every answer wanted: the ratio must be greater than 0")
     balance = 1 / (float(ratio) + 1)
 
     def logarithm(steps: int) -> float:
@@ -240,8 +234,7 @@ def least_variance_split(
     w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and better: a corrected
     comparison suffers less from the threshold's noise, which all answers share.
     """
-    if cutoff < 1:
-        raise MisuseError("cutoff must be at least 1")
+    require(cutoff >= 1, "cutoff must be at least 1")
     require_bool(monotonic, "monotonic")
     query, threshold = Noise.of(query_noise, "query_noise"), Noise.of(threshold_noise, "threshold_noise")
     families = RELATIVE_VARIANCE[query] / RELATIVE_VARIANCE[threshold]
@@ -251,15 +244,13 @@ def least_variance_split(
 
 def _steps(scale: Fraction, scales: Fraction | float) -> int:
     """So many scales in grid steps, rounded up."""
-    if isinstance(scales, float):
-        scales = Fraction(scales)
-    return _bounded(math.ceil(scale * scales))
+    return _bounded(math.ceil(scale * Fraction(scales)))
 
 
 def _bounded(steps: int) -> int:
     """Refuse a correction that does not fit the grid."""
-    if abs(steps) >= CORRECTION_LIMIT:
-        raise MisuseError(
-            "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity"
-        )
+    require(
+        abs(steps) < CORRECTION_LIMIT,
+        "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity",
+    )
     return steps

@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.noise import MONITORED, Law, Noise, least, mean, quotient, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
@@ -95,9 +96,8 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
             inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
             return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
         case _:
-            raise MisuseError(
-                f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
-            )
+            message = f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
+            raise MisuseError(message)
 
 
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:
@@ -142,12 +142,11 @@ def _survival(query: Law, threshold: Law, t: int) -> Decimal:
 
 
 def _refuse_gumbel(*noises: Noise) -> None:
-    """Refuse families that no bound is proved for."""
-    if not set(noises) <= set(MONITORED):
-        raise MisuseError(
-            "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "
-            "differences of it have no closed form. Use exponential or laplace noise, or `estimate`"
-        )
+    require(
+        set(noises) <= set(MONITORED),
+        "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "
+        "differences of it have no closed form. Use exponential or laplace noise, or `estimate`",
+    )
 
 
 def _overlap(a: Real, b: Real, t: int) -> Real:
@@ -159,7 +158,6 @@ def _overlap(a: Real, b: Real, t: int) -> Real:
 
 def _level(beta: Fraction | float) -> Decimal:
     """Return the level of a bound as a decimal, checked."""
-    if not 0 < beta < 1:
-        raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")
+    require(0 < beta < 1, "beta, the level of a bound, lies strictly between 0 and 1")
     with decimal.localcontext(prec=_DIGITS):
         return quotient(Fraction(beta))

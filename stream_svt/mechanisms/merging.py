@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise
 
-Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Floats
 
 
@@ -77,8 +76,10 @@ def joint(
         MisuseError: When a variance is not positive, or the numbers of gaps and measurements differ.
     """
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(measurements, dtype=np.float64)
-    if x.shape != y.shape or x.ndim != 1 or not len(x):
-        raise MisuseError("joint estimates need one measurement for each gap, and at least one alert")
+    require(
+        x.shape == y.shape and x.ndim == 1 and len(x) > 0,
+        "joint estimates need one measurement for each gap, and at least one alert",
+    )
     query = np.broadcast_to(_positive(query_variance), x.shape)
     measured = np.broadcast_to(_positive(measurement_variance), x.shape)
     precision = 1 / float(_positive(threshold_variance)[0]) + float(np.sum(1 / (query + measured)))
@@ -110,8 +111,7 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
         [9.5, 6.5]
     """
     y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
-    if y.ndim != 1 or g.shape != (len(y) - 1,):
-        raise MisuseError("k measurements go with the k - 1 gaps between them")
+    require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements go with the k - 1 gaps between them")
     relative = float(_positive(ratio)[0])
     shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers, but for a common term
     deviations = (relative * (y - y.mean()) + shape - shape.mean()) / (1 + relative)
@@ -125,7 +125,7 @@ def blue_error_ratio(count: int, ratio: float) -> float:
     >>> blue_error_ratio(10, 1.0)
     0.55
     """
-    _counted(count)
+    require(count >= 1, "count must be at least 1")
     relative = float(_positive(ratio)[0])
     return (1 + relative * count) / (count * (1 + relative))
 
@@ -141,7 +141,7 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
     >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
     [0.358, 0.527]
     """
-    _counted(count)
+    require(count >= 1, "count must be at least 1")
     width = 1 if monotonic else 2
     family = RELATIVE_VARIANCE[noise] / RELATIVE_VARIANCE[Noise.LAPLACE]
     spread = family * width**2 * (1 + math.pow(width * count, -2 / 3)) ** 3
@@ -157,12 +157,8 @@ def reduction(gap_variance: float, measurement_variance: float) -> float:
 def _positive(numbers: Numbers | float) -> Floats:
     """Return variances, or a ratio of them, as an array."""
     result = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
-    if not bool(((result > 0) & (result < math.inf)).all()):
-        raise MisuseError("variances, and ratios of them, are finite and greater than 0")
+    require(
+        bool(((result > 0) & (result < math.inf)).all()),
+        "variances, and ratios of them, are finite and greater than 0",
+    )
     return result
-
-
-def _counted(count: int) -> None:
-    """Refuse a number of answers below 1."""
-    if count < 1:
-        raise MisuseError("count must be at least 1")
