@@ -113,7 +113,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
         f"{count(summary.crashes, 'restart')} and {count(summary.commands, 'command')} in between."
     )
     if summary.found is not None:
-        click.echo(f"COUNTEREXAMPLE in case {summary.found.case} of seed {seed}: {summary.found.what}.")
+        click.echo(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.found}.")
         click.echo(
             "The guarantee does not hold as declared. Please report this, with the configuration and the seed."
         )

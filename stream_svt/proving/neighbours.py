@@ -18,6 +18,7 @@ from fractions import Fraction
 from itertools import zip_longest
 
 from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Neighbours
+from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.loading import load
@@ -36,28 +37,15 @@ Seen = tuple[str, object]
 """Something that can be seen: what it is, and its content."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counterexample:
-    """Two neighbouring streams that can be told apart, or cost more than was charged.
-
-    Attributes:
-        case: Number of the case.
-        what: In words.
-    """
-
-    case: int
-    what: str
-
-
 @dataclass(slots=True)
 class Summary:
     """What was tried, and how it ended.
 
     Attributes:
-        cases, queries, alerts, runs, commits, crashes, commands, changes: How many.
+        cases, queries, alerts, runs, commits, crashes, commands: How many.
         unaligned: Cases that were left out, for no word of entropy leads to the threshold noise wanted.
         closest: Largest cost of an alignment, in parts of what was charged.
-        found: The first counterexample, if any.
+        found: What the last case told apart, or how it cost more than was charged, in words.
     """
 
     cases: int = 0
@@ -67,18 +55,22 @@ class Summary:
     commits: int = 0
     crashes: int = 0
     commands: int = 0
-    changes: int = 0
     unaligned: int = 0
     closest: Fraction = Fraction(0)
-    found: Counterexample | None = None
+    found: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A run that became durable."""
+    """A run that became durable, with the place of its dataset."""
 
     dataset: int
     monitor: MonitorSpec
+    mechanism: SparseVector
+
+    def lift(self, case: Case) -> int:
+        """How far its threshold noise moves, in grid steps."""
+        return 0 if case.directions[self.dataset] is Neighbours.DOWN else self.monitor.grid_sensitivity
 
 
 @dataclass(slots=True)
@@ -108,17 +100,16 @@ class _World:
         for step in self.case.script:
             if isinstance(step, Feed):
                 self._feed(step)
-                continue
-            if step.crash:
+            elif step.crash:
                 self.thresholds.opened.clear()
                 self._start()
-                continue
-            self._commit()
-            if step.command is not None:
-                operations.apply(self.engine, step.command)
+            else:
                 self._commit()
-            if step.spec is not None:
-                self._change_spec(step.spec)
+                if step.command is not None:
+                    operations.apply(self.engine, step.command)
+                    self._commit()
+                if step.spec is not None:
+                    self._change_spec(step.spec)
 
     def _start(self) -> None:
         """Begin with the stored state, as a new owner does."""
@@ -165,19 +156,17 @@ class _World:
         for part in fields(commit):
             content = lengths if part.name == "records" else getattr(commit, part.name)
             self.seen.append((f"{part.name} of a commit", content))
-        for key, content in commit.records.items():
-            if content is None:
-                self.records.pop(key, None)
-            else:
-                self.records[key] = content
+        stored = self.records | commit.records
+        self.records = {key: content for key, content in stored.items() if content is not None}
         self.progress = commit.progress
         self.engine.committed()
         self.events += commit.events
         self.tested += sum(commit.tested.values())
         started = [event.data for event in commit.events if event.type is EventType.RUN_STARTED]
         for number, run in zip(self.thresholds.opened, started, strict=False):
-            dataset = next(k for k, known in enumerate(self.spec.datasets) if known.name == run.dataset)
-            self.runs[number] = _Opened(dataset, self.spec.monitor(run.monitor))
+            dataset = [known.name for known in self.spec.datasets].index(run.dataset)
+            monitor = self.spec.monitor(run.monitor)
+            self.runs[number] = _Opened(dataset, monitor, monitor.mechanism())
             self.numbers[run.dataset, run.monitor, run.run] = number
         self.seen.append(("how many runs drew noise", len(self.thresholds.opened)))
         self.thresholds.opened.clear()
@@ -188,7 +177,7 @@ class _World:
             alert = event.data
             if isinstance(alert, Alert):
                 number = self.numbers[alert.dataset, alert.monitor, alert.run]
-                names = [branch.name for branch in self.runs[number].monitor.mechanism().branches]
+                names = [branch.name for branch in self.runs[number].mechanism.branches]
                 place = (alert.position.offset, alert.position.row, alert.attempt - 1)
                 yield alert, (number, *place, names.index(alert.branch))
 
@@ -212,10 +201,9 @@ def prove(
     for number in range(cases):
         chance = chance_of(number)
         few = reduced(spec, chance)
-        what = try_case(case_of(few, chance, later(few, chance)), chance, summary)
+        summary.found = try_case(case_of(few, chance, later(few, chance)), chance, summary)
         progress(number)
-        if what is not None:
-            summary.found = Counterexample(number, what)
+        if summary.found is not None:
             break
     return summary
 
@@ -225,12 +213,12 @@ def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
     first = _World(case, case.first, Thresholds(chance), QueryNoise(chance))
     first.play()
     _count(case, first, summary)
-    lifts = {number: _lift(case, run) for number, run in first.runs.items()}
+    lifts = {number: run.lift(case) for number, run in first.runs.items()}
     wanted = {}
     for number, run in first.runs.items():
-        law = run.monitor.mechanism().threshold_law
-        steps = threshold_of(first.thresholds.words[number], law.noise, law.rate)
-        words = words_for(steps + lifts[number], law.noise, law.rate)
+        law = run.mechanism.threshold_law
+        steps = threshold_of(first.thresholds.words[number], law)
+        words = words_for(steps + lifts[number], law)
         if words is None:
             summary.unaligned += 1
             return None
@@ -253,24 +241,17 @@ def _count(case: Case, world: _World, summary: Summary) -> None:
     acts = [step for step in case.script if isinstance(step, Act)]
     summary.crashes += sum(act.crash for act in acts)
     summary.commands += sum(act.command is not None for act in acts)
-    summary.changes += sum(act.spec is not None for act in acts)
-
-
-def _lift(case: Case, run: _Opened) -> int:
-    """How far the threshold noise of a run moves, in grid steps."""
-    falls = case.directions[run.dataset] is Neighbours.DOWN
-    return 0 if falls else run.monitor.grid_sensitivity
 
 
 def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], summary: Summary) -> str | None:
     """Return where moving the noise costs more than was charged, or goes where no noise is."""
     costs = [Fraction(0)] * len(case.spec.datasets)
     for number, run in first.runs.items():
-        costs[run.dataset] += lifts[number] * run.monitor.mechanism().threshold_law.rate
+        costs[run.dataset] += lifts[number] * run.mechanism.threshold_law.rate
     for alert, test in first.tests_of_alerts():
         run, branch = first.runs[test[0]], test[-1]
         move = lifts[test[0]] + first.noise.values[test] - second.noise.values[test]
-        law = run.monitor.mechanism().branch_laws[branch]
+        law = run.mechanism.branch_laws[branch]
         if move < 0 and not law.noise.may_fall:
             return (
                 f"the alert of monitor {alert.monitor} on {alert.dataset} at offset {alert.position.offset} is the "
@@ -300,17 +281,17 @@ def _charged(world: _World, dataset: str, kind: Kind) -> Fraction:
         ]
         return Fraction(sum(round(charge * UNITS_PER_EPSILON) for charge in charges), UNITS_PER_EPSILON)
     runs = [run for run in world.runs.values() if world.spec.datasets[run.dataset].name == dataset]
-    return Fraction(sum(run.monitor.mechanism().epsilon for run in runs), UNITS_PER_EPSILON)
+    return Fraction(sum(run.mechanism.epsilon for run in runs), UNITS_PER_EPSILON)
 
 
 def _difference(first: Sequence[Seen], second: Sequence[Seen]) -> str | None:
     """Return in words the first thing seen that is not the same."""
-    for place, (one, other) in enumerate(zip_longest(first, second)):
-        if one == other:
-            continue
-        what = (one or other or ("", None))[0]
-        left, right = (_apart(one and one[1], other and other[1]), _apart(other and other[1], one and one[1]))
-        return f"{what} (number {place} of what is seen) tells the streams apart: {left}, and on the neighbour {right}"
+    for place, (one, other) in enumerate(zip_longest(first, second, fillvalue=("nothing", None))):
+        if one != other:
+            what = one[0] if one[0] != "nothing" else other[0]
+            left, right = _apart(one[1], other[1]), _apart(other[1], one[1])
+            where = f"{what} (number {place} of what is seen)"
+            return f"{where} tells the streams apart: {left}, and on the neighbour {right}"
     return None
 
 

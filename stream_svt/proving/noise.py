@@ -7,19 +7,18 @@ here so that the run and the test are known: a run's salt is its number.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.grid import Integers
+from stream_svt.mechanisms.noise import MONITORED, Law, Noise
 from stream_svt.mechanisms.sampler import Salt, draw_threshold
 
-Integers = NDArray[np.int64]
 Test = tuple[int, int, int, int, int]
 """Number of the run, offset, row, attempt and branch."""
 
@@ -78,18 +77,20 @@ class Thresholds:
         return word.to_bytes(8, "big")
 
 
-def threshold_of(words: list[int], noise: Noise, rate: Fraction) -> int:
+def threshold_of(words: list[int], law: Law) -> int:
     """Return the threshold noise that words lead to."""
-    given: Iterator[int] = iter(words)
-    return draw_threshold(noise, rate, lambda _: next(given).to_bytes(8, "big"))
+    given = iter(words)
+    return draw_threshold(law.noise, law.rate, lambda _: next(given).to_bytes(8, "big"))
 
 
-def words_for(steps: int, noise: Noise, rate: Fraction) -> list[int] | None:
+def words_for(steps: int, law: Law) -> list[int] | None:
     """Return words that lead to so many steps of threshold noise, None where none are found."""
-    sizes = [max(steps, 0), max(-steps, 0)] if noise is Noise.LAPLACE else [steps]
-    words = [min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(rate)) * 2.0**_WORD)) for size in sizes]
+    sizes = [max(steps, 0), max(-steps, 0)] if law.noise is Noise.LAPLACE else [steps]
+    words = [
+        min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(law.rate)) * 2.0**_WORD)) for size in sizes
+    ]
     try:
-        found = min(words) > 0 and threshold_of(words, noise, rate) == steps
+        found = min(words) > 0 and threshold_of(words, law) == steps
     except (StopIteration, RuntimeError):
         return None
     return words if found else None
@@ -143,15 +144,6 @@ class QueryNoise:
         if self.first is not None and test in self.first.drawn:
             moved = self.moved.get(test)
             return self.first.drawn[test] + (0 if moved is None else moved - value)
-        up = _geometric(self.chance, rate)
-        match noise:
-            case Noise.EXPONENTIAL:
-                return up
-            case Noise.LAPLACE:
-                return up - _geometric(self.chance, rate)
-            case _:
-                raise MisuseError(f"the neighbour test draws no {noise} noise")
-
-
-def _geometric(chance: Chance, rate: Fraction) -> int:
-    return int(-math.log1p(-chance.random()) / float(rate))
+        require(noise in MONITORED, f"the neighbour test draws no {noise} noise")
+        signs = (1, -1) if noise is Noise.LAPLACE else (1,)
+        return sum(sign * int(-math.log1p(-self.chance.random()) / float(rate)) for sign in signs)

@@ -39,8 +39,6 @@ class Kind(IntEnum):
     """P(nu < m)"""
     EQUAL = 2
     """P(nu = m)"""
-    RELEASED = 3
-    """1 if m <= 0, whatever the noise"""
 
 
 class Factor(NamedTuple):
@@ -57,8 +55,6 @@ class Factor(NamedTuple):
     def far(self, sign: int) -> Polynomial:
         """Polynomial in x^|rho| that the factor equals beyond its kink, for rho of that sign."""
         b, n = X**self.rate, self.rate
-        if self.kind is Kind.RELEASED:
-            return {} if sign > 0 else {0: Fraction(1)}
         mass = _law(Kind.EQUAL, self.noise, self.rate, 0)
         if sign > 0:  # m >= 1: tail = weight * b^m
             weight = Fraction(1) if self.noise is Noise.EXPONENTIAL else 1 / (1 + b)
@@ -85,8 +81,6 @@ def _law(kind: Kind, noise: Noise, rate: int, m: int) -> Fraction:
 
 def law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
     """Probability of what is asked of a noise, for b = e^-rate."""
-    if kind is Kind.RELEASED:
-        return Fraction(m <= 0)
     if noise is Noise.LAPLACE:
         equal = (1 - b) / (1 + b) * b ** abs(m)
         tail = b**m / (1 + b) if m >= 0 else 1 - b ** (1 - m) / (1 + b)

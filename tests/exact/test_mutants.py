@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
+from stream_svt.mechanisms import Exposure, Neighbours, Noise, Outcomes, Top, sparse_vector
 from tests.exact.box import UNIT, enumerate_box
 from tests.exact.contract import StreamForm
-from tests.exact.enumeration import X, log_ratio
+from tests.exact.enumeration import Factor, Kind, X, expectation, log_ratio
 from tests.exact.mutants import mutants, published
 
 MUTANTS = {mutant.rule: mutant for mutant in mutants()}
@@ -63,3 +66,24 @@ def test_of_the_published_variants_the_contract_passes_two_and_catches_four(repo
     report.catch(f"Lyu, Su & Li, Algorithm {number}", [check.replace("_", " ") for check in sorted(checks)])
     assert caught_by <= checks
     assert caught_by or not checks
+
+
+@pytest.mark.parametrize(("cutoff", "times"), [(10, Fraction(11, 6)), (1000, Fraction(1001, 501))])
+def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(report, cutoff, times):
+    """One answer below rises, all tops fall: 1.83 times the charge at 10 tops; with more it tends to 2."""
+    bottom, top = (
+        [Factor(kind, Noise.EXPONENTIAL, 1, k) for kind, k in ((Kind.BELOW, -moved), (Kind.EQUAL, 4 + moved))]
+        for moved in (0, 1)
+    )
+    p, q = (expectation([below, *[equal] * 10], Noise.EXPONENTIAL, 2) for below, equal in (bottom, top))
+    assert p == q * 2 ** (2 + 2 * 10)  # e^(e0 + 2 c e1) for e0 = 2 u, e1 = u, c = 10, to the last digit
+    correction = Exposure(expected_queries=1000, false_alerts=Fraction(1))
+    declared = sparse_vector(
+        epsilon=(cutoff + 2) * 10**9, cutoff=cutoff, monotonic=True, correction=correction
+    )
+    tops = tuple(Top(row=row, gap=0, charge=10**9) for row in range(cutoff))
+    first, second = np.ones(cutoff, dtype=np.int64), np.zeros(cutoff, dtype=np.int64)
+    moved = declared.shifts(Outcomes(consumed=cutoff, tops=tops), first, second, Neighbours.MIXED)
+    cost = moved.threshold * declared.threshold_rate + int(moved.queries.sum()) * declared.branches[0].rate
+    assert cost / Fraction(declared.epsilon, 10**9) == times
+    report.catch(f"monotonic declared wrongly, cutoff {cutoff}", [f"{float(times):.2f} of the charge"])
