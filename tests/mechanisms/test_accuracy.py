@@ -24,7 +24,6 @@ from stream_svt.mechanisms.accuracy import (
     Accuracy,
     accuracy,
     alpha_accuracy,
-    attempts_for,
     dwork_roth_alpha,
     report_probability,
 )
@@ -71,16 +70,6 @@ def test_the_probability_of_a_report_is_its_frequency_and_not_the_sum_over_the_r
     once = report_probability(margin, corrections=(30,), **laws)
     for wrong in (rounds * once, 1 - (1 - once) ** rounds):
         assert wrong > exact + 10 * math.sqrt(exact * (1 - exact) / trials)
-
-
-def test_the_attempts_for_a_probability_are_just_enough():
-    for probability in (0.2, 0.5, 0.99):
-        needed = attempts_for(0, correction=60, query=QUERY, probability=probability)
-        fewer, enough = (
-            report_probability(0, corrections=(60,) * number, query=QUERY) for number in (needed - 1, needed)
-        )
-        assert fewer < probability <= enough + 1e-12
-    assert attempts_for(60, correction=60, query=QUERY, probability=0.99) == 1
 
 
 @pytest.mark.parametrize(("query", "threshold"), list(product(MONITORED, MONITORED)))
@@ -182,8 +171,6 @@ SEVERAL = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0
     ("call", "reason"),
     [
         (lambda: report_probability(0, corrections=(), query=QUERY), "at least once"),
-        (lambda: attempts_for(0, correction=0, query=QUERY, probability=1.0), "strictly between"),
-        (lambda: attempts_for(0, correction=20_000, query=QUERY, probability=0.5), "lower the correction"),
         (lambda: accuracy(**ACCURACY | {"queries": 0}), "at least one"),
         (lambda: accuracy(**ACCURACY | {"corrections": ()}), "at least one"),
         (lambda: accuracy(**ACCURACY | {"beta": 1}), "strictly between"),

@@ -18,7 +18,7 @@ from stream_svt.mechanisms.merging import (
     joint,
     reduction,
 )
-from stream_svt.mechanisms.noise import Law, Noise, mean, variance
+from stream_svt.mechanisms.noise import Law, Noise, variance
 
 
 @pytest.fixture
@@ -93,30 +93,6 @@ def test_the_expected_reduction_is_that_of_the_grid_noises_at_small_rates(noise,
     assert reduction(gap, variance(Noise.LAPLACE, half / k)) == pytest.approx(
         expected_reduction(k, noise=noise, monotonic=monotonic), rel=1e-6
     )
-
-
-@pytest.mark.parametrize(("noise", "draw"), [(Noise.LAPLACE, laplace), (Noise.EXPONENTIAL, geometric)])
-def test_merging_clear_alerts_saves_what_is_expected_and_joint_estimates_a_little_more(chance, noise, draw):
-    """Answers far above the threshold: every one is reported, so that the report selects nothing."""
-    k, trials, half = 10, 6000, Fraction(35, 100)
-    share = 1 / (1 + k ** (2 / 3))
-    l0, l1, measured_rate = float(half) * share, float(half) * (1 - share) / k, float(half) / k
-    truth = np.arange(10_000, 10_000 + 37 * k, 37)
-    rho, nu = draw(chance, l0, (trials, 1)), draw(chance, l1, (trials, k))
-    gaps = truth + nu - rho - mean(noise, l1) + mean(noise, l0)
-    measured = truth + laplace(chance, measured_rate, (trials, k))
-    v0, v1, vm = variance(noise, l0), variance(noise, l1), variance(Noise.LAPLACE, measured_rate)
-
-    def error(values):
-        return float(np.mean((values - truth) ** 2))
-
-    merged = inverse_variance(gaps, v0 + v1, measured, vm).values
-    saved = 1 - error(merged) / error(measured)
-    assert saved == pytest.approx(expected_reduction(k, noise=noise), abs=0.02)
-    together = np.array([joint(x, v1, v0, y, vm).values for x, y in zip(gaps, measured, strict=True)])
-    assert error(together) < error(merged)
-    predicted = float(joint(gaps[0], v1, v0, measured[0], vm).variances.mean())
-    assert error(together) == pytest.approx(predicted, rel=0.05)
 
 
 def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_unless_they_are_certified(

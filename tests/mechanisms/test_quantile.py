@@ -14,7 +14,6 @@ from stream_svt.mechanisms.quantile import (
     Adjacency,
     ClippedSum,
     FullyUnboundedQuantile,
-    UnboundedQuantile,
     fully_unbounded_quantile,
     multiple_quantiles,
     unbounded_quantile,
@@ -66,29 +65,6 @@ def test_charges_are_those_of_the_two_kinds_of_neighbours():
     assert (other.threshold_units, other.query_units, other.threshold_charge) == (4 * ONE, 4 * ONE, 3 * ONE)
 
 
-@pytest.mark.parametrize(
-    ("level", "split", "charge", "lowest"),
-    [
-        (Fraction(4, 5), Fraction(2), Fraction(14, 5), Fraction(8, 5)),  # max(1/5, 4/5 * 2)
-        (Fraction(4, 5), Fraction(1, 8), Fraction(37, 40), Fraction(1, 5)),  # max(1/5, 4/5 * 1/8)
-        (Fraction(1, 5), Fraction(2), Fraction(11, 5), Fraction(4, 5)),  # max(4/5, 1/5 * 2)
-        (Fraction(1, 5), Fraction(8), Fraction(41, 5), Fraction(8, 5)),  # max(4/5, 1/5 * 8)
-    ],
-    ids=str,
-)
-def test_a_record_more_or_less_costs_an_eighth_of_the_log_ratios_range_squared(level, split, charge, lowest):
-    """With e1 = 1 the log-ratio lies between -max((1 - A/B) e1, (A/B) e2) and (A/B) e1 + e2."""
-    mechanism = UnboundedQuantile(
-        level=level,
-        adjacency=Adjacency.ADD_REMOVE,
-        threshold_units=ONE,
-        query_units=int(split * ONE),
-        base=DOUBLING,
-    )
-    assert mechanism.epsilon == max(charge, 1 - level) * ONE
-    assert mechanism.rho == (charge + lowest) ** 2 / 8
-
-
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_run_ends_with_its_top_and_costs_its_threshold_without_one(adjacency):
     mechanism = quantile(adjacency)
@@ -128,21 +104,6 @@ def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_the
         )
         largest = max(largest, cost * ONE - mechanism.threshold_charge - outcomes.charge)
     assert (largest <= 0) is covered
-
-
-def test_noise_within_its_scale_moves_the_result_to_a_neighbouring_rank():
-    data = np.random.default_rng(1).integers(0, 10**6, 5000)
-    for adjacency in Adjacency:
-        mechanism = quantile(adjacency, base=Fraction(101, 100), epsilon=2 * ONE)
-        chance, ranks = np.random.default_rng(3), []
-        values = mechanism.answers(np.sort(data), 0, 1500)
-        rates = [float(law.rate) for law in (mechanism.threshold_law, *mechanism.branch_laws)]
-        for _ in range(40):
-            rho = int(chance.exponential(1 / rates[0]))
-            nu = chance.exponential(1 / rates[1], 1500).astype(np.int64)
-            _, outcomes = mechanism.step(mechanism.open(rho, SALT), values, lambda _, nu=nu: nu)
-            ranks.append((data < mechanism.candidate(outcomes.tops[0].row)).mean())
-        assert 0.73 < min(ranks) <= max(ranks) < 0.77
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

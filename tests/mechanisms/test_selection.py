@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -11,8 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.contract import Noises, Outcomes, Top
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.noise import Noise, variance
@@ -53,21 +52,6 @@ def test_a_hundred_thousand_answers_are_ranked_as_a_plain_sort_ranks_them(last_g
     assert [one.gap for one in selection.tops] == [*gaps[:-1], None if last_gap is LastGap.NONE else gaps[-1]]
 
 
-def test_the_lexicographic_gap_is_what_the_last_answer_can_lose_and_stay():
-    chance = random.Random(8)
-    for _ in range(200):
-        top = TopK(epsilon=EPSILON, count=2, monotonic=True)
-        values = np.array([chance.randint(0, 5) for _ in range(5)])
-        _, selection = released(top, values, quiet(5))
-        last = selection.tops[-1]
-        rows = {one.row for one in selection.tops}
-        for loss, stays in ((last.gap, True), (last.gap + 1, False)):
-            values[last.row] -= loss
-            _, again = released(top, values, quiet(5))
-            assert ({one.row for one in again.tops} == rows) is stays
-            values[last.row] += loss
-
-
 @pytest.mark.parametrize(("monotonic", "half"), [(True, 1), (False, Fraction(1, 2))])
 def test_identity_is_charged_for_what_it_released(monotonic, half):
     hybrid = HybridIdentity(epsilon=EPSILON, count=4, threshold=10, monotonic=monotonic)
@@ -84,24 +68,6 @@ def test_identity_is_charged_for_what_it_released(monotonic, half):
     assert (selection.threshold_gap, selection.charge) == (3, math.ceil(Fraction(3 * EPSILON, 4)))
     _, selection = released(with_gap, [30], quiet(1))
     assert selection.threshold_gap is None  # nothing comes after the threshold
-
-
-def test_the_threshold_of_identity_wins_ties():
-    hybrid = HybridIdentity(epsilon=EPSILON, count=3, threshold=10, monotonic=True)
-    _, selection = released(hybrid, [10, 11, 9], quiet(3))
-    assert selection.tops == (Top(row=1, gap=1),)
-
-
-def test_estimates_lists_the_largest_above_the_noisy_threshold_with_gaps_to_it():
-    hybrid = hybrid_estimates(epsilon=EPSILON, count=2, threshold=10, monotonic=True)
-    run = hybrid.open(2, SALT)
-    run, selection = hybrid.step(run, integers(12, 30, 11, 30), lambda branch: integers(0, 0, 0, 5))
-    assert selection.tops == (Top(row=3, gap=23), Top(row=1, gap=18))
-    assert selection.charge == 2 * hybrid.query_charge
-    assert hybrid.is_over(run)
-    assert run.left == 0
-    with pytest.raises(RunExhausted):
-        hybrid.step(run, integers(12), lambda branch: integers(0))
 
 
 def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pay():
@@ -145,12 +111,6 @@ def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
     assert [one.row for one in selection.tops] == [0, 1]
     assert selection.tops[0].gap == GAP_LIMIT
     assert 0 < selection.tops[1].gap <= GAP_LIMIT
-
-
-def test_a_selection_tells_nothing_but_its_answers():
-    top = TopK(epsilon=EPSILON, count=1, monotonic=True)
-    _, selection = released(top, [3, 9], Noises(0, integers(1, 1)[np.newaxis]))
-    assert selection == Outcomes(consumed=2, tops=(Top(row=1, gap=5),), charge=EPSILON)
 
 
 @pytest.mark.parametrize(

@@ -215,50 +215,6 @@ def test_saturated_noise_leaves_no_trace_of_the_answer_and_never_wraps_around():
         assert (down < 0).all()
 
 
-def naive(mechanism, run, values, noise):
-    """Test by test, in plain integers."""
-    left, tops = run.left, []
-    for row, value in enumerate(values):
-        if left < mechanism.smallest_charge:
-            return row, tops, left
-        for number, branch in enumerate(mechanism.branches):
-            gap = value + noise[number][row] - branch.correction(0) - run.threshold_noise
-            if branch.charge <= left and gap >= 0:
-                left -= branch.charge
-                tops.append((row, number, gap, branch.charge, left))
-                break
-    return len(values), tops, left
-
-
-@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
-@PROPERTY
-@given(
-    answers=st.lists(st.integers(-6, 9), max_size=40),
-    seed=st.integers(0, 2**30),
-    cutoff=st.integers(1, 4),
-    cut=st.integers(0, 40),
-)
-def test_a_batch_is_tested_as_one_by_one_wherever_it_is_cut(builder, answers, seed, cutoff, cut):
-    mechanism = builder(epsilon=ONE, cutoff=cutoff, monotonic=True, correction=Explicit((1,)))
-    branches = tuple(
-        replace(branch, corrections=(3 - number,)) for number, branch in enumerate(mechanism.branches)
-    )
-    mechanism = replace(mechanism, branches=branches)
-    noise = np.random.default_rng(seed).integers(0, 4, (len(branches), len(answers)))
-    start = mechanism.open(2, (0, 0))
-    consumed, tops, left = naive(mechanism, start, answers, noise.tolist())
-
-    run, seen, done = start, [], 0
-    for first, last in ((0, cut), (cut, len(answers))):
-        part = np.array(answers[first:last], dtype=np.int64)
-        if mechanism.is_over(run) or not len(part):
-            continue
-        run, outcomes = mechanism.step(run, part, 0, 0, lambda b, f=first, s=last: noise[b, f:s])
-        seen += [(first + t.row, t.branch, t.gap, t.charge, t.left) for t in outcomes.tops]
-        done = first + outcomes.consumed
-    assert (done, seen, run.left, run.tops) == (consumed, tops, left, len(tops))
-
-
 def test_a_shortened_mechanism_keeps_its_noise_and_fits():
     mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected())
     top, middle = mechanism.branches
@@ -282,19 +238,6 @@ def test_a_run_may_be_opened_with_less_than_a_whole_run():
     for epsilon in (2 * ONE // 5 - 1, ONE + 1):
         with pytest.raises(MisuseError):
             mechanism.open(0, (0, 0), epsilon=epsilon)
-
-
-@PROPERTY
-@given(
-    noise=st.integers(-(2**60), 2**60),
-    salt=st.tuples(*[st.integers(0, 2**64 - 1)] * 2),
-    mechanism=st.binary(min_size=16, max_size=16),
-    left=st.integers(0, 2**62),
-    tops=st.integers(0, 2**40),
-)
-def test_a_stored_run_is_read_back_as_it_was(noise, salt, mechanism, left, tops):
-    run = Run(threshold_noise=noise, salt=salt, mechanism=mechanism, left=left, tops=tops)
-    assert Run.from_bytes(run.to_bytes()) == run
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x02", b"\x01" + bytes(56), b"\x02" + bytes(40) + b"\xff" * 16])
