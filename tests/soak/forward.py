@@ -37,7 +37,6 @@ class Desk:
         self._chance = chance
 
     async def take(self, request: web.Request) -> web.Response:
-        """Answer a request."""
         body = await request.read()
         await asyncio.sleep(0.03)
         if self.away or self._chance.random() < 0.1:
@@ -81,19 +80,21 @@ async def blows(
                 elif kind in {"kill", "stop"}:
                     victim = max(forwarders, key=_waiting)
                     struck["in the middle"] += _waiting(victim) > 0
-                    code = await victim.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-                    if kind == "stop" and code not in _in_order(victim):
-                        outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
-                _revive(stage, forwarders, outcome)
+                    await victim.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+                _revive(stage, forwarders, outcome, killed=kind == "kill")
                 if chance.random() < 0.7:  # else the next blow comes in the middle of a start
                     await _settled(forwarders)
             desk.away = False
             sent = await _committed(stage)
             events = sum(map(len, sent.values()))
-            await _caught_up(stage, forwarders, desk, events, outcome)
+            with contextlib.suppress(TimeoutError):  # who never gets everything is judged all the same
+                async with asyncio.timeout(CATCH_UP_S):
+                    while any(len(set(desk.taken[name])) < events for name in DESTINATIONS):
+                        _revive(stage, forwarders, outcome)
+                        await asyncio.sleep(0.2)
             for forwarder in forwarders:
-                if (code := await forwarder.end()) not in _in_order(forwarder):
-                    outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
+                await forwarder.end()
+                _check_end(forwarder, outcome)
         finally:
             for forwarder in stage.running:
                 await forwarder.end(signal.SIGKILL)
@@ -156,10 +157,13 @@ async def _committed(stage: Stage) -> dict[str, list[bytes]]:
     return found
 
 
-def _in_order(forwarder: Forwarder) -> set[int]:
-    """Return the exit codes that are no fault; one that has not begun yet knows nothing of signals."""
-    begun = forwarder.said("event=forward_assigned")
-    return {0, BROKER_AWAY} if begun else {0, BROKER_AWAY, -signal.SIGTERM}
+def _check_end(forwarder: Forwarder, outcome: Outcome, *more: int) -> None:
+    """Note an exit code that is a fault; one that has not begun yet knows nothing of signals."""
+    in_order = {0, BROKER_AWAY, *more}
+    if not forwarder.said("event=forward_assigned"):
+        in_order.add(-signal.SIGTERM)
+    if (code := forwarder.process.returncode) not in in_order:
+        outcome.violations.append(f"a forwarder ended with {code}: {forwarder.log[-500:]}")
 
 
 async def _settled(forwarders: list[Forwarder]) -> None:
@@ -167,31 +171,15 @@ async def _settled(forwarders: list[Forwarder]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):
             for forwarder in forwarders:
-                while forwarder.alive and not await _ready(forwarder):
+                while (
+                    forwarder.alive and await asyncio.to_thread(forwarder.fetch, "/health/ready") != "ready\n"
+                ):
                     await asyncio.sleep(0.2)
 
 
-async def _ready(forwarder: Forwarder) -> bool:
-    return await asyncio.to_thread(forwarder.fetch, "/health/ready") == "ready\n"
-
-
-def _revive(stage: Stage, forwarders: list[Forwarder], outcome: Outcome) -> None:
+def _revive(stage: Stage, forwarders: list[Forwarder], outcome: Outcome, *, killed: bool = False) -> None:
     """Start those anew that were ended, or gave up for want of a broker, as a supervisor would."""
     for place, forwarder in enumerate(forwarders):
-        if forwarder.alive:
-            continue
-        code = forwarder.process.returncode
-        if code not in {*_in_order(forwarder), -signal.SIGKILL}:
-            outcome.violations.append(f"a forwarder ended by itself with {code}: {forwarder.log[-500:]}")
-        forwarders[place] = stage.start()
-
-
-async def _caught_up(
-    stage: Stage, forwarders: list[Forwarder], desk: Desk, events: int, outcome: Outcome
-) -> None:
-    """Wait until every destination has everything; who never gets it is judged all the same."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CATCH_UP_S):
-            while any(len(set(desk.taken[name])) < events for name in DESTINATIONS):
-                _revive(stage, forwarders, outcome)
-                await asyncio.sleep(0.2)
+        if not forwarder.alive:
+            _check_end(forwarder, outcome, *[-signal.SIGKILL] * killed)
+            forwarders[place] = stage.start()

@@ -144,7 +144,7 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
         finally:
             watching.cancel()
         if steady not in stage.workers:
-            stage.violation("the worker that was to stay did not")
+            stage.outcome.violations.append("the worker that was to stay did not")
     stage.outcome.count = minutes
     compare(stage.outcome, samples, span)
     return stage.outcome

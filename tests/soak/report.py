@@ -37,10 +37,8 @@ def run(
     parser = argparse.ArgumentParser(prog=f"tests/run soak {name}", description=about)
     told = f"how many (default: {short}{f', the full form has {full}' if full else ''})"
     parser.add_argument(f"--{unit}", type=at_least_one, default=short, dest="count", help=told)
-    seed = int(time.time()) if first is None else first
-    parser.add_argument(
-        "--seed" if first is None else "--first", type=int, default=seed, dest="seed", help="seed"
-    )
+    seed = ("--seed", int(time.time())) if first is None else ("--first", first)
+    parser.add_argument(seed[0], type=int, default=seed[1], dest="seed", help="seed")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", file=sys.stderr)
     began = time.monotonic()
@@ -73,15 +71,15 @@ def on_brokers(
 ) -> Callable[[Any, int], Outcome]:
     """Return what plays on brokers and in a directory of its own: ``play(brokers, name, directory, count, seed)``."""
 
-    async def played(*arguments: Any) -> Outcome:
-        async with brokers() as running:
-            return await play(running, f"soak-{name}", *arguments)
+    async def played(count: int, seed: int) -> Outcome:
+        with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
+            async with brokers() as running:
+                return await play(running, f"soak-{name}", Path(directory), count, seed)
 
-    def run(count: Any, seed: int) -> Outcome:
+    def run(count: int, seed: int) -> Outcome:
         # Brokers that are away are meant to be; the client says so many times a second.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-        with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
-            return asyncio.run(played(Path(directory), count, seed))
+        return asyncio.run(played(count, seed))
 
     return run
 

@@ -81,17 +81,10 @@ class Outcome:
 
 @dataclass(eq=False)
 class Stage:
-    """One application on running brokers.
+    """One application on running brokers, as the judge and the stream of queries reach them.
 
-    Attributes:
-        servers: The brokers, as the judge and the stream of queries reach them.
-        data_dirs: Where each broker keeps its log segments.
-        through: The brokers as the workers reach them, where that differs.
-        rate: Queries a second.
-        scarce: Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short
-            form.
-        spec: The configuration.
-        state_settings: Of the state topic. The judge wants to see every version of a record.
+    ``through`` is how the workers do, where that differs; ``rate`` counts queries a second, and ``scarce`` is the
+    limit of the dataset whose budget ends: low enough for the queries of the short form.
     """
 
     servers: str
@@ -107,6 +100,7 @@ class Stage:
 
     spec: ClassVar = SPEC
     session: ClassVar = SESSION
+    # The judge wants to see every version of a state record.
     state_settings: ClassVar[Mapping[str, str]] = {"min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
 
     def __post_init__(self) -> None:
@@ -131,21 +125,17 @@ class Stage:
                 yield
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
-                self.violation(f"it got stuck: {type(error).__name__}: {error}")
+                self.outcome.violations.append(f"it got stuck: {type(error).__name__}: {error}")
                 words = await asked(_last_words, self.workers)
                 self.outcome.notes += [f"1-minute load {os.getloadavg()[0]:.0f}", *words]
             try:
                 await self._judge()
             except (TimeoutError, BrokerError) as error:
-                self.violation(f"it could not be judged: {type(error).__name__}: {error}")
+                self.outcome.violations.append(f"it could not be judged: {type(error).__name__}: {error}")
         finally:
             await self._end_feed()
             for worker in self.workers:
                 await worker.end(signal.SIGKILL)
-
-    def violation(self, text: str) -> None:
-        """Note what must not be."""
-        self.outcome.violations.append(text)
 
     # The stream
 
@@ -175,7 +165,6 @@ class Stage:
                 await asyncio.gather(*futures, return_exceptions=True)
 
     def _query(self, chance: random.Random) -> tuple[str, dict[str, Any]]:
-        """Return a query and its dataset."""
         name = chance.choice((*DATASETS, SCARCE))
         value = value_of(chance, SCARCE_SHARE if name == SCARCE else SHARE, NEAR_SHARE)
         return name, {"value": value, "series": f"s{chance.randrange(50)}"}
@@ -224,7 +213,9 @@ class Stage:
         self.workers.remove(worker)
         code = await worker.end()
         if code:
-            self.violation(f"a worker that was asked to stop ended with {code}:\n{worker.log}")
+            self.outcome.violations.append(
+                f"a worker that was asked to stop ended with {code}:\n{worker.log}"
+            )
 
     async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
         """Return who has which shard open; a shard that two claim is left out."""
@@ -241,10 +232,9 @@ class Stage:
         workers = self.workers if among is None else among
 
         async def done() -> bool:
-            if len(await self.owners(workers)) < PARTITIONS:
-                return False
             found = await asked(Service.status, workers)
-            return all(status is not None and status["ready"] for status in found)
+            joined = all(status is not None and status["ready"] for status in found)
+            return joined and len(await self.owners(workers)) == PARTITIONS
 
         await self.until(done, "every shard is open at one worker", seconds)
 
@@ -256,13 +246,11 @@ class Stage:
 
             async def done() -> bool:
                 owners = await self.owners(among)
-                found = await asked(Service.shards, owners.values())
-                shards = {number: shards.get(number) for number, shards in zip(owners, found, strict=True)}
-                return all(
-                    (shard := shards.get(number)) is not None
-                    and shard["state"] == "running"
-                    and shard["offsets"].get(self.queries, 0) >= end
-                    for number, end in ends.items()
+                found = dict(zip(owners, await asked(Service.shards, owners.values()), strict=True))
+                shards = {number: shards[number] for number, shards in found.items() if number in shards}
+                return len(shards) == PARTITIONS and all(
+                    shard["state"] == "running" and shard["offsets"].get(self.queries, 0) >= ends[number]
+                    for number, shard in shards.items()
                 )
 
             await self.until(done, "what was sent is processed")
@@ -275,8 +263,8 @@ class Stage:
             while not await condition():
                 for worker in [worker for worker in self.workers if not worker.alive]:
                     self.workers.remove(worker)
-                    code = worker.process.returncode
-                    self.violation(f"a worker ended with {code} while {wanted} was awaited:\n{worker.log}")
+                    ended = f"a worker ended with {worker.process.returncode} while {wanted} was awaited"
+                    self.outcome.violations.append(f"{ended}:\n{worker.log}")
                     self.start()
                 await asyncio.sleep(0.1)
 
@@ -297,17 +285,13 @@ class Stage:
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
         limits = dict.fromkeys(DATASETS, 100_000 * UNITS) | {SCARCE: self.scarce * UNITS}
-        terms = Terms(limits, OPENINGS, PRICES)
+        terms, violations = Terms(limits, OPENINGS, PRICES), dict.fromkeys(self.outcome.violations)
         for data_dir in self.data_dirs:
-            found = await verify(data_dir, self.application, PARTITIONS, certain, terms)
-            self.outcome.found = found
-            self.outcome.violations += [
-                text for text in found.violations if text not in self.outcome.violations
-            ]
+            found = self.outcome.found = await verify(data_dir, self.application, PARTITIONS, certain, terms)
+            violations |= dict.fromkeys(found.violations)
+        self.outcome.violations = [*violations]
         config = load_config(next(self.directory.glob("worker-*.yaml")), {})
-        brokers = Cluster({"bootstrap_servers": self.servers})
-        await self._audit(config, brokers)
-        found = self.outcome.found
+        await self._audit(config, Cluster({"bootstrap_servers": self.servers}))
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
             f"{len(found.secrets)} runs, {found.aborted} aborted transactions on a partition; "
