@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stream_svt.demo import config, run_demo
-from stream_svt.demo.config import ADAPTIVE, APPEND, Setting
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.demo.config import Setting
 
 
 def test_show_config_prints_it_and_starts_nothing(capsys, clock):
@@ -12,24 +11,11 @@ def test_show_config_prints_it_and_starts_nothing(capsys, clock):
     assert capsys.readouterr().out == config.yaml(Setting(), clock)
 
 
-def test_it_is_valid_and_raises_no_notes(parsed):
+def test_it_declares_each_week_with_its_own_budget_and_raises_no_notes(parsed, clock):
     assert parsed.spec.notes == ()
-
-
-def test_it_declares_each_week_with_its_own_budget(parsed, clock):
     datasets = parsed.spec.datasets
     assert [dataset.name for dataset in datasets] == clock.weeks()
     assert len({dataset.limit for dataset in datasets}) == 2
-
-
-def test_the_two_monitors_are_what_the_demo_says(parsed):
-    append, adaptive = parsed.spec.monitors
-    assert (append.name, adaptive.name) == (APPEND, ADAPTIVE)
-    assert append.topic == adaptive.topic
-    assert append.append.kind == "sweep"
-    assert append.mechanism().query_noise is append.mechanism().threshold_noise is Noise.EXPONENTIAL
-    assert [branch.name for branch in adaptive.mechanism().branches] == ["top", "middle"]
-    assert adaptive.append is None
 
 
 def test_a_set_holds_every_item_and_the_stream_fits_the_exposure(parsed, clock):

@@ -46,9 +46,8 @@ def test_the_shipped_copy_has_every_line_and_item_of_the_source(baskets):
 
 
 def test_a_basket_holds_an_item_once_so_that_it_changes_a_count_by_at_most_one(baskets):
-    line = np.repeat(np.arange(LINES), np.diff(baskets.start)).astype(np.int64)
-    pairs = line * (LAST_ITEM + 1) + baskets.items
-    assert len(np.unique(pairs)) == len(pairs)
+    line = np.repeat(np.arange(LINES), np.diff(baskets.start))
+    assert (np.diff(line * (LAST_ITEM + 1) + baskets.items) > 0).all()
 
 
 @pytest.mark.parametrize("line", EMPTIED)

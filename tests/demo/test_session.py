@@ -113,20 +113,5 @@ def test_an_interrupted_demo_ends_what_it_started(broker):
 
 def children() -> list[int]:
     """Return this process's children that run a part of the demo."""
-    return [
-        int(place.name)
-        for place in Path("/proc").iterdir()
-        if place.name.isdigit() and _is_mine(place) and b"stream_svt.demo" in _read(place / "cmdline")
-    ]
-
-
-def _is_mine(place: Path) -> bool:
-    status = _read(place / "stat").rpartition(b")")[2].split()
-    return len(status) > 1 and int(status[1]) == os.getpid()
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
+    found = " ".join(place.read_text() for place in Path("/proc/self/task").glob("*/children")).split()
+    return [int(pid) for pid in found if b"stream_svt.demo" in Path("/proc", pid, "cmdline").read_bytes()]

@@ -71,9 +71,8 @@ class Logs:
 
     def record_of(self, secrets: bytes) -> bytes:
         """Return a dataset's record: its name, its ledger, its slots."""
-        ledger = msgspec.msgpack.encode([0, 0, 0, self.spent])
         run_states = {"hot": [0, 0, 0, 1, secrets]}
-        return framed([0, "shop", 0, 0, ledger, 0, run_states])
+        return framed([0, "shop", 0, 0, [0, 0, 0, self.spent], 0, run_states])
 
 
 def framed(content: object) -> bytes:
