@@ -12,7 +12,7 @@ import click
 from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import Version
-from stream_svt.service import applied, kafka
+from stream_svt.service import applied
 from stream_svt.service.config import Config, bundle_of
 from stream_svt.service.signatures import SigningKey
 
@@ -245,7 +245,7 @@ async def _apply(
     click.echo(_applied(config, version))
     if not patience:
         return 0
-    is_owned = await kafka.has_members(brokers, config.spec.application, "looking for workers")
+    is_owned = bool(await applied.workers(config, brokers))
     if not is_owned:  # those that wait for a first version are in no group yet
         patience = min(patience, FIRST_WAIT)
     left = set(starts)

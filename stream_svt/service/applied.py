@@ -19,8 +19,9 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
-from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
+from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
 from stream_svt.service import kafka
+from stream_svt.service.assignor import user_data
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.kafka import Cluster
@@ -146,6 +147,7 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
         BrokerError: The brokers refuse.
     """
     await require(config, cluster)
+    await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
     known = newest(versions, config.topics.config)
     old = None if known is None else spec_of(known.bundle, f"version {known.number} of the configuration")
@@ -166,6 +168,23 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     bundle = msgspec.structs.replace(bundle, retired=sorted(gone))
     is_new = known is None or known.bundle != bundle
     return Proposal(bundle, versions.current, is_new, found, versions.refused)
+
+
+async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:
+    """Return the members of the application's group; a worker that waits for a first version is none."""
+    name = config.spec.application
+    return await kafka.members(cluster, name, f"looking at group {name!r}")
+
+
+async def _require_readers(config: Config, cluster: Cluster) -> None:
+    """Refuse where a live worker could not read what is to be applied."""
+    older = [name for name, told in await workers(config, cluster) if user_data(told).reads < FORMAT]
+    if older:
+        message = (
+            f"an older release runs that cannot read this configuration: {', '.join(sorted(older))}. Upgrade every "
+            "worker first; until then the version applied last stays"
+        )
+        raise ConfigError([Problem(0, "", message)], f"group {config.spec.application!r}")
 
 
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:

@@ -10,17 +10,34 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+from stream_svt.protocol.configuration import FORMAT
+
 _VERSION = 0
+
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-_HELD = msgspec.json.Decoder(list[tuple[_Count, _Count]])
+
+
+class UserData(msgspec.Struct, frozen=True):
+    """What a worker tells when it joins.
+
+    Attributes:
+        held: The shards that it holds, each with its number of transactions.
+        reads: The newest format of a configuration that it reads.
+    """
+
+    held: list[tuple[_Count, _Count]] = []
+    reads: _Count = 0
 
 
 class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
     """Leaves shards with the workers that hold them; the group's first worker decides by it for all.
 
-    Its name is this service's own: whoever else joins the group is refused, where it would be given shards. A worker
-    tells which shards it holds, each with its number of transactions: of two that hold one the smaller number stood
-    still while the other went on.
+    Its name is this service's own: whoever else joins the group is refused, where it would be given shards.
+
+    Args:
+        held: Returns the shards that this worker holds, each with its number of transactions. Of two that
+            hold one the smaller number stood still while the other went on.
     """
 
     name = "stream-svt"
@@ -30,8 +47,8 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what this worker tells whoever decides."""
-        held = msgspec.json.encode(list(self._held().items()))
-        return ConsumerProtocolMemberMetadata(_VERSION, list(topics), held)
+        told = UserData(list(self._held().items()), FORMAT)
+        return ConsumerProtocolMemberMetadata(_VERSION, list(topics), msgspec.json.encode(told))
 
     def assign(
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -40,7 +57,7 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
         given: dict[str, list[tuple[str, list[int]]]] = {member: [] for member in members}
         for topic in sorted({topic for metadata in members.values() for topic in metadata.subscription}):
             claims = {
-                member: _held_by(metadata.user_data)
+                member: dict(user_data(metadata.user_data).held)
                 for member, metadata in members.items()
                 if topic in metadata.subscription
             }
@@ -78,9 +95,9 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
     return given
 
 
-def _held_by(told: Any) -> dict[int, int]:  # noqa: ANN401  bytes of another member
-    """Return the shards that a worker tells it holds; none where that cannot be read."""
+def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
+    """Return what a worker tells; nothing where that cannot be read."""
     try:
-        return dict(_HELD.decode(told))
+        return msgspec.json.decode(data, type=UserData)
     except (msgspec.DecodeError, TypeError):
-        return {}
+        return UserData()

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt import aiokafka_fixes
@@ -347,13 +348,24 @@ async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicP
     )
 
 
-async def has_members(cluster: Cluster, group: str, doing: str) -> bool:
-    """Tell whether a group has members, those included that join at this moment."""
+async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, bytes]]:
+    """Return the members of a group, each by its client id and host, with the user data that it joined with."""
 
-    async def ask(admin: AIOKafkaAdminClient) -> bool:
-        [response] = await admin.describe_consumer_groups([group])
-        [(_, _, state, *_)] = response.groups
-        return state not in {"Empty", "Dead"}
+    async def ask(admin: AIOKafkaAdminClient) -> list[tuple[str, bytes]]:
+        while True:
+            [response] = await admin.describe_consumer_groups([group])
+            [(_, _, state, _, _, found, *_)] = response.groups
+            if not state.endswith(
+                "Rebalance"
+            ):  # while a group rebalances, nobody is told who its members are
+                return [
+                    (
+                        f"{client} at {host.lstrip('/')}",
+                        ConsumerProtocolMemberMetadata.decode(metadata).user_data,
+                    )
+                    for _, client, host, metadata, *_ in map(tuple, found)
+                ]
+            await asyncio.sleep(COORDINATOR_PAUSE)
 
     return await _ask_coordinator(cluster, group, doing, ask)
 

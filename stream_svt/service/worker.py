@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaConsumer
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
+from stream_svt.service import worker_states
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first, rest
 from stream_svt.service.group import Group
@@ -30,8 +31,10 @@ from stream_svt.service.self_test import Fault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, WorkerParts, describe
 from stream_svt.service.shard_log import journal_of, verifier_of
 from stream_svt.service.topology import Topology, require
+from stream_svt.service.worker_states import Signal
 from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import DAY_MS
+from stream_svt.transitions import follow
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Worker:
         reread: Reads the worker's own file again; asked before each try to join again.
 
     Attributes:
+        state: Whether it is a member of the group (`stream_svt.service.worker_states`).
         failed: Future that ends with the error after which the worker cannot go on.
         fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
@@ -96,6 +100,7 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
+        self.state = worker_states.State.JOINING
         self.failed: asyncio.Future[None] | None = None
         self.fault: Fault | None = None
         self.epoch: Callable[[], float] = time.time
@@ -167,6 +172,7 @@ class Worker:
         except BaseException:
             await self._leave()
             raise
+        self._signal(Signal.JOINED)
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
@@ -206,6 +212,7 @@ class Worker:
             if fault.reason == NOTHING_APPLIED:  # every worker starts so
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
+        self._signal(Signal.FAULT)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
     async def _keep(self) -> None:
@@ -234,7 +241,11 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None and not self.failed.done():
+            self._signal(Signal.FAILED)
             self.failed.set_exception(error)
+
+    def _signal(self, signal: Signal) -> None:
+        self.state = follow(worker_states.TRANSITIONS, self.state, signal, "a worker")
 
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
@@ -265,6 +276,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
+        self._signal(Signal.STOPPED)
         for task in self._tasks:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -315,7 +327,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker goes on by itself: it does, unless it could not begin."""
-        return self.failed is None or not self.failed.done() or self.failed.cancelled()
+        return self.state is not worker_states.State.FAILED
 
     @property
     def ready(self) -> bool:
@@ -323,7 +335,7 @@ class Worker:
 
         A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
         """
-        joined = self.alive and self.fault is None and self._group is not None and self._group.joined
+        joined = self.state is worker_states.State.MEMBER and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:

@@ -21,6 +21,7 @@ from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.service import worker_states
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
@@ -57,6 +58,13 @@ _OF_SHARD = {
     shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
     shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",
     shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
+}
+
+_OF_WORKER = {
+    worker_states.Signal.JOINED: "it passed its tests of itself and joined the group",
+    worker_states.Signal.FAULT: "a test of itself, or its membership, failed: it leaves, and tries again for ever",
+    worker_states.Signal.FAILED: "nothing can go on: the configuration or the credentials were refused at the start",
+    worker_states.Signal.STOPPED: "it was told to end: what is charged is published and the shards are handed over",
 }
 
 
@@ -111,12 +119,10 @@ def state_machine() -> str:
         "Only a member has shards. `/health/ready` answers 200 where every one of them is open or parked,",
         "`/health/live` 503 once the worker has failed.",
         "",
-        "A worker that fails a test of itself, or whose membership fails, leaves the group, and tries to join again",
-        "for ever. It fails only where the configuration or the credentials are refused at its first start. One",
-        "that is told to end publishes what is charged and hands its shards over.",
+        *_listed(_OF_WORKER, worker_states.State, worker_states.TRANSITIONS),
         "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/snapshot.py` and",
-        "`stream_svt/protocol/shard_states.py`; a test compares.",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/snapshot.py`,",
+        "`stream_svt/protocol/shard_states.py` and `stream_svt/service/worker_states.py`; a test compares.",
         "",
     ]
     return "\n".join(lines)

@@ -229,6 +229,23 @@ def _waits(worker: Worker, state: State, why: str) -> bool:
     ) and bool(worker.statuses())
 
 
+async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
+    scene: Scene, file: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
+    await scene.start()
+    config, brokers = scene.config(), cluster_of(scene.config())
+    with pytest.raises(
+        ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
+    ):
+        await propose(config, brokers, bundle_of(file))
+    for worker in list(scene.workers):
+        await scene.stop(worker)
+    monkeypatch.undo()
+    await scene.start()
+    assert (await propose(config, brokers, bundle_of(file))).is_new
+
+
 async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_path: Path) -> None:
     names = [f"ward-{number:06}-of-the-clinic" for number in range(300_000)]
     (tmp_path / "names.txt").write_text("\n".join(names))

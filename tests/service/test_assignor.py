@@ -69,7 +69,7 @@ def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
 def test_a_member_that_says_nothing_readable_holds_nothing(held: bytes) -> None:
     ours = StickyAssignor(lambda: {1: 5})
     members = {
-        "odd": ConsumerProtocolMemberMetadata(0, ["control"], held),
+        "odd": ConsumerProtocolMemberMetadata(0, ["control"], b'{"held": %s}' % held),
         "us": ConsumerProtocolMemberMetadata.decode(ours.metadata(["control"]).encode()),
     }
     cluster = SimpleNamespace(partitions_for_topic={"control": {0, 1}}.get)
