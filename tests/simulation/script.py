@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -90,18 +89,6 @@ class Script:
             at += 1 + int(chance.expovariate(1 / mean))
             faults.append((at, chance.choice(kinds)))
         return cls(seed, chance.randrange(forms), chance.randint(5, 45), tuple(faults))
-
-    def smaller(self) -> Iterator[Script]:
-        """Yield simpler histories, the simplest ones first."""
-        count = len(self.faults)
-        size = count // 2
-        while size:
-            for start in range(0, count, size):
-                yield replace(self, faults=self.faults[:start] + self.faults[start + size :])
-            size //= 2
-        for queries in (self.queries // 2, self.queries - 1):
-            if 0 < queries < self.queries:
-                yield replace(self, queries=queries)
 
     def __str__(self) -> str:
         """Return the script as it can be run again."""

@@ -20,7 +20,7 @@ from stream_svt.protocol.controls import CommandHandler
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried
-from tests.simulation.chains import CarryingOver, Chains, Ending, ProvingJournal
+from tests.simulation.chains import CarryingOver, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
 from tests.support.broken_protocol import Disobedient
@@ -33,17 +33,12 @@ PARTS, COUNT = 4, 175
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
-    found = played(chain, range(part * COUNT, (part + 1) * COUNT), processes=1)
+    found = played(chain, range(part * COUNT, (part + 1) * COUNT))
     assert found.count == COUNT
     assert found.failures == []
     assert found.tally["chains"] > 10_000 / PARTS
     assert all(found.tally[ending] > 3_000 / PARTS for ending in Ending)
     assert found.tally["carried over"] > 12_000 / PARTS
-
-
-def test_a_seed_is_one_chain() -> None:
-    first, second = Chains(7), Chains(7)
-    assert (first.run(), first.endings, first.carried) == (second.run(), second.endings, second.carried)
 
 
 # One rule of closing or carrying over broken at a time
@@ -259,7 +254,7 @@ def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
     carrying, said = CARRYING.get(name, (CarryingOver(), ""))
     variant = Variant(**{"journal": ProvingJournal} | RUNNING.get(name, {}))
     seeds = range(FIRST.get(name, 0), FIRST.get(name, 0) + 60)
-    found = played(partial(chain, broken=(variant, carrying)), seeds, most=1, processes=1)
+    found = played(partial(chain, broken=(variant, carrying)), seeds, most=1)
     assert found.failures, f"{name} got through {found.tally['chains']} chains"
     ((_, violations),) = found.failures
     assert any(said in text for text in violations), violations

@@ -103,17 +103,6 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
     assert len(told(model, EventType.RUN_CLOSED)) == len(NAMES)
 
 
-def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -> None:
-    command(model, "all", action=Action.PAUSE)
-    command(model, "one", action=Action.RESUME, dataset="d000", number=2)
-    for _ in range(3):
-        model.serve()
-    kinds = [event["type"] for event in model.events()[0]]
-    assert kinds.count(EventType.PAUSED) == 60
-    assert kinds.index(EventType.RESUMED) > len(kinds) - kinds[::-1].index(EventType.PAUSED) - 1
-    assert [reason for reason, *_ in replies(model)] == ["accepted", "accepted"]
-
-
 def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
     command(model, "all", action=Action.PAUSE)
     late = lambda number: number == 2 and send(model, 3, "late", dataset=NAMES[-1])  # noqa: E731
@@ -161,32 +150,3 @@ def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Mo
     assert len(told(model, EventType.PAUSED)) == 1
     assert 1 < len(replies(model)) <= REPORTED + 60
     assert replies(model)[1] == ("accepted", 1, "it was carried out before")
-
-
-@pytest.mark.parametrize("anew", [False, True])
-def test_old_commands_are_refused_where_the_control_topic_begins_again(model: Model, anew: bool) -> None:
-    for action in (Action.PAUSE, Action.RESUME, Action.CLOSE):
-        command(model, action.value, action=action, dataset="d000")
-        model.serve()
-    old = list(model.broker.partitions["control-0"])
-    if anew:
-        model.broker.partitions["control-0"] = []
-    else:
-        model.broker.first["control-0"] = len(old)
-    model.broker.write("control-0", old[0].key, old[0].value)
-    command(model, "next", action=Action.RESAMPLE, dataset="d000")
-    model.serve()
-    assert refused(model) == [b"command-stale"]
-    assert len(replies(model)) == 4
-
-
-def test_commands_for_the_state_before_are_refused_by_a_new_one(model: Model) -> None:
-    sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
-    model.serve()
-    fresh = Model(partitions=1, spec=SPEC)
-    fresh.entropy.seed(7)
-    fresh.broker.write("control-0", None, msgspec.json.encode(sent))
-    fresh.serve()
-    fresh.serve()
-    assert told(fresh, EventType.PAUSED) == []
-    assert refused(fresh) == [b"command-other-state"]

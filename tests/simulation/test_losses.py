@@ -97,13 +97,3 @@ def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one(
     waits(model)
     assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
     assert len(told(model, EventType.LOSS_ACCEPTED)) == 1
-
-
-def test_a_shard_that_waits_names_the_commands_that_it_needs_and_none_for_a_dataset_is_one() -> None:
-    model = lost()
-    status = waits(model, lambda: command(model, "x", action=Action.ACCEPT_LOSS, dataset="d0"))
-    assert status.cause is Cause.RECORDS_LOST
-    for topic in "tu":
-        needed = f"'stream-svt control accept-loss -c FILE --shard 0 --topic {topic} --offset 1'"
-        assert needed in status.reason
-    assert told(model, EventType.LOSS_ACCEPTED) == []
