@@ -204,32 +204,29 @@ class QueryDecoder:
             raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")
         if not any(map(_HEADERS, records)):
             return self._decode_json(records)
-        parts = [self._decode_part(kind, list(part)) for kind, part in groupby(records, _content_type)]
+        parts: list[QueryBatch] = []
+        for kind, run in groupby(records, _content_type):
+            if kind == "json":
+                parts.append(self._decode_json(list(run)))
+            else:
+                parts += [self._decode_columnar(record, readable=kind == "arrow") for record in run]
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
-    def _decode_part(self, kind: str, records: list[Record]) -> QueryBatch:
-        if kind == "json":
-            return self._decode_json(records)
-        if kind == "arrow":
-            return concatenate([self._decode_columnar(record) for record in records])
-        batch = self._nothing(records)
-        for record in records:
-            reason = self.dataset_index.reason(record.key) or Reason.UNSUPPORTED_CONTENT_TYPE
-            batch.rejects.append((record.offset, reason.value))
-        return batch
-
-    def _decode_columnar(self, record: Record) -> QueryBatch:
+    def _decode_columnar(self, record: Record, *, readable: bool) -> QueryBatch:
+        """Return the rows of a record that is no JSON; one of an unknown content type is refused."""
         from stream_svt.service import columnar  # commands that read no query do without pyarrow
 
-        batch, value = self._nothing([record]), record.value or b""
-        reason = self.dataset_index.reason(record.key) or _bad_size(value)
+        batch, value = _batch(self.topic, record.offset, record.offset + 1), record.value or b""
+        reason = self.dataset_index.reason(record.key)
+        if reason is None:
+            reason = _bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
         try:
             if reason is None:
                 columnar.read(value, batch, self._monitors)
         except columnar.Refused as refused:
             reason = refused.reason
         if reason is not None:
-            batch = self._nothing([record])
+            batch = _batch(self.topic, record.offset, record.offset + 1)
             batch.rejects.append((record.offset, reason.value))
             return batch
         rows = len(batch.whole)
@@ -238,9 +235,6 @@ class QueryDecoder:
         batch.timestamp_ms = np.full(rows, record.timestamp, np.int64)
         batch.dataset = np.full(rows, self.dataset_index[record.key], np.int64)
         return batch
-
-    def _nothing(self, records: Sequence[Record]) -> QueryBatch:
-        return _batch(self.topic, records[0].offset, records[-1].offset + 1)
 
     def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
         count = len(records)
@@ -361,32 +355,21 @@ def _bad_size(value: bytes) -> Reason | None:
     return Reason.TOO_LARGE if len(value) > MAX_BYTES else None
 
 
-def _joined(values: Sequence[bytes | None]) -> bytes | None:
-    """Return the messages by line, None where one of them might reach into another.
+def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
+    """Return a query for each message, None where one of them does not decode by itself or might reach into another.
 
     By the counts every newline stands between two messages, after a closing brace and before an opening one, which
     no JSON object holds: where there are as many objects as messages, each message is one object.
     """
+    newlines = len(values) - 1
     try:
         joined = b"\n".join(values)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-    newlines = len(values) - 1
-    if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
-        return None
-    if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
-        return None
-    return joined
-
-
-def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
-    """Return a query for each message, None where one of them does not decode by itself."""
-    joined = _joined(values)
-    if joined is None:
-        return None
-    try:
+        if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
+            return None
+        if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
+            return None
         queries = decoder.decode_lines(joined)
-    except _UNDECODABLE:
+    except (TypeError, *_UNDECODABLE):
         return None
     return queries if len(queries) == len(values) else None
 
@@ -459,8 +442,6 @@ def _without_value(message: bytes) -> bytes:
 
 
 def _names_value(quoted: bytes) -> bool:
-    if b"\\" not in quoted:
-        return quoted == b'"value"'
     try:
         return bool(msgspec.json.decode(quoted) == "value")
     except _UNDECODABLE:

@@ -209,7 +209,8 @@ class Metrics:
     def rendering(self) -> Callable[[], bytes]:
         """Take all values now, and return what makes them a text: long work, for any thread and any time."""
         spec, fault = self._spec, self.fault
-        shards = [_as_now(status) for status in self._statuses()]
+        # Views and sums are never changed, only replaced.
+        shards = [replace(one, lag=dict(one.lag), views=dict(one.views)) for one in self._statuses()]
         gauges = _Gauges(spec.application)
         gauges.set("build_info", 1, *self._info)
         gauges.set("start_timestamp_seconds", self._started)
@@ -326,11 +327,6 @@ _COUNTED: Mapping[str, str] = {
     EventType.RUN_HALTED: "halts_total",
 }
 """Counters of a monitor by the events that raise them."""
-
-
-def _as_now(status: ShardStatus) -> ShardStatus:
-    """Return what a scrape takes of a shard: views and sums are never changed, only replaced."""
-    return replace(status, lag=dict(status.lag), views=dict(status.views))
 
 
 def _set_monitors(gauges: _Gauges, spec: ApplicationSpec, totals: Totals) -> None:

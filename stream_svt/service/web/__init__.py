@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from inspect import iscoroutinefunction
 
@@ -97,13 +96,9 @@ def about(worker: Worker) -> Page:
     return Page(200, JSON, msgspec.json.encode(documents.about(worker)))
 
 
-@cache
-def _file(name: str) -> bytes:
-    return files("stream_svt.service.web").joinpath("assets", name).read_bytes()
-
-
 def _asset(name: str, content_type: str) -> Callable[[Worker], Page]:
-    return lambda _: Page(200, content_type, _file(name))
+    page = Page(200, content_type, files("stream_svt.service.web").joinpath("assets", name).read_bytes())
+    return lambda _: page
 
 
 PAGES: dict[str, MakePage] = {
