@@ -182,45 +182,32 @@ def scaled(values: Integers, places: int) -> Columns:
     return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**places) * 10 ** (18 - places)
 
 
-_FIVES = 5**18
-_MASK = np.uint64((1 << 32) - 1)
-_HALF = np.uint64(32)
-_ONE = np.uint64(1)
+_FIVES = np.uint64(5**18)
+_BITS = np.uint64(20)
+_DIGITS = 6
+"""Digits of 20 bits: they hold every double from 2^-67 on, and what is smaller is less than 10^-18."""
 
 
 def doubles(values: NDArray[np.float64]) -> Columns:
     """Return whole parts and fractions of the binary fractions that doubles are."""
-    finite = np.isfinite(values)
-    mantissa, exponent = np.frexp(np.where(finite, values, 0.0))
-    minus = mantissa < 0
-    size = np.abs(mantissa * 2.0**53).astype(np.int64)
-    down = 53 - exponent.astype(np.int64)  # the number is size / 2^down
-    right = np.minimum(np.maximum(down, 0), 63)
-    whole = (size >> right) << np.minimum(np.maximum(-down, 0), 9)
-    rest = (size - ((size >> right) << right)).astype(np.uint64)
-    # rest * 10^18 / 2^down is rest * 5^18 / 2^(down - 18); the product has up to 95 bits, in words of 64.
-    rest_high, rest_low = rest >> _HALF, rest & _MASK
-    five_high, five_low = np.uint64(_FIVES >> 32), np.uint64(_FIVES & 0xFFFFFFFF)
-    bottom = rest_low * five_low
-    middle = rest_low * five_high + rest_high * five_low + (bottom >> _HALF)
-    low = (middle << _HALF) | (bottom & _MASK)
-    high = rest_high * five_high + (middle >> _HALF)
-    move = down - 18
-    up = np.minimum(np.maximum(-move, 0), 18).astype(np.uint64)
-    near = np.minimum(np.maximum(move, 0), 63).astype(np.uint64)
-    far = np.minimum(np.maximum(move - 64, 0), 63).astype(np.uint64)
-    # In two steps, for a word is moved by 63 bits at most.
-    upper = (high << (np.uint64(63) - near)) << _ONE
-    fraction = np.where(move >= 64, high >> far, ((low << up) >> near) | upper)
-    lost = np.where(
-        move >= 64,
-        (low != 0) | ((high >> far) << far != high),
-        (((low << up) >> near) << near) != (low << up),
-    )
-    found, part = _signed(minus, whole, fraction.astype(np.int64), lost)
-    huge = ~finite | (exponent > 62)
+    is_moderate = np.abs(values) < LIMIT
+    size = np.abs(np.where(is_moderate, values, 0.0))
+    whole = np.floor(size)
+    rest = size - whole
+    digits: list[Words] = []
+    for _ in range(_DIGITS):
+        rest = rest * 2.0**20
+        digits.append(np.floor(rest).astype(np.uint64))
+        rest -= digits[-1]
+    # The digits by 5^18, a long multiplication from the lowest: 10^18 is 5^18 with 18 bits more.
+    product, lost = np.zeros(len(values), np.uint64), rest != 0
+    for digit in reversed(digits):
+        lost |= product & ((1 << 20) - 1) != 0
+        product = digit * _FIVES + (product >> _BITS)
+    lost |= product & 3 != 0
+    found, fraction = _signed(values < 0, whole.astype(np.int64), (product >> 2).astype(np.int64), lost)
     side = np.where(values > 0, LIMIT, -LIMIT)
-    return np.where(huge, side, found), np.where(huge, 0, part)
+    return np.where(is_moderate, found, side), np.where(is_moderate, fraction, 0)
 
 
 @lru_cache(maxsize=4096)
