@@ -12,7 +12,7 @@ from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.planning.workload import Workload
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Annealed, Sweep
+from stream_svt.settings.options import Annealed
 
 _DAY = 86_400
 _FOR_EVER = 1e4
@@ -37,14 +37,15 @@ def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[s
 
     For a monitor that is ``written`` there: those that change it, each with what to do with its key.
     """
-    lines = {name: f"{name}: {_yaml(value)}" for name, value in candidate.settings.items()}
-    if written is None:
-        return [*lines.values()]
-    return [
-        f"{line} # {'replaces what stands there' if name in written.model_fields_set else 'to be added'}"
-        for name, line in lines.items()
-        if getattr(candidate.monitor, name) != getattr(written, name)
-    ]
+    lines = []
+    for name, value in candidate.settings.items():
+        line = f"{name}: {_yaml(value)}"
+        if written is None:
+            lines.append(line)
+        elif getattr(candidate.monitor, name) != getattr(written, name):
+            what = "replaces what stands there" if name in written.model_fields_set else "to be added"
+            lines.append(f"{line} # {what}")
+    return lines
 
 
 def expectations(recommendation: Recommendation, budget: Runs | None) -> list[str]:
@@ -52,9 +53,8 @@ def expectations(recommendation: Recommendation, budget: Runs | None) -> list[st
     best, workload = recommendation.best, recommendation.workload
     plan, positives, chance = best.forecast, workload.queries * workload.positives, best.forecast.recall_span
     recall, precision = best.range("recall"), best.range("precision")
-    monitor = best.monitor
-    sure, even = (_number(float(reported_margin(monitor, level))) for level in (SURE, 0.5))
-    when = "by the last pass alone" if isinstance(monitor.append, Sweep) else "at once, by its first test"
+    sure, even = (_number(float(reported_margin(best.monitor, level))) for level in (SURE, 0.5))
+    when = "by the last pass alone" if workload.finite else "at once, by its first test"
     return [
         " ".join(text.split())
         for text in (
@@ -166,32 +166,35 @@ def correction_in_words(candidate: Candidate) -> str:
 def _row(candidate: Candidate, workload: Workload) -> list[str]:
     plan, split = candidate.forecast, candidate.monitor.split
 
-    def lives(queries: float) -> str:
-        return "no end" if _endless(queries, workload) else _short(queries)
+    def ranged(figure: str, shown: Callable[[float], str]) -> str:
+        span = candidate.range(figure)
+        middle, low, high = shown(span.middle), shown(span.low), shown(span.high)
+        return middle if low == high else f"{middle} ({low}-{high})"
 
     return [
         "own" if split is None else f"{float(split):g}",
         correction_in_words(candidate),
         str(candidate.monitor.attempts),
         "-" if candidate.lifetime is None else _short(candidate.lifetime),
-        _in_range(candidate.range("precision"), "{:.2f}".format),
-        _in_range(candidate.range("recall"), "{:.2f}".format),
-        _in_range(candidate.range("false_alerts"), _short),
+        ranged("precision", "{:.2f}".format),
+        ranged("recall", "{:.2f}".format),
+        ranged("false_alerts", _short),
         *([] if workload.finite else [_short(plan.delay)]),
-        _short(plan.life.middle) if workload.finite else _in_range(candidate.range("life.middle"), lives),
+        _short(plan.life.middle)
+        if workload.finite
+        else ranged("life.middle", lambda life: _life(life, workload, _short)),
     ]
-
-
-def _in_range(span: Span, shown: Callable[[float], str]) -> str:
-    middle, low, high = shown(span.middle), shown(span.low), shown(span.high)
-    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def _lasts(recommendation: Recommendation, budget: Runs | None) -> str:
     best, workload = recommendation.best, recommendation.workload
     life, lives, cutoff = best.forecast.life.middle, best.range("life.middle"), best.monitor.cutoff
+    runs = ""
+    if budget is not None:
+        runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
+        runs += f" and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else ""
     if workload.finite:
-        total = "" if budget is None else f"; the limit pays for {_runs(budget)}"
+        total = f"; the limit pays for {runs}" if runs else ""
         return f"A run of {cutoff} alerts lasts for about {_number(life)} such sets{total}."
     if _endless(life, workload):
         text = "A run hardly ever uses its alerts on such a stream"
@@ -202,16 +205,11 @@ def _lasts(recommendation: Recommendation, budget: Runs | None) -> str:
         )
     text += f". Within {workload.queries:,} queries it ends with probability {best.forecast.ends:.2f}"
     if budget is not None:
-        text += f". The limit pays for {_runs(budget)}"
+        text += f". The limit pays for {runs}"
         if budget.runs and not _endless(life, workload):
             whole = budget.runs * life
             text += f", about {_life(whole, workload)} queries{_time(whole, workload)}"
     return f"{text}."
-
-
-def _runs(budget: Runs) -> str:
-    runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
-    return f"{runs} and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else runs
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
@@ -239,8 +237,8 @@ def _endless(queries: float, workload: Workload) -> bool:
     return not queries < _FOR_EVER * workload.queries
 
 
-def _life(queries: float, workload: Workload) -> str:
-    return "no end" if _endless(queries, workload) else _number(queries)
+def _life(queries: float, workload: Workload, shown: Callable[[float], str] | None = None) -> str:
+    return "no end" if _endless(queries, workload) else (shown or _number)(queries)
 
 
 def _time(queries: float, workload: Workload) -> str:

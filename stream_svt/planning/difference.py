@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
@@ -32,7 +32,11 @@ class Change(NamedTuple):
 
     sign: str
     subject: str
-    effects: tuple[str, ...] = ()
+    effects: Iterable[str] = ()
+
+
+_Found: TypeAlias = Iterator[Change | Problem]
+"""What changes, and why it cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +74,41 @@ def difference(
         now_ms: The time, in UTC milliseconds.
     """
     before = old or ApplicationSpec(new.application, (), ())
-    known = {monitor.name: monitor for monitor in before.monitors}
-    datasets, generators = [*_datasets(before, new)], [*_generators(before, new)]
-    changes = (*_monitors(known, new), *_topics(before, new), *datasets, *generators)
-    refused = (
-        *_monitors_refused(known, new),
-        *_datasets_refused(before, new, raised, frozenset(retired)),
-        *_generators_refused(before, new, now_ms),
+    datasets = [*_datasets(before, new, raised, frozenset(retired)), *_generators(before, new, now_ms)]
+    found = [*_monitors(before, new), *_topics(before, new), *datasets]
+    lines = [] if any(isinstance(one, Change) for one in found) else ["No change."]
+    for one in found:
+        if isinstance(one, Change):
+            lines += [f"{one.sign} {one.subject}", *(f"    {effect}" for effect in one.effects)]
+    wanted, had = (
+        None if spec is None else needed(spec.at(now_ms), partitions).all_shards // MIB for spec in (new, old)
     )
-    lines = [] if changes else ["No change."]
-    for sign, subject, effects in changes:
-        lines += [f"{sign} {subject}", *(f"    {effect}" for effect in effects)]
-    if memory := _memory(None if old is None else old.at(now_ms), new.at(now_ms), partitions):
-        lines.append(memory)
-    gone = next((one.subject for one in (*datasets, *generators) if one.sign == "-"), "")
-    return Difference(tuple(lines), refused, gone)
+    if wanted != had:
+        change = "" if had is None else f", before {had} MiB"
+        lines.append(f"A worker takes up to about {wanted} MiB with all shards{change}.")
+    gone = (one.subject for one in datasets if isinstance(one, Change) and one.sign == "-")
+    refused = tuple(one for one in found if isinstance(one, Problem))
+    return Difference(tuple(lines), refused, next(gone, ""))
 
 
-def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
-    for monitor in new.monitors:
-        if monitor.name not in known:
-            kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
-            prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
-            cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
-            yield Change("+", f"monitor {monitor.name} on topic {monitor.topic}", (cost,))
-        elif monitor != known[monitor.name]:
-            effects = tuple(_fields(known[monitor.name], monitor))
-            yield Change("~", f"monitor {monitor.name}", effects)
-    wanted = {monitor.name for monitor in new.monitors}
-    for name in (name for name in known if name not in wanted):
-        yield Change("-", f"monitor {name}", (_RUNS_END,))
+def _monitors(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
+    known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
+    for name, monitor in wanted.items():
+        if name in known:
+            yield from changes_refused(known[name], monitor)
+            if monitor != known[name]:
+                yield Change("~", f"monitor {name}", _fields(known[name], monitor))
+            continue
+        kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
+        prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
+        cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
+        yield Change("+", f"monitor {name} on topic {monitor.topic}", [cost])
+        for other in old.monitors:
+            if other.topic == monitor.topic:
+                yield from declaration_refused(Declared.by(other), monitor)
+    for name in known:
+        if name not in wanted:
+            yield Change("-", f"monitor {name}", [_RUNS_END])
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
@@ -117,31 +126,31 @@ def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _topics(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
-    before, after = _declared(old.monitors), _declared(new.monitors)
-    for topic in sorted(after.keys() - before.keys()):
-        yield Change("+", f"query topic {topic}", (f"{_in_words(after[topic])}, for ever at least",))
-    for topic in sorted(after.keys() & before.keys()):
-        if after[topic] != before[topic]:
+def _topics(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
+    known, wanted = _declared(old.monitors), _declared(new.monitors)
+    for topic in sorted(known | wanted):
+        subject, before, after = f"query topic {topic}", known.get(topic, ""), wanted.get(topic, "")
+        if not before:
+            yield Change("+", subject, [f"{after}, for ever at least"])
+        elif not after:
+            yield Change("-", subject, ["it is not read any more"])
+        elif before != after:
             effects = (
                 "every open run of the topic ends: it would test the new answers with too little noise",
                 "switch the producers only once every shard has adopted this",
             )
-            told = f"query topic {topic}: {_in_words(before[topic])} -> {_in_words(after[topic])}"
-            yield Change("~", told, effects)
-    for topic in sorted(before.keys() - after.keys()):
-        yield Change("-", f"query topic {topic}", ("it is not read any more",))
+            yield Change("~", f"{subject}: {before} -> {after}", effects)
 
 
-def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
+def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
+    """Return in words what is declared of the answers on each query topic."""
     found: dict[str, Declared] = {}
     for monitor in monitors:
         found[monitor.topic] = Declared.by(monitor) | found.get(monitor.topic)
-    return found
-
-
-def _in_words(declared: Declared) -> str:
-    return f"sensitivity {declared.sensitivity}, {'' if declared.monotonic else 'not '}monotonic"
+    return {
+        topic: f"sensitivity {declared.sensitivity}, {'' if declared.monotonic else 'not '}monotonic"
+        for topic, declared in found.items()
+    }
 
 
 def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[str]:
@@ -150,12 +159,14 @@ def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[st
     return [one.name for one in new.datasets if known.get(one.name, one.limit) != one.limit]
 
 
-def _datasets(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
+def _datasets(
+    old: ApplicationSpec, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
+) -> _Found:
     known, wanted = ({dataset.name: dataset for dataset in spec.datasets} for spec in (old, new))
     alike: dict[str, list[str]] = {}
-    for name in wanted:
+    for name, one in wanted.items():
         if name not in known:
-            alike.setdefault(_each(wanted[name]), []).append(name)
+            alike.setdefault(_each(one), []).append(name)
     for each, names in alike.items():
         yield Change("+", f"{_listed('dataset', names)}: {each}")
     if retired := [name for name in known if name not in wanted]:
@@ -164,28 +175,20 @@ def _datasets(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
             "open runs end at full price, the final balance is published, what waits is dropped",
         )
         yield Change("-", _listed("dataset", retired), effects)
-
-
-def _datasets_refused(
-    old: ApplicationSpec, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
-) -> Iterator[Problem]:
-    if again := [dataset.name for dataset in new.datasets if dataset.name in used_up]:
+    if again := [name for name in wanted if name in used_up]:
         message = f"{_listed('dataset', again)} retired by an earlier version: a name is never used again"
         yield Problem(0, "datasets", message)
-    known = {dataset.name: dataset for dataset in old.datasets}
-    for one in new.datasets:
-        before = known.get(one.name, one)
-        if before.declaration == one.declaration:
-            continue
+    for name, one in wanted.items():
+        before = known.get(name, one)
         if replace(before, limit=one.limit).declaration != one.declaration:
             message = "measure, unit and period of a dataset never change: declare another one"
-            yield Problem(0, f"datasets.{one.name}", message)
-        elif raised.get(one.name) != one.limit:
+            yield Problem(0, f"datasets.{name}", message)
+        elif one.limit not in {before.limit, raised.get(name)}:
             message = (
                 "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
-                f"{one.name} --limit {as_text(one.limit, one.kind)}', and then by the file"
+                f"{name} --limit {as_text(one.limit, one.kind)}', and then by the file"
             )
-            yield Problem(0, f"datasets.{one.name}.limit", message)
+            yield Problem(0, f"datasets.{name}.limit", message)
 
 
 _RETIRED_OPEN = (
@@ -193,8 +196,11 @@ _RETIRED_OPEN = (
 )
 
 
-def _generators(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
-    before, after = _by_name(old), _by_name(new)
+def _generators(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> _Found:
+    # By pattern and name: several may share a pattern.
+    before, after = (
+        {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
+    )
     for one in new.generators:
         period = "week" if one.length_ms > DAY_MS else "day"
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
@@ -209,31 +215,17 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec) -> Iterator[Change]:
             if any(getattr(other, field) != getattr(one, field) for other in known):
                 effects.append(f"another {what}: a period that was over before stays so")
         if effects:
-            yield Change("~", f"generator {one.pattern}", tuple(effects))
-    for one in old.generators:
-        if removed := [name for name in one.names if (one.pattern, name) not in after]:
-            names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
-            yield Change("-", f"generator {one.pattern}{names}", (_RETIRED_OPEN,))
-
-
-def _by_name(spec: ApplicationSpec) -> dict[tuple[str, str], Generator]:
-    """Return generators by pattern and name: several may share a pattern."""
-    return {(one.pattern, name): one for one in spec.generators for name in one.names}
-
-
-def _generators_refused(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
-    before = _by_name(old)
-    for one in new.generators:
-        known = (before.get((one.pattern, name), one) for name in one.names)
-        changed = any(
-            (other.kind, other.limit, other.unit) != (one.kind, one.limit, one.unit) for other in known
-        )
-        if changed and one.from_ms <= now_ms:
+            yield Change("~", f"generator {one.pattern}", effects)
+        if one.from_ms <= now_ms and any(_each(other) != _each(one) for other in known):
             message = (
                 "limit, measure and unit of a period that has begun never change: keep the declaration, give it an "
                 "until, and declare the generator once more, from that day on"
             )
             yield Problem(0, f"datasets.{one.pattern}", message)
+    for one in old.generators:
+        if removed := [name for name in one.names if (one.pattern, name) not in after]:
+            names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
+            yield Change("-", f"generator {one.pattern}{names}", [_RETIRED_OPEN])
 
 
 def _each(one: DatasetSpec | Generator) -> str:
@@ -247,21 +239,3 @@ def _listed(what: str, names: list[str]) -> str:
     if len(names) < 2:
         return f"{what} {shown}" if names else ""
     return f"{len(names)} {what}s ({shown}{more})"
-
-
-def _monitors_refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Problem]:
-    for monitor in new.monitors:
-        if monitor.name in known:
-            yield from changes_refused(known[monitor.name], monitor)
-            continue
-        for other in known.values():
-            if other.topic == monitor.topic:
-                yield from declaration_refused(Declared.by(other), monitor)
-
-
-def _memory(old: ApplicationSpec | None, new: ApplicationSpec, partitions: int) -> str:
-    before, wanted = (
-        None if spec is None else needed(spec, partitions).all_shards // MIB for spec in (old, new)
-    )
-    change = "" if before is None else f", before {before} MiB"
-    return "" if wanted == before else f"A worker takes up to about {wanted} MiB with all shards{change}."

@@ -7,12 +7,10 @@ bytes each), and queries that wait in open sets or for a retry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 
 MIB = 2**20
 PROCESS = 120 * MIB
@@ -33,14 +31,8 @@ OBJECT = 150
 """Bytes that a record takes beside its content while it is held: as an object, in a dictionary, its seal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes that a worker takes at most, every monitor with an open run on every dataset it covers.
-
-    Attributes:
-        all_shards: For a worker that holds every shard: one that is alone, be it because the others failed.
-        one_shard: For a worker that holds one of them.
-    """
+class Memory(NamedTuple):
+    """Bytes that a worker takes at most that holds all shards, or one, with every run open."""
 
     all_shards: int
     one_shard: int
@@ -56,7 +48,4 @@ def needed(spec: ApplicationSpec, partitions: int) -> Memory:
     process = PROCESS + WORK + DECLARED * datasets
     held = DATASET * datasets + RUN * runs
     opening = 2 * ((RECORD + OBJECT) * datasets + STORED * runs)
-    return Memory(
-        all_shards=process + held + ceil(opening / partitions),
-        one_shard=process + ceil((held + opening) / partitions),
-    )
+    return Memory(process + held + ceil(opening / partitions), process + ceil((held + opening) / partitions))

@@ -77,17 +77,17 @@ class Course:
     Attributes:
         time: Queries of a stream, or passes over a set, shape (times,); starts at 0.
         true_alerts, false_alerts: Up to then, shape (thresholds, times).
-        asked: Units that alerts would have cost by then if the budget had no end, shape (thresholds, times).
         over: Probability that the run has ended by then, shape (thresholds, times).
         waited: Sum of the delays of the true alerts, shape (thresholds,).
+        lives: When the units of a run are used, in queries of a stream, or in sets, shape (thresholds,).
     """
 
     time: Floats
     true_alerts: Floats
     false_alerts: Floats
-    asked: Floats
     over: Floats
     waited: Floats
+    lives: Floats
 
 
 def forecast(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None = None) -> Forecast:
@@ -116,10 +116,9 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retr
         >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
         (1.0, 0.87, 8.7)
     """
-    setting = _setting(plan, workload, retries)
-    run = _course(setting)
-    true_alerts, false_alerts = run.true_alerts[:, -1], run.false_alerts[:, -1]
-    found, wasted = float(true_alerts.mean()), float(false_alerts.mean())
+    run = course(plan, workload, retries)
+    true_alerts = run.true_alerts[:, -1]
+    found, wasted = float(true_alerts.mean()), float(run.false_alerts[:, -1].mean())
     positives = workload.queries * workload.positives
     return Forecast(
         precision=found / (found + wasted) if found + wasted > 0 else 1.0,
@@ -130,72 +129,15 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retr
         false_alerts=wasted,
         delay=0.0 if workload.finite or not found else float(run.waited.mean()) / found,
         ends=float(run.over[:, -1].mean()),
-        life=_span(_lives(setting, run)),
+        life=_span(run.lives),
     )
 
 
 def course(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None = None) -> Course:
     """Return what one run is expected to have done by each point of time; arguments are those of `forecast`."""
-    return _course(_setting(plan, workload, retries))
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """A mechanism on a workload whose margins count its grid steps; ``tops`` limits the alerts of a set."""
-
-    mechanism: SparseVector
-    workload: Workload
-    retries: Retry | None
-    tops: int | None = None
-
-    @property
-    def budget(self) -> int:
-        """Units for alerts."""
-        return self.mechanism.epsilon - self.mechanism.threshold_charge
-
-    @property
-    def lifetime(self) -> int:
-        """Queries that a series waits at most: the lesser of the queue's lifetime and its capacity."""
-        if self.retries is None:
-            return 0
-        found, capacity = self.retries.lifetime, self.retries.capacity
-        if found.ms is None:
-            return min(found.offsets or 1, capacity)
-        if self.workload.rate is None:
-            raise MisuseError("series are kept for a time: planning that needs the rate of the queries")
-        return min(max(1, round(self.workload.rate * found.ms / 1000)), capacity)
-
-
-def _setting(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None) -> _Setting:
-    if isinstance(plan, SparseVector):
-        if workload.finite and retries is not None:
-            raise MisuseError("a finite set is swept when it closes; a retry queue belongs to a stream")
-        return _Setting(plan, workload, retries)
-    if retries is not None:
-        raise MisuseError("a monitor's specification says how it retries: leave the retries out")
-    sweep = plan.append if isinstance(plan.append, Sweep) else None
-    if workload.finite != (sweep is not None):
-        raise MisuseError(
-            "a finite set is planned for a monitor with append: sweep, a stream for one without"
-        )
-    queue = plan.append if isinstance(plan.append, Retry) else None
-    tops = None if sweep is None else sweep.tops_per_set
-    return _Setting(plan.mechanism(), _on_grid(workload, plan), queue, tops)
-
-
-def _on_grid(workload: Workload, monitor: MonitorSpec) -> Workload:
-    """Return the workload with distances in grid steps."""
-    steps = float(1 / monitor.granularity)
-    drift = workload.drift
-    if drift is not None:
-        drift = replace(drift, start=drift.start * steps)
-    return replace(workload, above=workload.above * steps, below=workload.below * steps, drift=drift)
-
-
-def _course(setting: _Setting) -> Course:
-    mechanism, workload, retries = setting.mechanism, setting.workload, setting.retries
+    mechanism, workload, retries, tops = _on_grid(plan, workload, retries)
     noise = threshold_quantiles(mechanism.threshold_law)
-    ages, due = _attempts(setting)
+    ages, due = _attempts(mechanism, workload, retries)
     above, below = np.floor(thinned(workload.above)), np.floor(-thinned(workload.below))
     true_hits = _hits(mechanism, noise, _drifting(above, workload.drift, ages), due)
     false_hits = _hits(mechanism, noise, np.broadcast_to(below, (*ages.shape, len(below))), due)
@@ -219,19 +161,52 @@ def _course(setting: _Setting) -> Course:
             spread = _variance(prices, true_asked + false_asked, np.maximum(time, 1.0))
         return asked, *_cut(asked, spread, limit)
 
+    budget = mechanism.epsilon - mechanism.threshold_charge
     charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
-    asked, share, over = cut(charges, setting.budget)
-    if setting.tops is not None:
-        share = np.minimum(share, cut(np.ones_like(charges), setting.tops)[1])
+    asked, share, over = cut(charges, budget)
+    if tops is not None:
+        share = np.minimum(share, cut(np.ones_like(charges), tops)[1])
     steps = np.einsum("brqa,kqa,qa->rk", true_hits, np.diff(reach, axis=0), ages)
+    true_alerts, false_alerts = (
+        np.pad(np.cumsum(np.diff(hits.sum(axis=0), axis=1) * share, axis=1), ((0, 0), (1, 0)))
+        for hits in (true_asked, false_asked)
+    )
     return Course(
         time=time,
-        true_alerts=_accumulated(true_asked.sum(axis=0), share),
-        false_alerts=_accumulated(false_asked.sum(axis=0), share),
-        asked=asked,
+        true_alerts=true_alerts,
+        false_alerts=false_alerts,
         over=over,
         waited=workload.positives * (steps * share).sum(axis=1),
+        lives=_sets(mechanism.cutoff, (true_alerts + false_alerts)[:, -1])
+        if workload.finite
+        else np.array([_used_up(budget, one, time) for one in asked]),
     )
+
+
+def _on_grid(
+    plan: SparseVector | MonitorSpec, workload: Workload, retries: Retry | None
+) -> tuple[SparseVector, Workload, Retry | None, int | None]:
+    """Return mechanism, workload in grid steps, retry queue, and the most alerts of a set."""
+    if isinstance(plan, SparseVector):
+        if workload.finite and retries is not None:
+            raise MisuseError("a finite set is swept when it closes; a retry queue belongs to a stream")
+        return plan, workload, retries, None
+    if retries is not None:
+        raise MisuseError("a monitor's specification says how it retries: leave the retries out")
+    sweep = plan.append if isinstance(plan.append, Sweep) else None
+    if workload.finite != (sweep is not None):
+        raise MisuseError(
+            "a finite set is planned for a monitor with append: sweep, a stream for one without"
+        )
+    steps, drift = float(1 / plan.granularity), workload.drift
+    workload = replace(
+        workload,
+        above=workload.above * steps,
+        below=workload.below * steps,
+        drift=None if drift is None else replace(drift, start=drift.start * steps),
+    )
+    queue = plan.append if isinstance(plan.append, Retry) else None
+    return plan.mechanism(), workload, queue, None if sweep is None else sweep.tops_per_set
 
 
 def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
@@ -254,23 +229,27 @@ def threshold_quantiles(law: Law) -> Floats:
     return quantiles(law.noise, law.rate, 1 - middles(THRESHOLDS)).astype(np.float64)
 
 
-def _attempts(setting: _Setting) -> tuple[Floats, NDArray[np.bool_]]:
+def _attempts(
+    mechanism: SparseVector, workload: Workload, retries: Retry | None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
 
     An age counts queries since the first one of the series, or passes. A phase is how far off the next round of
-    retries was at the first query.
+    retries was at the first query. A series waits for the lifetime of the queue or its capacity, whichever is less.
     """
-    retries = setting.retries
-    if setting.workload.finite:
-        passes = max(len(branch.corrections) for branch in setting.mechanism.branches)
+    if workload.finite or retries is None:
+        passes = max(len(branch.corrections) for branch in mechanism.branches) if workload.finite else 1
         ages = np.arange(passes, dtype=np.float64)[None]
         return ages, np.ones(ages.shape, dtype=np.bool_)
-    if retries is None:
-        return np.zeros((1, 1)), np.ones((1, 1), dtype=np.bool_)
+    lifetime = retries.lifetime.offsets or 1
+    if retries.lifetime.ms is not None:
+        if workload.rate is None:
+            raise MisuseError("series are kept for a time: planning that needs the rate of the queries")
+        lifetime = max(1, round(workload.rate * retries.lifetime.ms / 1000))
     phase = (np.arange(_PHASES) + 0.5) / _PHASES
     rounds = np.arange(retries.attempts - 1) + phase[:, None]
     ages = np.concatenate([np.zeros((_PHASES, 1)), retries.every * rounds], axis=1)
-    return ages, ages <= setting.lifetime
+    return ages, ages <= min(lifetime, retries.capacity)
 
 
 def _reach(time: Floats, ages: Floats, retries: Retry | None) -> Floats:
@@ -342,25 +321,17 @@ def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats
     return np.clip(share, 0.0, 1.0), 1 - below
 
 
-def _accumulated(hits: Floats, share: Floats) -> Floats:
-    """Return reports that are paid for up to each time."""
-    return np.pad(np.cumsum(np.diff(hits, axis=1) * share, axis=1), ((0, 0), (1, 0)))
+def _sets(cutoff: int, paid: Floats) -> Floats:
+    """Return after how many sets the units are used, by the alerts of one set."""
+    return np.maximum(1.0, np.divide(cutoff, paid, out=np.full_like(paid, math.inf), where=paid > 0))
 
 
-def _lives(setting: _Setting, run: Course) -> Floats:
-    """When the units of a run are used, by threshold noise: queries of a stream, or sets."""
-    if setting.workload.finite:
-        paid = (run.true_alerts + run.false_alerts)[:, -1]
-        sets = np.divide(setting.mechanism.cutoff, paid, out=np.full_like(paid, math.inf), where=paid > 0)
-        return np.maximum(1.0, sets)
-    lives = np.empty(len(run.asked))
-    for number, asked in enumerate(run.asked):
-        if asked[-1] >= setting.budget:
-            lives[number] = np.interp(setting.budget, asked, run.time)
-        else:
-            pace = (asked[-1] - asked[-2]) / (run.time[-1] - run.time[-2])
-            lives[number] = run.time[-1] + (setting.budget - asked[-1]) / pace if pace > 0 else math.inf
-    return lives
+def _used_up(budget: int, asked: Floats, time: Floats) -> float:
+    """Return after how many queries the units are used; beyond the workload, units are asked for as at its end."""
+    if asked[-1] >= budget:
+        return float(np.interp(budget, asked, time))
+    pace = (asked[-1] - asked[-2]) / (time[-1] - time[-2])
+    return float(time[-1] + (budget - asked[-1]) / pace) if pace > 0 else math.inf
 
 
 def _span(values: Floats) -> Span:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from math import ceil
-from operator import itemgetter
 
 from scipy.special import fdtri
 
@@ -39,7 +37,7 @@ class Exhaustion:
 
 
 def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) -> Exhaustion | None:
-    """Project the end of a budget.
+    """Project the end of a budget; None where nothing is left, or too little was charged to say anything.
 
     Args:
         charges: The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not
@@ -47,32 +45,25 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
         left: What can still be spent, in the charges' measure.
         now: Unix time.
 
-    Returns:
-        None where nothing is left, or where the charges are too few to say anything.
-
     >>> week = 7 * 86400
     >>> found = exhaustion([(day * 86400.0, 0.1) for day in range(8)], left=1.0, now=week)
-    >>> round((found.expected - week) / 86400), found.payments
-    (10, 7)
-    >>> round((found.early - week) / 86400), round((found.late - week) / 86400)
-    (4, 24)
+    >>> [round((end - week) / 86400) for end in (found.early, found.expected, found.late)]
+    [4, 10, 24]
     """
-    payments = [
-        (time, sum(amount for _, amount in group)) for time, group in groupby(charges, key=itemgetter(0))
-    ]
+    payments: dict[float, float] = {}
+    for time, amount in charges:
+        payments[time] = payments.get(time, 0.0) + amount
     count = len(payments) - 1
     if left <= 0 or count < LEAST_PAYMENTS:
         return None
-    since = payments[0][0]
-    seconds = max(now, payments[-1][0]) - since
-    mean = sum(amount for _, amount in payments) / len(payments)
+    since = next(iter(payments))
+    seconds = max(now, *payments) - since
+    mean = sum(payments.values()) / len(payments)
     if seconds <= 0 or mean <= 0:
         return None
     to_come = max(ceil(left / mean - 1e-9), 1)
-    pace = seconds / count
-    late = now + pace * to_come * float(fdtri(2 * to_come, 2 * count, 1 - _TAIL))
+    pace = seconds / count * to_come
     # The time ends now and not at a payment: counting one more makes the early end early enough.
     early = seconds / (count + 1) * to_come * float(fdtri(2 * to_come, 2 * count + 2, _TAIL))
-    return Exhaustion(
-        early=now + early, expected=now + pace * to_come, late=late, payments=count, since=since
-    )
+    late = pace * float(fdtri(2 * to_come, 2 * count, 1 - _TAIL))
+    return Exhaustion(early=now + early, expected=now + pace, late=now + late, payments=count, since=since)

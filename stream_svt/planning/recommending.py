@@ -138,6 +138,14 @@ def recommend(
     Raises:
         MisuseError: No settings pay for a threshold and one top.
     """
+
+    def tried_on(monitor: MonitorSpec, settings: dict[str, Any]) -> Candidate:
+        """Return a candidate with its forecasts at full resolution, on other workloads too."""
+        plans = tuple(forecast(monitor, other) for other in others)
+        return Candidate(
+            monitor=monitor, settings=settings, forecast=forecast(monitor, workload), others=plans
+        )
+
     tried = [*_candidates(monitor, workload)]
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
     found = [
@@ -153,54 +161,33 @@ def recommend(
     kinds = dict[tuple[str, bool], Candidate]()
     for candidate in sorted(found, key=attrgetter("score"), reverse=True):
         kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
-    best = [_tried_on(one.monitor, one.settings, workload, others) for one in [*kinds.values()][:_SHORTLIST]]
+    best = [tried_on(one.monitor, one.settings) for one in [*kinds.values()][:_SHORTLIST]]
     best.sort(key=attrgetter("score"), reverse=True)
     first = min((one for one in best if one.score >= best[0].score - EVEN), key=_simplicity)
     best.remove(first)
     shown = present and workload.finite == isinstance(monitor.append, Sweep)
-    own = _tried_on(monitor, {}, workload, others) if shown else None
+    own = tried_on(monitor, {}) if shown else None
     return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
 
 
-def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
+def _simplicity(one: Candidate) -> tuple[Any, ...]:
     """Order of preference among candidates that are as good: no queue, few tests, soon, few false alerts."""
-    return (
-        candidate.lifetime is not None,
-        candidate.monitor.attempts,
-        candidate.forecast.delay,
-        candidate.tolerated or 0,
-        -candidate.score,
-    )
-
-
-def _tried_on(
-    monitor: MonitorSpec, settings: dict[str, Any], workload: Workload, others: Sequence[Workload]
-) -> Candidate:
-    """Return a candidate with its forecasts at full resolution, on other workloads too."""
-    plans = tuple(forecast(monitor, other) for other in others)
-    return Candidate(monitor=monitor, settings=settings, forecast=forecast(monitor, workload), others=plans)
+    tests, delay = one.monitor.attempts, one.forecast.delay
+    return one.lifetime is not None, tests, delay, one.tolerated or 0, -one.score
 
 
 def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
     """Yield settings as they stand in a file."""
     width = 1 if monitor.monotonic else 2
     splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
+    size = min(max(workload.queries, 50_000), _LARGEST_SET)
+    sweep = {"sweep": {"tops_per_set": monitor.cutoff, "max_set_size": size}}
     for split in [{}] if monitor.form is MechanismForm.ADAPTIVE else splits:  # adaptive has a closed form
-        if workload.finite:
-            sweep = {
-                "tops_per_set": monitor.cutoff,
-                "max_set_size": min(max(workload.queries, 50_000), _LARGEST_SET),
-            }
-            for end in _ENDS:
-                yield {**split, "correction": {"annealed": {"end": end}}, "append": {"sweep": sweep}}
-            continue
-        for share in _TOLERATED:
-            tolerated = share * monitor.cutoff
-            stream = {
-                **split,
-                "expected_queries": workload.queries,
-                "correction": {"exposure": {"false_alerts": _plain(tolerated)}},
-            }
+        for end in _ENDS if workload.finite else ():
+            yield {**split, "correction": {"annealed": {"end": end}}, "append": sweep}
+        for share in () if workload.finite else _TOLERATED:
+            correction = {"exposure": {"false_alerts": _plain(share * monitor.cutoff)}}
+            stream = {**split, "expected_queries": workload.queries, "correction": correction}
             yield {**stream, "append": "off"}
             for attempts, lifetime in _queues(workload):
                 queue = {
@@ -212,16 +199,17 @@ def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, 
                 yield {**stream, "append": {"retry": queue}}
 
 
-def _queues(workload: Workload) -> Iterator[tuple[int, int]]:
-    """Yield attempts and lifetimes of retry queues: around the drift, or one to show that it does not pay."""
+def _queues(workload: Workload) -> list[tuple[int, int]]:
+    """Return attempts and lifetimes of retry queues: around the drift, or one to show that it does not pay."""
     if workload.drift is None:
-        yield _ATTEMPTS[0], max(2, workload.queries // 20)
-        return
-    for attempts in _ATTEMPTS:
-        for times in _LIFETIMES:
-            lifetime = round(times * workload.drift.queries)
-            if attempts <= min(lifetime, MAX_ATTEMPTS):
-                yield attempts, lifetime
+        return [(_ATTEMPTS[0], max(2, workload.queries // 20))]
+    lifetimes = [round(times * workload.drift.queries) for times in _LIFETIMES]
+    return [
+        (attempts, lifetime)
+        for attempts in _ATTEMPTS
+        for lifetime in lifetimes
+        if attempts <= min(lifetime, MAX_ATTEMPTS)
+    ]
 
 
 def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:

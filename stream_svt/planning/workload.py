@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,6 @@ class Drift:
     start: float
 
     def __post_init__(self) -> None:
-        """Refuse a value that is not a rise."""
         if not (self.queries > 0 and math.isfinite(self.queries) and math.isfinite(self.start)):
             raise MisuseError("a drift takes more than 0 queries and starts at a finite distance")
 
@@ -44,14 +44,13 @@ class Workload:
     """What one run of a monitor meets.
 
     Attributes:
-        queries: Of a stream: queries to look ahead, news of series that already wait left out. Of a finite
-            set: its items.
+        queries: Of a stream: queries to look ahead, without news of series that wait. Of a finite set: its items.
         positives: Expected share of them at or above the threshold, above 0 and below 1.
         above: Margins of the positives: how far at or above the threshold they lie, in real units. Equally
             likely values of any distribution: quantiles, or a sample from public data.
         below: The same for the negatives: how far below the threshold.
         finite: Whether the queries are one closed set, tested pass after pass, rather than a stream.
-        drift: How positives rise; None where values stay as they are. Streams only.
+        drift: How positives rise, on streams; None where values stay as they are.
         rate: Queries a second, to tell times; None where unknown.
 
     Raises:
@@ -67,7 +66,6 @@ class Workload:
     rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers and sort the margins."""
         if self.queries < 1:
             raise MisuseError("a workload has at least one query")
         if not 0 < self.positives < 1:
@@ -106,7 +104,6 @@ class Belief:
     factor: float = 2.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers without a meaning."""
         medians = [margin for margin in (self.above, self.below) if not isinstance(margin, np.ndarray)]
         if not all(0 < median < math.inf for median in medians) or not 1 <= self.factor < math.inf:
             raise MisuseError(
@@ -117,37 +114,24 @@ class Belief:
         self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
     ) -> Workload:
         """Return the workload as believed; arguments are those of `Workload`."""
-        above, below = self._margins(1.0, 1.0)
-        return Workload(
-            queries=queries,
-            positives=self.positives,
-            above=above,
-            below=below,
-            finite=finite,
-            drift=drift,
-            rate=rate,
-        )
+        options: dict[str, Any] = {"finite": finite, "drift": drift, "rate": rate}
+        return Workload(queries=queries, positives=self.positives, **self._margins(1.0, 1.0), **options)
 
     def spread(self, central: Workload) -> tuple[Workload, ...]:
         """Return what the workload may be as well: pessimistic, optimistic, and mixed."""
         known = isinstance(self.above, np.ndarray) and isinstance(self.below, np.ndarray)
-        margins = [
-            self._margins(scale, shape)
+        return tuple(
+            replace(central, **self._margins(scale, shape))
             for scale in sorted({1 / self.factor, 1.0, self.factor})
-            for shape in ((1.0,) if known else _SHAPES)
+            for shape in ((1.0,) if known else (0.5, 1.0, 4.0))
             if (scale, shape) != (1.0, 1.0)
-        ]
-        return tuple(replace(central, above=above, below=below) for above, below in margins)
-
-    def _margins(self, scale: float, shape: float) -> tuple[Floats, Floats]:
-        above, below = (
-            scale * margin if isinstance(margin, np.ndarray) else weibull(scale * margin, shape)
-            for margin in (self.above, self.below)
         )
-        return above, below
 
-
-_SHAPES = (0.5, 1.0, 4.0)
+    def _margins(self, scale: float, shape: float) -> dict[str, Any]:
+        return {
+            name: scale * margin if isinstance(margin, np.ndarray) else weibull(scale * margin, shape)
+            for name, margin in (("above", self.above), ("below", self.below))
+        }
 
 
 def weibull(median: float, shape: float) -> Floats:
