@@ -56,28 +56,20 @@ for _command in (watch, forward, status, control, carry_over, audit):
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code; an error is one message on standard error.
-
-    Raises:
-        SystemExit: Always, with the exit code.
-    """
+    """Run the command line and exit with its code; an error is one message on standard error."""
     # A failed connection is explained in our words; without a handler Python prints the library's as well.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
-    sys.exit(_code(arguments))
-
-
-def _code(arguments: list[str] | None) -> int:
     try:
-        result = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
+        code = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
     except click.ClickException as error:
         error.show()
-        return error.exit_code if not isinstance(error, click.UsageError) else 2
+        code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
+        code = _INTERRUPTED
     except StreamSvtError as error:
         click.echo(f"stream-svt: {error}", err=True)
-        return error.exit_code
+        code = error.exit_code
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         sys.stdout = None
-        return 0
-    return result if isinstance(result, int) else 0
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

@@ -60,19 +60,14 @@ async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, 
     loop = asyncio.get_running_loop()
     if task is not None:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    shown = 0
     with contextlib.suppress(asyncio.CancelledError):
         async with subscription:
+            shown = 0
             async for event in subscription:
-                click.echo(as_line(event) if as_json else in_words(event))
+                click.echo(msgspec.json.encode(event) if as_json else in_words(event))
                 shown += 1
                 if shown == limit:
                     return
-
-
-def as_line(event: Event[Alert | Lifecycle]) -> bytes:
-    """Return an event as one line of JSON."""
-    return msgspec.json.encode(event)
 
 
 def in_words(event: Event[Alert | Lifecycle]) -> str:
@@ -134,7 +129,7 @@ def _get(url: str) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
     except ValueError:
-        raise StreamSvtError(f"{url} is not the address of a worker's pages") from None
+        answer = None
     if not isinstance(answer, dict) or "datasets" not in answer:
         raise StreamSvtError(f"{url} is not the address of a worker's pages")
     return answer

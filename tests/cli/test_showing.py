@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from click import unstyle
 
-from stream_svt.cli.showing import as_line, in_words, refused_in_words
+from stream_svt.cli.showing import in_words, refused_in_words
 from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, DatasetTally
@@ -56,7 +57,7 @@ def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
 
 def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():
     written = json.loads(encoded(1, alert(top=2)))
-    document = json.loads(as_line(event(alert(top=2))))
+    document = json.loads(msgspec.json.encode(event(alert(top=2))))
     assert document["id"] == "shop-1"
     assert document["data"] == written["data"]
     assert set(document["data"]) == set(Alert.__struct_fields__)
