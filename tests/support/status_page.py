@@ -13,6 +13,7 @@ from stream_svt.service.app import Monitoring, build
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.overview import Overview, Reading
 from stream_svt.service.worker import Worker
+from stream_svt.service.worker_states import State
 from tests.support.process import free_port
 
 
@@ -66,6 +67,10 @@ class Stub(Worker):
 
     joined = True
     shards: tuple[Any, ...] = ()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state = State.MEMBER
 
     async def start(self) -> None:
         self.failed = asyncio.get_running_loop().create_future()
