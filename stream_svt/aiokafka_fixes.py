@@ -30,20 +30,10 @@ Consumer: TypeAlias = Any  # aiokafka has no types
 
 TRANSACTION_BACKOFF: Final = 0.002
 """Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
-
-_COORDINATOR_TASKS: Final = (
-    "_coordination_task",
-    "_heartbeat_task",
-    "_commit_refresh_task",
-    "_reset_committed_task",
-)
-"""What a consumer's part in its group runs in, or its lack of one."""
-
-_MAGIC: Final = 16
-"""Where a batch says which format it has."""
-
-_HEADERS_SINCE: Final = 2
-"""The first format with headers."""
+_COORDINATOR_PARTS: Final = ("coordination", "heartbeat", "commit_refresh", "reset_committed")
+"""What a consumer's part in its group, or its lack of one, runs in: a task each."""
+_MAGIC, _HEADERS_SINCE = 16, 2
+"""Where a batch says which format it has, and the first one with headers."""
 
 
 def read_every_header_name() -> None:
@@ -166,7 +156,7 @@ class _Lenient(bytearray):
         found = super().__getitem__(place)
         return _Lenient(found) if isinstance(place, slice) else found
 
-    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+    def decode(self, encoding: str = "utf-8", errors: str = "") -> str:
         """Return the text, with replacement characters where it is none."""
         del errors
         return super().decode(encoding, "replace")
@@ -285,7 +275,7 @@ def left_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
         getattr(getattr(client, "_sender", None), "sender_task", None),
         getattr(fetcher, "_fetch_task", None),
         *getattr(fetcher, "_pending_tasks", ()),
-        *(getattr(coordinator, name, None) for name in _COORDINATOR_TASKS),
+        *(getattr(coordinator, f"_{name}_task", None) for name in _COORDINATOR_PARTS),
     ]
     return {task for task in tasks if task is not None}
 

@@ -145,16 +145,12 @@ def run(
     versions: Callable[[], AsyncIterator[Version]] | None = None,
     reread: Callable[[], Config] | None = None,
 ) -> int:
-    """Run a worker until a signal ends it; return the exit code.
+    """Run a worker until a signal ends it; return 0, 1 where its stop was late, or the exit code of an error it prints.
 
     Args:
         versions: Yields the versions of the configuration as they are applied; None goes on with that of
             ``config``.
         reread: Reads the worker's own file again: see `Worker`.
-
-    Returns:
-        0 after SIGINT or SIGTERM, 1 where the stop then ran into its deadline, else the exit code of the
-        error, which is printed on standard error.
     """
     quiet_libraries()
     limit_logs()
@@ -199,10 +195,7 @@ def _check_address(config: Config) -> None:
 
 
 def quiet_libraries() -> None:
-    """Keep the libraries' progress reports out of the log; their warnings stay.
-
-    aiokafka's errors must stay: they alone name a wrong password or an untrusted certificate.
-    """
+    """Keep the libraries' progress out of the log; aiokafka's errors alone name a wrong password or certificate."""
     for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -214,13 +207,7 @@ PROGRESS = (200, 200.0)
 
 
 class LimitByPlace(logging.Filter):
-    """Lets so many records of each line of code pass: an outage of the brokers must not fill a disk.
-
-    Critical lines always pass. On a handler, for all libraries.
-
-    Args:
-        now: Seconds of a clock that never goes back.
-    """
+    """Lets so many records of each line of code pass, and all critical ones: an outage must not fill a disk."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -63,11 +63,7 @@ async def read_versions(config: Config, cluster: Cluster) -> Versions:
 
 
 def newest(versions: Versions, topic: str) -> Version | None:
-    """Return the version applied last, None where none was.
-
-    Raises:
-        ConfigError: What the topic shows cannot be used.
-    """
+    """Return the version applied last, None where none was; raise ConfigError where it cannot be used."""
     found = versions.newest()
     if isinstance(found, Version):
         return found
@@ -140,12 +136,7 @@ class Proposal(NamedTuple):
 
 
 async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
-    """Compare a configuration with the version applied last, and with the topics; nothing is changed.
-
-    Raises:
-        ConfigError: It cannot be applied.
-        BrokerError: The brokers refuse.
-    """
+    """Compare a configuration with the version applied last, and with the topics; ConfigError says what is wrong."""
     await require(config, cluster)
     await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
@@ -212,12 +203,7 @@ async def publish(
     above: int = 0,
     key: SigningKey | None = None,
 ) -> Version:
-    """Write the next version, and return it.
-
-    Args:
-        before: The version that it is to follow, None for the first one.
-        above: Its number is larger than this one.
-        key: Signs it; None leaves it unsigned.
+    """Write the version that follows ``before``, with a number larger than ``above``, and return it.
 
     Raises:
         Overtaken: Another version is there by now.

@@ -27,11 +27,7 @@ OnRecords = Callable[[int], None]
 
 
 async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords | None = None) -> Audit:
-    """Audit the alert topic, and hold the sealed state to it.
-
-    Raises:
-        BrokerError, ConfigError: Topics cannot be read or do not fit.
-    """
+    """Audit the alert topic, and hold the sealed state to it."""
     topology = await require(config, cluster)
     alerts = config.topics.alerts
     places = [TopicPartition(alerts, shard) for shard in range(config.topics.partitions)]
@@ -114,7 +110,6 @@ async def read_balances(
     Raises:
         CarryOverRefused: The alert topic is not there, a shard is not closed, or it is closed for another
             successor.
-        BrokerError: Topics cannot be read.
     """
     cluster_id = await kafka.cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)

@@ -98,11 +98,7 @@ def for_datasets(
 
 
 def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
-    """Return one command for each shard that is the home of a dataset, or of one on which the monitor runs.
-
-    Raises:
-        NotDeclared: The monitor is not declared.
-    """
+    """Return one command for each shard that is the home of a dataset, or of one on which the monitor runs."""
     _require_declared(config, (), monitor)
     spec = config.current
     shards = set(range(config.topics.partitions))
@@ -119,7 +115,7 @@ def for_shards(
     shards: Sequence[int] | None,
     **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command with these fields for each of some shards, or with None for all; NotDeclared as above."""
+    """Return one command with these fields for each of some shards, or with None for all."""
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
     if wrong := [shard for shard in shards or () if not 0 <= shard < count]:

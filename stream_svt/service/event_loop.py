@@ -20,10 +20,8 @@ from weakref import WeakKeyDictionary
 COLLECT_AFTER = (30_000, 1, 1_000_000)
 """Net allocations before the youngest are walked, then how often before those that survived it: 90,000 objects at
 most, some 40 milliseconds. A full collection happens only where `collect_soon` asks for it."""
-
 COLLECT_DELAY = 1.0
 """Seconds after which a session's garbage is looked for: shards that end together are collected together."""
-
 FREED_AT_ONCE = 500
 """Objects let go of in one turn of the event loop: ledgers of datasets, each with its monitors' runs."""
 
@@ -32,10 +30,7 @@ _next_collection: asyncio.TimerHandle | None = None
 
 
 async def rest(seconds: float = 0) -> None:
-    """Sleep; for no time at all, until it is the caller's turn among all that have work at hand.
-
-    The turn lasts until the caller waits for anything.
-    """
+    """Sleep; for no time at all, until it is the caller's turn, which lasts until it waits for anything."""
     if seconds > 0:
         await asyncio.sleep(seconds)
         return

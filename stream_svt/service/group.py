@@ -45,9 +45,7 @@ LAG_INTERVAL = 10.0
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """The membership of a worker of the application ``name``, and a shard for each partition it is given.
 
-    Args:
-        make_shard: Returns the shard of a partition, not started.
-        fatal: Told of errors after which the worker cannot go on.
+    ``make_shard`` returns one that is not started; ``fatal`` is told of errors after which the worker cannot go on.
     """
 
     def __init__(

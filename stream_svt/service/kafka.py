@@ -194,11 +194,7 @@ def _unreachable(doing: str, detail: str, since: float) -> BrokerError:
 async def deadline(
     seconds: float, doing: str, operation: str = "READ", group: str = ""
 ) -> AsyncIterator[None]:
-    """Bound a call to the broker and translate its errors.
-
-    Raises:
-        BrokerError: See `explain`; ``doing`` opens the message.
-    """
+    """Bound a call to the broker and translate its errors, see `explain`; ``doing`` opens the message."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(seconds):
@@ -239,12 +235,9 @@ async def _cut_off(client: Client, stopping: asyncio.Future[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach the brokers, and the clients built from that.
+    """How to reach the brokers, with the keyword arguments of every client, and the clients built from that.
 
-    Attributes:
-        arguments: Keyword arguments every client gets: servers, protocol, credentials. Kept out of ``repr``.
-        session_timeout, heartbeat_interval, transaction_timeout: Seconds.
-        group_instance_id: Name of a static group member, or None.
+    Times are in seconds. Arguments hold credentials, and are kept out of ``repr``.
     """
 
     arguments: Mapping[str, Any] = field(repr=False)
@@ -294,11 +287,9 @@ class Cluster:
     def reader(
         self, isolation: str = "read_committed", *, reset: str = "earliest", fetch_wait_ms: int = 100
     ) -> AIOKafkaConsumer:
-        """Return a consumer outside any group.
+        """Return a consumer outside any group, which goes on at ``reset`` from an offset that is gone.
 
-        Args:
-            reset: Where it reads on from an offset that is gone; "none" has it raise.
-            fetch_wait_ms: How long a fetch waits for new records; another request waits as long behind it.
+        A fetch waits ``fetch_wait_ms`` for new records; another request waits as long behind it.
         """
         return self.consumer(
             "stream-svt-reader",
@@ -394,10 +385,7 @@ async def cluster_id_of(cluster: Cluster) -> str:
 
 
 async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
-    """Return the number of partitions of every topic that this user may see.
-
-    Of all topics: one asked for by its name would be created by a lenient broker.
-    """
+    """Return the number of partitions of every topic that this user may see: a topic asked for could be created."""
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
@@ -445,10 +433,8 @@ async def read_partition(
 
     Positions are compared, not records counted: markers and compacted records take offsets too.
 
-    Raises:
-        BrokerUnavailable: The position did not move for `CALL_DEADLINE` seconds: a client whose broker is
-            gone returns nothing, again and again, and so does one whose partition was cut short after its end
-            was asked for.
+    Raises where the position does not move for `CALL_DEADLINE` seconds: a client whose broker is gone returns nothing,
+    again and again, and so does one whose partition was cut short after its end was asked for.
     """
     place = TopicPartition(topic, partition)
     consumer.assign([place])

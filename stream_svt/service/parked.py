@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = (2.0, 5.0, 15.0, 30.0, 60.0)
 """Seconds between looks, one after the other; the last one for ever."""
-
 UNPROVED = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
 _REFUSED_BY_BROKERS = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
 
@@ -38,10 +37,8 @@ _REFUSED_BY_BROKERS = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUS
 class Surroundings:
     """What can be seen of a shard's partitions without a producer.
 
-    Attributes:
-        spans: Topic, first offset and end; of a query or control topic the first offset alone.
-        faults: What cannot be read, in words; ``missing`` where a topic is not there.
-        control_end: End of the control partition, None where it cannot be read.
+    ``spans`` are topic, first offset and end, but of a query or control topic no end. ``faults`` say what cannot be
+    read, and ``missing`` that a topic is not there.
     """
 
     spans: tuple[tuple[str, int, int | None], ...] = ()

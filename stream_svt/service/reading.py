@@ -37,11 +37,7 @@ class Reading(NamedTuple):
 
 
 async def read(version: Version) -> Reading:
-    """Return what a version says, without holding the event loop.
-
-    Raises:
-        ConfigError: This release cannot read it, or the process that parses it ended early.
-    """
+    """Return what a version says; raise ConfigError where it cannot be read, or the process that parses it ended."""
     source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

@@ -5,8 +5,7 @@ the partition stays, it goes on after a transaction that nobody could have let t
 No session begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
 whether it may.
 
-`stream_svt.service.remedy` decides what follows the error that ended a session; no error of a shard ends anything but
-its session.
+`stream_svt.service.remedy` decides what follows the error that ended a session; it ends nothing else.
 """
 
 from __future__ import annotations
@@ -90,11 +89,7 @@ class WorkerParts:
 
 
 class Shard:
-    """Owns a partition, by its ``number``, on behalf of a worker.
-
-    Attributes:
-        handed_over: Whether the partition goes elsewhere; never false again.
-    """
+    """Owns a partition, by its ``number``, on behalf of a worker, until it is ``handed_over``."""
 
     def __init__(self, number: int, parts: WorkerParts) -> None:
         self.number = number
@@ -377,10 +372,7 @@ class Shard:
     # Membership
 
     async def _prove_membership(self) -> None:
-        """Return once this worker has shown to be a member, or was told to stop.
-
-        A shard that is none's would fence its rightful owner.
-        """
+        """Return once this worker has shown to be a member, or was told to stop: a stranger would fence the owner."""
         while not self._stopping:
             self._beat()
             self._told.stop.clear()  # another version takes effect with the next session
@@ -417,10 +409,7 @@ class Shard:
 
 
 def describe(error: BaseException) -> str:
-    """Return what may be said about an error.
-
-    Of one that is not ours only kind and place, for its text could hold a value.
-    """
+    """Return what may be said about an error: of one not ours kind and place, for its text could hold a value."""
     if isinstance(error, StreamSvtError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

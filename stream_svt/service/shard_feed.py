@@ -27,24 +27,19 @@ from stream_svt.service.topology import another_count
 
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
 """Milliseconds a fetch waits at the brokers, and once a fetch found nothing; a resumed partition waits behind it."""
-
 MISSING_PATIENCE = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
-
 BITE = 2_000
 """Records taken out of the client in one turn: some ten milliseconds of decoding."""
-
 MOST = 20_000
 """Most records of a fetch that names no number."""
 
 
 class Hold:
-    """What one shard is told: to end its session, or to stand by while its partition may go elsewhere or stay.
+    """What one shard is told: to ``stop`` its session, or to stand by while its partition may go elsewhere or stay.
 
-    Attributes:
-        stop: Set to end a session, or a wait.
-        held: Set from the revocation of a rebalance to its assignment; ``free`` is the opposite.
-        quiet: Set while the shard steps nothing: it is not open, or its session stands by.
+    ``held`` is set from the revocation of a rebalance to its assignment, and ``free`` else; ``quiet`` while the shard
+    steps nothing: it is not open, or its session stands by.
     """
 
     def __init__(self) -> None:
@@ -68,12 +63,7 @@ class Hold:
 
 
 class ShardFeed:
-    """The partitions of one shard (see `stream_svt.protocol.ports.Feed`).
-
-    Args:
-        partitions: Number of partitions that every topic has.
-        hold: What the shard is told.
-    """
+    """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``."""
 
     def __init__(self, cluster: Cluster, shard: int, partitions: int, hold: Hold) -> None:
         self._cluster = cluster
@@ -116,12 +106,7 @@ class ShardFeed:
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
-        """Await records, the stop signal or a rebalance; see the port.
-
-        Raises:
-            BrokerUnavailable: The client does not start, or a topic is gone.
-            ConfigError: A topic has another number of partitions.
-        """
+        """Await records, the stop signal or a rebalance; see the port."""
         if self.held:  # whoever only waits for a command
             await self._hold.wait(self._hold.free.wait(), seconds=patience)
             if self.stopping:
@@ -232,11 +217,7 @@ class ShardFeed:
         return self._client is not None and place in self._client.assignment()
 
     def _look_for(self, places: Iterable[TopicPartition]) -> None:
-        """Find out whether topics are as they were: the client waits for ever for one that is gone.
-
-        Raises:
-            TopicAuthorizationFailedError, BrokerUnavailable, ConfigError: They are not.
-        """
+        """Raise where topics are not as they were: the client waits for ever for one that is gone."""
         now = time.monotonic()
         for place in places:
             known = self._client.partitions_for_topic(place.topic) or ()

@@ -40,11 +40,8 @@ class Reject(msgspec.Struct):
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
-    Args:
-        cluster: How to reach the brokers.
-        application, shard: Name the producers that fence one another.
-        topics: Topics written.
-        tell_time: Told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
+    Application and shard name the producers that fence one another. ``tell_time`` is told of the brokers' time, in
+    seconds since 1970, with a transaction that they stamp.
     """
 
     def __init__(
@@ -112,10 +109,7 @@ class ShardLog:
         return await self._bounded(self._transact(transaction))
 
     async def prove(self) -> None:
-        """Commit a transaction that joins the reject partition and writes nothing; see the port.
-
-        A mark on the alert partition would be one that no state explains.
-        """
+        """Commit a transaction that joins a partition and writes nothing; see the port."""
         await self._bounded(self._prove())
 
     async def _bounded(self, transaction: Coroutine[Any, Any, _T]) -> _T:
@@ -133,7 +127,7 @@ class ShardLog:
 
     async def _prove(self) -> None:
         await self._producer.begin_transaction()
-        self._join(self._topics.rejects)
+        self._join(self._topics.rejects)  # a mark on the alert partition would be one that no state explains
         await self._producer.commit_transaction()
 
     def _join(self, topic: str) -> None:

@@ -19,21 +19,13 @@ log = logging.getLogger(__name__)
 
 SECOND_LOOK = 1.0
 """Seconds after which topics that do not fit are looked at again."""
-
 SHOWN_TOPICS = 10
 """Missing topics that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What the brokers say.
-
-    Attributes:
-        cluster_id: Identity of the cluster; part of what seals state.
-        partitions: Number of partitions by topic, for the topics that exist.
-        settings: Topic settings by topic; a topic is absent where the user may not see them.
-        single: Topics of which every partition has one copy.
-    """
+    """What the brokers say of topics: numbers of partitions, settings that may be seen, and which have one copy."""
 
     cluster_id: str
     partitions: Mapping[str, int]
@@ -158,12 +150,7 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
 
 
 async def require(config: Config, cluster: Cluster) -> Topology:
-    """Return the topology, or refuse.
-
-    Raises:
-        ConfigError: With every problem found.
-        BrokerError: As `look`.
-    """
+    """Return the topology, or raise ConfigError with every problem found."""
     topology = await look(config, cluster)
     if problems(config, topology):
         # A topic that was made a moment ago may not be known to every broker yet.

@@ -41,15 +41,12 @@ log = logging.getLogger(__name__)
 NOTHING_APPLIED = (
     "waits for a configuration: 'stream-svt apply -c FILE' applies one where none was applied yet"
 )
-
 PERIODS_WITHIN_MS = 600_000
 """Time after midnight, UTC, within which the workers of a fleet, each at its own moment, come to know later periods."""
 PERIODS_LOOK = 30.0
 """Seconds between two looks at the clock for that."""
-
 TEST_EVERY = 60.0
 """Seconds between two tests of a worker by itself that shards, or a broker's clock, give it a reason for."""
-
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
 
@@ -74,15 +71,11 @@ class Worker:
     """Joins the application's group and runs the shards it is given.
 
     A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
-    can. Only what is wrong at the start, and cannot pass, ends it.
+    can. Only what is wrong at the start, and cannot pass, ends it: ``failed`` then holds the error. ``fault`` is why it
+    stays out of the group, None while it is a member or on its way.
 
     Args:
         reread: Reads the worker's own file again; asked before each try to join again.
-
-    Attributes:
-        state: Whether it is a member of the group (`stream_svt.service.worker_states`).
-        failed: Future that ends with the error after which the worker cannot go on.
-        fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
@@ -117,11 +110,7 @@ class Worker:
     async def start(self) -> None:
         """Check everything that can be checked, then join the group, now or once this worker passes its own tests.
 
-        Brokers that are away are waited for.
-
-        Raises:
-            ConfigError: The topics do not fit the configuration.
-            BrokerError: The brokers refuse.
+        Brokers that are away are waited for. What cannot pass is raised: see `ends_start`.
         """
         tune()
         self.failed = asyncio.get_running_loop().create_future()
@@ -184,11 +173,7 @@ class Worker:
         return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
 
     async def _read_again(self) -> None:
-        """Take over how to reach the brokers, and the keys, as the worker's file has them now.
-
-        Raises:
-            ConfigError: There is something wrong with the file.
-        """
+        """Take over how to reach the brokers, and the keys, as the worker's file has them now."""
         if self._reread is None:
             return
         found = await asyncio.to_thread(self._reread)  # a program may print the keys

@@ -42,12 +42,8 @@ class Workload:
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
 
-    Args:
-        declared: The specification.
-        partitions: Number of partitions of every topic.
-        version: Number and digest of the version applied.
-        now_ms: The time, in UTC milliseconds: periods that begin later than `AHEAD_MS` from then are not
-            known.
+    ``version`` is number and digest of the version applied. Periods that begin later than `AHEAD_MS` from ``now_ms``
+    (UTC) are not known.
     """
 
     declared: ApplicationSpec
@@ -83,11 +79,7 @@ class Workload:
         return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
 
     def prepare(self, known_hash: str | None = None) -> Iterator[None]:
-        """Look at every dataset, in slices of a few milliseconds.
-
-        Args:
-            known_hash: The specification's digest; None computes it, in one piece.
-        """
+        """Look at every dataset, in slices of a few milliseconds; the digest of the specification, in one piece."""
         vars(self)["hash"] = self.declared.hash() if known_hash is None else known_hash
         yield from self._by_shard(*LISTED)
         self.spec.names_shown  # noqa: B018  kept from now on
@@ -104,11 +96,7 @@ class Workload:
         gone.atexit = False
 
     def gather(self, shard: int, gone: Gone) -> Iterator[None]:
-        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these.
-
-        Raises:
-            ConfigError: Generators make too many datasets.
-        """
+        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
         if not self._is_generated:
             gone = Gone()
         held = self._held.get(shard)
@@ -130,10 +118,7 @@ class Workload:
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> dict[str, QueryDecoder]:
-        """Return a decoder of these datasets for each query topic.
-
-        ``also`` are topic and name of monitors that queries may name, too.
-        """
+        """Return a decoder of each query topic; ``also`` are topic and name of monitors that queries may name, too."""
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         held = self._held.get(shard)
         if held is not None and held.datasets is datasets:

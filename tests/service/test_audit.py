@@ -89,6 +89,7 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
         ([*GOOD, started("resampled", 3, 0.1, 0.6)], "run 3 started, expected run 2"),
         ([*GOOD, started("resampled", 2, 0, 0.5)], "run 2 started without a charge"),
         ([told(EventType.DECLARED, "declared", spent=0.3)], "begins with epsilon 0.3 spent"),
+        ([*GOOD, DECLARED], "charges add up to epsilon 0.5, the event says epsilon 0"),
     ],
 )
 def test_what_no_engine_would_write_is_found_once(events, said):

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.released import Account, EventType, encode
+from stream_svt.monitor.released import encode
 from stream_svt.monitor.snapshot import from_bytes
 from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
-from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -109,34 +108,3 @@ def test_a_state_older_than_its_events_is_found_and_alerts_that_are_missing_make
     found = _found(compare(auditor, [changed], _home))
     assert "it knows events up to number" in found[0]
     assert any("the state is older than the alerts" in one for one in found) == older
-
-
-def _books(charge: float, spent: float, reserved: float = 0.0, limit: float = 1.0) -> Account:
-    return account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
-
-
-HISTORY = (
-    (lifecycle("first-start", run=0, monitor="", account=_books(0, 0)), EventType.DECLARED),
-    (lifecycle("first", account=_books(0.1, 0.1, 0.4)), EventType.RUN_STARTED),
-    (alert(top=1, account=_books(0.2, 0.3, 0.2)), None),
-    (lifecycle("command", run=0, monitor="", account=_books(0, 0.3, 0.2, limit=2)), EventType.BUDGET_RAISED),
-    (alert(top=2, account=_books(0.2, 0.5, limit=2)), None),
-)
-"""A dataset whose limit of 1 was raised to 2."""
-
-
-def _told(*events: tuple, partition: int = 0) -> Audit:
-    auditor = Auditor()
-    for number, (data, kind) in enumerate(events, 1):
-        text = encoded(number, data, kind=kind, shard=partition, event_id=f"retail-watch/shop/hot/1/{number}")
-        auditor.add(partition, number, text)
-    return auditor.audit
-
-
-def test_books_that_went_back_do_not_balance() -> None:
-    assert _found(_told(*HISTORY)) == []
-    found = _found(_told(*HISTORY, HISTORY[0]))
-    assert "charges add up to epsilon 0.5, the event says epsilon 0" in found[0]
-    back = (lifecycle("later", run=0, monitor="", account=_books(0, 0.5, limit=2)), EventType.MUTED)
-    found = _found(_told(*HISTORY, HISTORY[0], back))
-    assert sum("its limit changed without being raised" in text for text in found) == 2

@@ -25,6 +25,7 @@ from stream_svt.service.control import (
 )
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.partition_reader import Reader
 
 CONFIG_TEXT = SPEC.replace("a, b, c", "today, tomorrow, later") + "topics: {partitions: 5}\n"
 CONFIG = parse_config(CONFIG_TEXT)
@@ -171,68 +172,24 @@ def test_what_does_not_name_a_state_says_nothing(record: bytes | None) -> None:
 # --- the end of an alert partition
 
 
-class Reader:
-    """A partition of the alert topic, read in pieces; None is a marker of a transaction."""
-
-    def __init__(self, records: list[bytes | None], first: int = 0) -> None:
-        self.records, self.first = records, first
-        self.read = self.at = 0
-
-    def assign(self, places: list[TopicPartition]) -> None:
-        self.places = places
-
-    def assignment(self) -> list[TopicPartition]:
-        return self.places
-
-    async def beginning_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, self.first)
-
-    async def end_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, self.first + len(self.records))
-
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        self.at = offset
-
-    def highwater(self, place: TopicPartition) -> int:
-        return self.first + len(self.records)
-
-    async def position(self, place: TopicPartition) -> int:
-        return self.at
-
-    async def getmany(
-        self, *places: TopicPartition, timeout_ms: int = 0, max_records: int = 1000
-    ) -> dict[TopicPartition, list[Any]]:
-        part = self.records[self.at - self.first :][:1000]
-        self.at += len(part)
-        self.read += len(part)
-        return {
-            place: [
-                SimpleNamespace(value=value, partition=place.partition) for value in part if value is not None
-            ]
-            for place in self.places
-        }
-
-
-async def newest(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Standing | None:
+async def newest(reader: Reader) -> Standing | None:
     found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
-    assert reader.at == reader.first + len(reader.records)
+    assert reader.at == reader.end
     return found.get(2)
 
 
 @pytest.mark.parametrize("first", [0, 7_000])
 @pytest.mark.parametrize("behind", [0, 15, 300, 5_000])
-async def test_the_newest_event_is_found_behind_markers_and_garbage(
-    monkeypatch: pytest.MonkeyPatch, behind: int, first: int
-) -> None:
+async def test_the_newest_event_is_found_behind_markers_and_garbage(behind: int, first: int) -> None:
     more = [b"?" if number % 3 else None for number in range(behind)]
     reader = Reader([*[event(3)] * 20_000, event(4), *more], first)
-    assert await newest(monkeypatch, reader) == Standing("5e", 4, 1, "1-00000000000000aa")
+    assert await newest(reader) == Standing("5e", 4, 1, "1-00000000000000aa")
     assert reader.read <= 1_000 + 40 * (behind + 20)
 
 
-async def test_a_partition_without_events_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await newest(monkeypatch, Reader([])) is None
-    assert await newest(monkeypatch, Reader([None, b"?"] * 30, 5)) is None
+async def test_a_partition_without_events_says_nothing() -> None:
+    assert await newest(Reader([])) is None
+    assert await newest(Reader([None, b"?"] * 30, 5)) is None
 
 
 # --- a shard that was closed

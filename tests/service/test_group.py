@@ -102,13 +102,6 @@ async def test_a_control_topic_with_more_partitions_is_fatal() -> None:
     assert play.made == []
 
 
-async def test_an_error_in_the_listener_is_not_swallowed(monkeypatch) -> None:
-    play = GroupPlay()
-    monkeypatch.setattr(play.group, "_adopt", lambda numbers: 1 / 0)
-    await play.assign(0)
-    assert [type(error) for error in play.fatal] == [ZeroDivisionError]
-
-
 async def test_lag_is_looked_up_whoever_reads(monkeypatch) -> None:
     """Of topics that are paused, and of shards that are not open, as far as their positions are known."""
 

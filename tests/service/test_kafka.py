@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +49,7 @@ from stream_svt.service.kafka import (
     tune,
 )
 from stream_svt.service.shard_log import ShardLog
+from tests.support.partition_reader import Reader
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,6 @@ def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerErro
     assert type(meaning) is kind
     assert str(meaning).startswith("doing this: ")
     assert said in str(meaning)
-
-
-def test_only_what_can_succeed_later_is_retriable() -> None:
-    assert BrokerUnavailable.retriable
-    assert Fenced.retriable
-    assert not BrokerError.retriable
 
 
 def unconnected(cause: str) -> None:
@@ -163,40 +157,15 @@ async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_oth
     assert answers == ["answer"]
 
 
-class Partition:
-    """A reader whose polls return after a while, each of them one record further until it stands."""
-
-    def __init__(self, *, end: int, stands: int, seconds: float) -> None:
-        self._stands, self._seconds = stands, seconds
-        self.assign = lambda places: None
-        self.beginning_offsets, self.end_offsets = partial(self._edge, 0), partial(self._edge, end)
-
-    async def _edge(self, offset: int, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, offset)
-
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        self._position = offset
-
-    async def position(self, place: TopicPartition) -> int:
-        return self._position
-
-    async def getmany(self, place: TopicPartition, **options: object) -> dict[TopicPartition, list[int]]:
-        await asyncio.sleep(self._seconds)
-        if self._position == self._stands:
-            return {}
-        self._position += 1
-        return {place: [self._position - 1]}
-
-
 async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose broker is gone after it has told the end of the partition returns nothing, for ever."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
     found: list[int] = []
+    reader = Reader(range(9), piece=1, stands=2, seconds=0.01)
 
     async def read() -> None:
-        reader = Partition(end=9, stands=2, seconds=0.01)
         async for records in read_partition(reader, "alerts", 3, None, "auditing"):
-            found.extend(records)
+            found.extend(record.value for record in records)
 
     with pytest.raises(BrokerUnavailable, match=r"auditing: nothing came .* at offset 2 of 9 of partition 3"):
         await asyncio.wait_for(read(), 20)
@@ -206,10 +175,10 @@ async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.
 async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.5)
     found: list[int] = []
-    reader = Partition(end=12, stands=12, seconds=0.1)
+    reader = Reader(range(12), piece=1, seconds=0.1)
     async for records in read_partition(reader, "alerts", 0, None, "auditing"):
-        found += records
-        if records == [3]:
+        found += [record.value for record in records]
+        if found[-1] == 3:
             await asyncio.sleep(0.7)
     assert found == list(range(12))
 
@@ -337,8 +306,7 @@ def test_credentials_stay_out_of_the_representation() -> None:
 
 
 def test_a_transaction_is_given_up_before_the_broker_would() -> None:
-    for seconds in (12.0, 15.0, 900.0):
-        assert Cluster({}, transaction_timeout=seconds).commit_deadline < seconds
+    assert all(Cluster({}, transaction_timeout=one).commit_deadline < one for one in (12.0, 15.0, 900.0))
 
 
 def _log(cause: Exception | None) -> ShardLog:
