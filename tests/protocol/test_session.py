@@ -6,6 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from stream_svt.monitor import operations
+from stream_svt.monitor.accounts import Bounds
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.loading import load
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session as session_module
@@ -13,10 +17,38 @@ from stream_svt.protocol import takeover
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.kafka import Fenced
+from stream_svt.service.workload import Workload
+from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
-from tests.simulation.model import PLAIN, Feed, Model, declared, send, told
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
 from tests.simulation.script import Script
 from tests.simulation.world import Variant, World
+
+
+def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
+    model = Model(partitions=1, spec=declared(f"{{name: hot, {COMMON}}}"))
+    model.send(30, 1)
+    model.serve()
+    account = model.journal(0, 1)
+    records = finish(account.open())
+    workload = Workload(model.spec, 1)
+    assert list(workload.gather(0, Gone()))
+    engine = workload.engine(0, account.meta.noise_key)
+    load(engine, records, account.meta.progress)
+    for number in range(6):
+        operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
+    commit = engine.take_commit()
+    assert len(commit.events) == 12
+    finish(account.commit(commit))
+    model.broker.mark("app-0", everything=True)
+
+    session, _ = model.session(journal=model.journal(0, 1, bounds=Bounds(published=2)))
+    finish(lived(session))
+    model.broker.mark("app-0", everything=True)
+    events = model.events()[0]
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert len(events) > 12, "the takeover charges something"
+    assert sum(event["type"] == EventType.COMMAND_REPLY for event in events) == 6
 
 
 def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published() -> None:
