@@ -41,7 +41,7 @@ class Fault(StrEnum):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """What was applied: the text of the configuration, and the files that it names, by the names in it.
+    """A configuration as it was applied, and the files that it names, by the names in it.
 
     ``retired`` holds, sorted, the names of all datasets that this version or one before has retired.
     """
@@ -56,13 +56,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record that names the newest version.
-
-    Attributes:
-        number: From 1, one more than that of the version before.
-        digest: SHA-256 of the bundle's bytes, as 64 hex digits.
-        parts: Number of its parts.
-    """
+    """The record that names the newest version; ``digest`` is the SHA-256 of the bundle's bytes, as 64 hex digits."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     digest: str
@@ -80,7 +74,7 @@ class Version:
     @property
     def digest(self) -> str:
         """See `Current`."""
-        return _digest(self.bundle.to_bytes())
+        return hashlib.sha256(self.bundle.to_bytes()).hexdigest()
 
 
 def records(version: Version, before: Current | None = None) -> list[tuple[bytes, bytes | None]]:
@@ -114,21 +108,15 @@ class Versions:
     known: tuple[int, str] = (0, "")
     current: Current | None = None
     refused: str | None = None
-    _parts: dict[bytes, bytes] = field(default_factory=dict)
+    _parts: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
         """Take the next record in."""
         key, value = record.key or b"", record.value
         if key != CURRENT:
-            if value is None:
-                self._parts.pop(key, None)
-            else:
-                self._parts[key] = value
+            self._parts[key] = value
             return
-        reason = self.verify(record)
-        if reason is None:
-            reason = self._follow(value)
-        self.refused = reason
+        self.refused = self.verify(record) or self._follow(value)
 
     def _follow(self, value: bytes | None) -> str | None:
         """Take a record `current` for the newest; return why not, where it is not."""
@@ -151,13 +139,15 @@ class Versions:
         current = self.current
         if current is None:
             return None
-        keys = [_part(current.number, place) for place in range(current.parts)]
-        if any(key not in self._parts for key in keys):
-            return None
+        packed = []
+        for place in range(current.parts):
+            part = self._parts.get(_part(current.number, place))
+            if part is None:
+                return None
+            packed.append(part)
         try:
-            unpacker = zlib.decompressobj()
-            content = unpacker.decompress(b"".join(self._parts[key] for key in keys), MOST_BYTES)
-            if _digest(content) != current.digest:
+            content = zlib.decompressobj().decompress(b"".join(packed), MOST_BYTES)
+            if hashlib.sha256(content).hexdigest() != current.digest:
                 return Fault.DIGEST
             return Version(current.number, msgspec.json.decode(content, type=Bundle))
         except (zlib.error, msgspec.DecodeError):
@@ -166,7 +156,3 @@ class Versions:
 
 def _part(number: int, place: int) -> bytes:
     return f"part/{number}/{place}".encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -22,27 +22,16 @@ class Stopped(Exception):
 
 
 class Record(Protocol):
-    """A record of a partition; `aiokafka.ConsumerRecord` fits."""
+    """A record of a partition; `aiokafka.ConsumerRecord` fits.
 
-    @property
-    def offset(self) -> int:
-        """Place in the partition."""
+    ``timestamp`` is in milliseconds since 1970, set by the broker where the topic says so.
+    """
 
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970, set by the broker where the topic says so."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Key, or None."""
-
-    @property
-    def value(self) -> bytes | None:
-        """Content, or None for a tombstone."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Headers in order; one may be without a value."""
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +39,7 @@ class Transaction:
     """What one transaction writes, to the shard's partition of three topics.
 
     Attributes:
-        alerts: (key, event) in order.
-        rejects: (topic, offset, reason) of refused records.
-        records: State records by key, None for a tombstone; the last one written is ``meta``.
+        records: By key, None for a tombstone; the last one written is ``meta``.
         claim: Whether to ask for the right to write to all three topics even where nothing is written.
     """
 
@@ -90,8 +77,7 @@ class Log(Protocol):
     ) -> tuple[int, int]:
         """Show the alert partition from an offset (None: its beginning), uncommitted records too unless told.
 
-        Returns:
-            First offset that the partition still holds, and its end.
+        Return the first offset that the partition still holds, and its end.
         """
 
     async def close(self) -> None:
@@ -180,21 +166,14 @@ class Workload(Protocol):
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> Mapping[str, Decoder]:
-        """Return a decoder of these datasets for each query topic.
-
-        ``also`` are topic and name of monitors that queries may name, too.
-        """
+        """Return a decoder of these datasets for each query topic; queries may name monitors in ``also``, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time, handed in.
+    """Time, handed in: seconds of a clock that never goes back, seconds since 1970, and what waits.
 
-    Attributes:
-        now: Seconds of a clock that never goes back.
-        epoch: Seconds since 1970.
-        sleep: Waits so many seconds of `now`; for none, until it is the shard's turn among all that have work
-            at hand.
+    ``sleep`` waits so many seconds of ``now``; for none, until it is the shard's turn among all that have work at hand.
     """
 
     now: Callable[[], float]

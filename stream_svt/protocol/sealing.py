@@ -17,7 +17,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -52,23 +52,16 @@ class RecordContext:
     application: str
     topic: str
     shard: int
+    _names: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = (self.cluster.encode(), self.application.encode(), self.topic.encode())
+        object.__setattr__(self, "_names", b"".join(_LENGTH.pack(len(name)) + name for name in names))
 
     def bind(self, key: bytes, sequence: int) -> bytes:
         """Return the unambiguous text of this place, a record key and a sequence."""
-        return self.binder()(key, sequence)
-
-    def binder(self) -> Callable[[bytes, int], bytes]:
-        """Return `bind`, for many records of this place."""
-        shard = self.shard
-        names = b"".join(
-            _LENGTH.pack(len(name)) + name
-            for name in (self.cluster.encode(), self.application.encode(), self.topic.encode())
-        )
-
-        def bind(key: bytes, sequence: int) -> bytes:
-            return b"".join((_BOUND.pack(VERSION, shard, sequence), names, _LENGTH.pack(len(key)), key))
-
-        return bind
+        bound = _BOUND.pack(VERSION, self.shard, sequence)
+        return b"".join((bound, self._names, _LENGTH.pack(len(key)), key))
 
 
 class Opened(NamedTuple):
@@ -104,7 +97,6 @@ class Sealing:
             if len(master) != KEY_BYTES:
                 raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")
         self._place = place
-        self._bind = place.binder()
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
         self._ciphers: dict[bytes, tuple[AESGCM, str]] = {}
@@ -118,7 +110,7 @@ class Sealing:
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
         """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
-        bound = self._bind(key, sequence)
+        bound = self._place.bind(key, sequence)
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
         nonce = self._entropy(NONCE_BYTES)
@@ -135,10 +127,9 @@ class Sealing:
             raise self._refuse(key, f"it is cut off after {len(record)} bytes")
         version, kind, sequence = _HEAD.unpack_from(record)
         if version != VERSION or kind not in (PLAIN, SEALED):
-            raise self._refuse(
-                key, f"it has format {version}.{kind}, this version reads {VERSION}.0 and {VERSION}.1"
-            )
-        bound = self._bind(key, sequence)
+            known = f"this version reads {VERSION}.0 and {VERSION}.1"
+            raise self._refuse(key, f"it has format {version}.{kind}, {known}")
+        bound = self._place.bind(key, sequence)
         if kind == PLAIN:
             check, content = record[_HEAD.size : _CHECKED], record[_CHECKED:]
             if not hmac.compare_digest(check, _check(bound, content)):
@@ -151,9 +142,8 @@ class Sealing:
         try:
             return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
         except InvalidTag:
-            raise self._refuse(
-                key, "its seal is broken: it was changed or cut, or belongs to another place"
-            ) from None
+            why = "its seal is broken: it was changed or cut, or belongs to another place"
+            raise self._refuse(key, why) from None
 
     def prover(self) -> Callable[[bytes], str] | None:
         """Return what proves that content comes from whoever holds the key; None without a key.
@@ -173,11 +163,9 @@ class Sealing:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
             if name not in self._masters:
                 known = ", ".join(known.hex() for known in self._masters) or "none"
-                remedy = (
-                    "add the key's file to sealing.previous_key_files"
-                    if self._masters
-                    else "name the key's file in sealing.key_file"
-                )
+                remedy = "name the key's file in sealing.key_file"
+                if self._masters:
+                    remedy = "add the key's file to sealing.previous_key_files"
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._place.shard)
@@ -188,8 +176,7 @@ class Sealing:
     def _refuse(self, key: bytes, why: str, kind: type[UnreadableState] = UnreadableState) -> UnreadableState:
         place = self._place
         return kind(
-            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be "
-            "opened for "
+            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be opened for "
             f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is parked; "
             "nothing was changed."
         )

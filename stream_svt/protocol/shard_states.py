@@ -89,9 +89,8 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 class ShardStatus:
     """What may be said about a shard, all of it committed or public.
 
-    ``outbox`` is the number of events that are charged and not yet published. ``views`` are those of the datasets
-    that are shown one by one; ``totals`` of all, None until the shard's state was read. ``reason`` says in words, and
-    ``cause`` for machines, why the shard is not open.
+    ``outbox`` is the number of events that are charged and not yet published; ``totals`` is None until the shard's
+    state was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open.
     """
 
     shard: int
