@@ -56,12 +56,8 @@ class RunTally:
 class DatasetTally:
     """What the events of one dataset add up to, all of them on one partition; amounts in ledger units.
 
-    Attributes:
-        before, carried, charged: What was spent before the first event that the topic still holds, what of
-            that an earlier application spent, and the sum of the events' charges.
-        last: Which of its dataset's events the newest one is, 0 where its id does not say.
-        tops: Number of alerts by monitor.
-        retired: Why the dataset came to its end, "" where it did not.
+    ``before`` was spent before the first event that the topic still holds, ``carried`` of it by an earlier application.
+    ``last`` is the dataset's number of its newest event, 0 where the id does not say; ``tops`` are alerts by monitor.
     """
 
     dataset: str
@@ -93,11 +89,9 @@ class DatasetTally:
 class Audit:
     """The outcome: all ledgers balance where ``findings`` is empty.
 
-    ``truncated`` names the partitions whose oldest events are gone, by retention or with a topic made anew; what those
-    charged is taken from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in
-    the state that the events were held against, None where the state was not looked at; ``unreadable`` says of which
-    shards it could not be read, and why. ``carried_from`` names by partition the application that it goes on with, and
-    ``closed`` for whom each partition was closed.
+    ``truncated`` names the partitions whose oldest events are gone; what those charged is taken from the first one that
+    is left. ``ledgers`` counts the ledgers in the state, None where the state was not looked at; ``unreadable`` says of
+    which shards it could not be read, and why. ``carried_from`` and ``closed`` name the applications before and after.
     """
 
     events: int = 0
@@ -132,11 +126,8 @@ class Audit:
 class Auditor:
     """Takes the records of the alert topic, each partition in offset order, the partitions in any.
 
-    All events of a dataset stand on one partition. ``audit`` is the outcome, once every record was added.
-
-    Args:
-        monitors: As configured, to hold alerts to their prices; those of another version of a monitor are
-            taken as they are.
+    ``audit`` is the outcome, once every record was added. Alerts are held to the prices of ``monitors``, as configured;
+    those of another version of a monitor are taken as they are.
     """
 
     def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
@@ -319,10 +310,7 @@ def amount_text(units: int, kind: Kind) -> str:
 
 
 def follow(audit: Audit, earlier: Audit, application: str) -> None:
-    """Hold an application to the one whose budgets it goes on with: what that spent was spent before.
-
-    Adds to the findings of ``audit``; ``application`` is the name of the earlier one.
-    """
+    """Hold an application to the ``earlier`` one, of this name, whose budgets it goes on with; adds findings."""
     for partition, name in audit.carried_from.items():
         if name != application:
             message = f"it goes on with the budgets of application {name!r}, not {application!r}"
@@ -342,10 +330,7 @@ def follow(audit: Audit, earlier: Audit, application: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What the state topic holds for one shard, verified.
-
-    ``waiting`` are the events charged and not yet published; ``watermarks`` say which periods are over.
-    """
+    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
 
     shard: int
     last_event: int
@@ -367,11 +352,7 @@ class ShardState:
 
 
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
-    """Hold ledgers to what was added to the auditor, up to the last event that each state knows.
-
-    Args:
-        homes: Returns the shard at which a dataset is at home.
-    """
+    """Hold ledgers to what was added to the auditor; ``homes`` returns the shard at which a dataset is at home."""
     for state in states:
         for number, _, event in state.waiting:
             if number > auditor.last(state.shard):

@@ -52,10 +52,8 @@ class CarryOverRefused(StreamSvtError):
 class Shown:
     """What the events of one dataset show, in ledger units.
 
-    Attributes:
-        most: Most that was ever spent and reserved.
-        last: Number of its newest event.
-        balance: What was spent in the end, and the limit, where its owner proved them.
+    ``most`` was ever spent and reserved; ``last`` is the number of the newest event; ``balance`` is what was spent in
+    the end, and the limit, where its owner proved them.
     """
 
     kind: Kind
@@ -71,15 +69,12 @@ class ShardHistory:
     """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
 
     Attributes:
-        closed: How the shard was closed, as its state says, or the event of its owner where that is proved;
-            None where it was not. What comes behind the event that closed it is passed over where that is
-            proved; else it only ever counts as spent.
-        gap: Number of the first event behind the last gap, 0 where there is none; events before it may be
-            missing. Beyond every number where later ones may be missing, too: the event that closed the
-            shard, or, where the events behind the gap are those of a single transaction, others of that one.
+        closed: How the shard was closed, as its state says, or the event of its owner where that is proved. What comes
+            behind that event is passed over where it is proved; else it only ever counts as spent.
+        gap: Number of the first event behind the last gap: events before it may be missing; 0 where there is none.
+            Beyond every number where later ones may be missing, too.
         conflict: Whether events of different histories stand here: two origins of one number, or two states.
         partitions, cluster: As the first event of the state says; 0 and "" where it is missing.
-        latest_ms: Latest timestamp of a record, 0 where there is none.
     """
 
     application: str
@@ -230,13 +225,11 @@ def carry_over(
 
     Args:
         spec: The application that was closed, as it was configured last.
-        shards: What the alert partition of each shard shows.
-        cluster, alerts: Id of the cluster and name of the alert topic on which that was read.
+        cluster, alerts: Id of the cluster and name of the alert topic on which ``shards`` were read.
         successor: Name of the application that goes on.
         home: Returns the shard of a dataset.
-        now_ms: The time, in UTC milliseconds, which counts as that of the close where no event is left.
-        source_ended: Whether the operator states, of a mirror, that the source has ended and that the mirror
-            holds its last event.
+        now_ms: Time that counts as that of the close where no event is left, in UTC milliseconds.
+        source_ended: Whether the operator states, of a mirror, that it holds the last event of a source that has ended.
 
     Raises:
         CarryOverRefused: A shard is not closed, or closed for another successor.

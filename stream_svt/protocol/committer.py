@@ -23,8 +23,7 @@ class CommitPolicy:
         interval: Seconds between commits of batches without released outcomes.
         max_records: Records after which such a commit is due at once, and most a fetch returns.
         start_at: "earliest" or "latest": where a topic is read from that was never read.
-        cadence: Seconds between transactions where they are to happen at fixed times, None where what is charged is
-            published as soon as it can be. See `stream_svt.protocol.session.ShardSession`.
+        cadence: Seconds between transactions at fixed times, None where they happen as soon as they can.
     """
 
     interval: float = 2.0
@@ -37,11 +36,8 @@ class CommitPolicy:
 class Committer:
     """Writes one transaction after the other, at ticks where the policy has a cadence.
 
-    Attributes:
-        feed: At first, every topic of it is paused.
-        journal: At first, not opened.
-        control: Name of the control topic.
-        engine, commands: Whose effects are committed; set by the takeover before the first commit.
+    At first every topic of ``feed`` is paused and ``journal`` is not opened; ``control`` names the control topic. The
+    takeover sets ``engine`` and ``commands``, whose effects are committed.
     """
 
     shard: int
@@ -146,11 +142,7 @@ class Committer:
         await self._publish_all()
 
     async def _end_closed(self) -> None:
-        """Publish everything that is charged, and end for ever.
-
-        Raises:
-            ApplicationClosed: Always.
-        """
+        """Publish everything that is charged, and raise `ApplicationClosed`."""
         await self._publish_all()
         raise self.journal.closed_error()
 

@@ -95,13 +95,11 @@ def records(version: Version, before: Current | None = None) -> list[tuple[bytes
 class Versions:
     """What a configuration topic shows: a pass over its committed records in order of offsets.
 
-    Args:
+    Attributes:
         verify: Asked of every record `current` before its content is looked at.
         known: Number and digest of a version known from elsewhere; (0, "") where none is.
-
-    Attributes:
         current: The newest version that is named, whether or not its parts are there.
-        refused: Why the last record `current` that is not followed is not.
+        refused: Why the last record `current` is not followed, where it is not.
     """
 
     verify: Verify = trust_the_topic

@@ -65,11 +65,9 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a shard's state knows of its commands.
 
     Attributes:
-        next: Offset from which the control partition is read on. Only a place: numbers decide what is carried
-            out.
-        number, id, accepted: Number of the last command that was used up, its id, and whether it was carried
-            out; 0 before the first one.
-        under_way: The last command, where it addresses all datasets and some of them are left.
+        next: Offset from which the control partition is read on. Only a place: numbers decide what is carried out.
+        number, id, accepted: The last command that was used up, and whether it was carried out; 0 before the first one.
+        under_way: The last command to all datasets of which some are left.
         closed: Name of the successor, once `close-application` was carried out: nothing follows.
     """
 
@@ -127,13 +125,9 @@ def acts_at_once(command: Command) -> bool:
 
 
 class Controls:
-    """Which command is the next one.
+    """Which command is the next one, by what is durable and the id of the shard's state.
 
     At most one waits: what comes later under the same number is stale, unless it may be carried out before.
-
-    Args:
-        standing: As it is durable.
-        state: Id of the shard's state, as commands name it.
     """
 
     def __init__(self, standing: Standing, state: str, verify: Verify = trust_the_topic) -> None:
@@ -174,8 +168,7 @@ class Controls:
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
         """Take the next record in.
 
-        Returns:
-            A command to be carried out now, one to be answered again, why the record is refused, or nothing to do.
+        Return a command to be carried out now, one to be answered again, why the record is refused, or None.
         """
         if record.offset < self._read:
             return None
@@ -234,9 +227,7 @@ class Controls:
 class CommandHandler(Controls):
     """Carries out the commands on a shard's control partition ``topic``; the session commits what they change.
 
-    Attributes:
-        unread: Records that were fetched and not looked at yet.
-        taken: Number of records looked at since the session last reset it: their place is to be committed.
+    ``unread`` holds records that were fetched; ``taken`` counts those looked at since a commit stored their place.
     """
 
     def __init__(

@@ -42,12 +42,7 @@ ORIGIN_BYTES = 8
 
 
 class Journal:
-    """Reads and writes one shard's state, on the partitions of ``log``; fences the previous writer.
-
-    Attributes:
-        place: What its records are bound to.
-        proved: Whether it was opened, and the state proved.
-    """
+    """Reads and writes one shard's state, on the partitions of ``log``; ``proved`` tells whether `open` proved it."""
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
@@ -126,13 +121,9 @@ class Journal:
         return found.records
 
     async def look(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
-        """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
+        """Read and verify the state as it is, whoever holds it; writes nothing, and raises as `open`.
 
-        Args:
-            beside_alerts: Whether to hold it to the alert partition, too; only its owner may judge by that.
-
-        Raises:
-            UnreadableState, StateRolledBack, ApplicationClosed, BrokerError: As `open`.
+        ``beside_alerts`` holds it to the alert partition, too; only its owner may judge by that.
         """
         await self._begin()
         raw = await self._read()
@@ -142,8 +133,7 @@ class Journal:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
 
         Raises:
-            CommandRefused: The command names another cluster, or other events than there are now, or another
-                successor than the one for whom the shard was closed; or the state can be proved.
+            CommandRefused: It names another cluster, other events, or another successor; or the state can be proved.
             ApplicationClosed: The shard is closed already.
             Fenced, BrokerError: As `open`; the outcome is unknown.
         """
@@ -186,10 +176,7 @@ class Journal:
         await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
 
     async def read_closed(self) -> Closed | None:
-        """Return how the shard was closed, as its state says; None until that is published.
-
-        Reads as `look` does, and raises the same, but for a closed shard.
-        """
+        """Return how the shard was closed, as its state says; None until that is published. Else as `look`."""
         await self._begin()
         raw = await self._log.read_state()
         if CLOSED in raw:
@@ -201,10 +188,7 @@ class Journal:
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
 
     async def _begin(self, *, fence: bool = False) -> None:
-        """Trust nothing that is in memory, and read only once the older owner can no longer commit.
-
-        Each session seals with its own part of the nonces.
-        """
+        """Trust nothing in memory; read once the older owner cannot commit; seal with a session's own nonces."""
         self._broken = True
         if fence:
             await self._log.fence()
@@ -303,8 +287,7 @@ class Journal:
 
         Raises:
             Fenced, BrokerUnavailable: The outcome is unknown; `open` before anything else.
-            MisuseError: A record is larger than Kafka takes, the journal was not opened again after an error,
-                or more waits to be published than one transaction takes (`backlog`).
+            MisuseError: A record is too large, the journal has to be opened again, or there is a `backlog`.
         """
         if self._broken:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")

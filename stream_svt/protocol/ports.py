@@ -56,18 +56,10 @@ class Log(Protocol):
         """Begin as the shard's writer: earlier writers can commit nothing more, their open transaction is gone."""
 
     async def transact(self, transaction: Transaction) -> int | None:
-        """Write all of it or nothing; return the offset of the newest alert, None where there was none.
-
-        Raises:
-            Fenced, BrokerUnavailable: The outcome is unknown.
-        """
+        """Write all of it or nothing; return the offset of the newest alert, None where there was none."""
 
     async def prove(self) -> None:
-        """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions.
-
-        Raises:
-            Fenced, BrokerUnavailable: It is not, or that is unknown.
-        """
+        """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions."""
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records of the state partition, up to its end as it is now."""
@@ -96,11 +88,7 @@ class Feed(Protocol):
         """Whether a rebalance is under way: nothing more may be stepped until it has settled."""
 
     async def settled(self) -> None:
-        """Wait for the end of the rebalance, with nothing in flight; every topic is read on from where it was.
-
-        Raises:
-            Stopped: The shard was told to stop, or goes elsewhere.
-        """
+        """Wait for the end of the rebalance, with nothing in flight; raise `Stopped` where the shard goes elsewhere."""
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset of the shard's partition of each topic, as they are now."""

@@ -23,12 +23,9 @@ GIVEN_UP = "0-"
 class Seen:
     """What records of an alert partition show beside a state: a pass over them in order of offsets.
 
-    Args:
-        waiting: Numbers of the events that are charged and not published.
-
     Attributes:
         last: Whether the event published last is among them.
-        waiting: Number of the first event that waits, 0 where none is among them.
+        waiting: Number of the first event that is charged and not published, 0 where none is among them.
     """
 
     def __init__(self, meta: Meta, waiting: Container[int]) -> None:
@@ -64,10 +61,7 @@ class Seen:
 class Newest:
     """The newest event of an alert partition: a pass over all records in order of offsets, uncommitted ones included.
 
-    Attributes:
-        number, origin, state_id: Of the last event; 0 and empty where there is none.
-        largest: Largest number of any event.
-        successors: For whom events say that the shard was closed.
+    ``largest`` is the largest number of any event; ``successors`` are those for whom the shard was closed.
     """
 
     def __init__(self) -> None:

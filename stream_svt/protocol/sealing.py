@@ -85,9 +85,8 @@ def describe(key: bytes) -> str:
 class Sealing:
     """Seals and opens the records of one shard during one session.
 
-    Args:
-        masters: Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
-        entropy: Source of random bytes, for the session's salt and one nonce per record.
+    The first of the ``masters``, 32 bytes each, seals, and all of them open; without any, records are written plain.
+    ``entropy`` is the source of the session's salt and of one nonce per record.
     """
 
     def __init__(
@@ -146,10 +145,7 @@ class Sealing:
             raise self._refuse(key, why) from None
 
     def prover(self) -> Callable[[bytes], str] | None:
-        """Return what proves that content comes from whoever holds the key; None without a key.
-
-        The proof does not name the place: the content does.
-        """
+        """Return what proves that content comes from whoever holds the key; None without a key."""
         if not self._prefix:
             return None
         name = self._prefix[:KEY_ID_BYTES]

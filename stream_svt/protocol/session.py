@@ -59,11 +59,7 @@ class ShardSession(Takeover):
         self.status.signal(Signal.TAKEN_OVER, Cause.NONE)
 
     def end(self) -> list[DatasetAccount]:
-        """Let go of what the session held in memory, however it ended; nothing is written.
-
-        Returns:
-            The ledgers, for the caller to free little by little.
-        """
+        """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
         return self.engine.discard() if hasattr(self, "engine") else []
 
     def _resume(self) -> None:
@@ -73,11 +69,7 @@ class ShardSession(Takeover):
         self._reading = wanted
 
     async def run(self) -> None:
-        """Read, step and commit until stopped; then publish what is charged.
-
-        Raises:
-            ApplicationClosed: A command closed it.
-        """
+        """Read, step and commit until stopped, or closed by a command; then publish what is charged."""
         if not self.commands.closing:
             await self._barrier()
         while not self.feed.stopping:
@@ -131,10 +123,8 @@ class ShardSession(Takeover):
     async def _step_through(self, topic: str, fetched: Sequence[Record]) -> bool:
         """Step the engine through records of a topic, committing where it must be durable first.
 
-        A backlog can take many commits. Where the shard is to be handed over meanwhile, the rest is read again.
-
-        Returns:
-            Whether all of them were stepped.
+        A backlog can take many commits. Return whether all of it was stepped: where the shard is to be handed over
+        meanwhile, the rest is read again.
         """
         await self._turn()
         found, ahead = self._not_ahead(topic, fetched)
@@ -167,11 +157,7 @@ class ShardSession(Takeover):
     def _not_ahead(
         self, topic: str, found: Sequence[Record]
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
-        """Return the records before the first that is stamped too far ahead, and the error where there is one.
-
-        Raises:
-            TimestampAhead: It is the first record.
-        """
+        """Return the records before the first that is stamped too far ahead, and the error where there is one."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
         if not self.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None

@@ -100,12 +100,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """What a state says of a shard that was closed; also the record of one whose state was given up.
-
-    Attributes:
-        successor: Name of the application that goes on.
-        event, origin: Number and origin of the event that closed it: the last one of its alert partition.
-    """
+    """How a shard was closed, by which event; also the record of one whose state was given up."""
 
     successor: str
     event: int
@@ -123,10 +118,8 @@ class Chunk(msgspec.Struct, array_like=True):
 class ShardRecords:
     """What the records of a shard hold beside the engine's.
 
-    Attributes:
-        macs, total, chunks_total: Keyed hashes of the live records, their sum, and the sum of those of the
-            outbox.
-        outbox, rejects: What is charged and not published yet, in order.
+    ``macs`` are keyed hashes of the live records, ``total`` their sum, ``chunks_total`` that of the outbox; ``outbox``
+    and ``rejects`` are charged and not published yet, in order.
     """
 
     meta: Meta
@@ -161,10 +154,6 @@ class ShardRecords:
             events, origin: Encoded, and their origin; the last one where the commit has no events and no rejects.
             shown: Number of events that the transaction publishes, the first of the outbox.
             claim: Whether it is the first one of a session.
-
-        Raises:
-            MisuseError: A record is too large or not the engine's to write, or events are charged before the
-                others are published.
         """
         meta, sequence, published = self.meta, self.meta.sequence + 1, self.outbox[:shown]
         rest, mac = self.outbox[shown:], hashing(meta.digest_key)
@@ -227,12 +216,11 @@ class JournalSettings:
     """What a journal needs to know of its shard and its surroundings.
 
     Attributes:
-        place: Cluster id, application, state topic and shard: what the records are bound to.
-        topics, partitions: Names of the topics written, for messages, and the number of partitions of all of
-            them.
+        place: What the records are bound to.
+        topics, partitions: Topics written, and the number of partitions of each.
         masters: Master keys, the first seals; empty leaves records plain.
-        adopt_plain: Whether a state that was written without any key may be sealed; without it, it is
-            refused, for whoever may write the topic could have put it there.
+        adopt_plain: Whether a state that was written without any key may be sealed; whoever may write the topic could
+            have put it there.
         entropy: Source of secret random bytes.
         epoch: Seconds since 1970, for the time frozen in an event.
         bounds: How much a transaction publishes.
@@ -266,11 +254,7 @@ class StateReader:
         self._settings = settings
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
-        """Verify what was read from the partition.
-
-        Raises:
-            UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
-        """
+        """Verify what was read: no record is missing, foreign, changed, or sealed with an unknown key."""
         entropy = self._settings.entropy
         if not raw:
             meta = Meta(

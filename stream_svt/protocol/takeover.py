@@ -32,12 +32,7 @@ class Takeover(Committer):
     """By query topic, the offset up to which an earlier owner can have stepped."""
 
     async def open(self) -> None:
-        """Take the state over and find the place in every topic.
-
-        Raises:
-            UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError: See
-                `Journal.open`, `stream_svt.monitor.loading.loading`.
-        """
+        """Take the state over and find the place in every topic; raises as `Journal.open`, or `ConfigError`."""
         self.status.signal(Signal.OPENED)
         began = self.clock.now()
         records = await self.journal.open()
@@ -89,12 +84,7 @@ class Takeover(Committer):
             engine.begin_state(workload.partitions, self.journal.place.cluster)
 
     def _compare_versions(self, progress: bytes) -> None:
-        """Refuse to go on with an older configuration than the shard has adopted, or with another of the same number.
-
-        Raises:
-            ConfigurationBehind: The worker has not read the newer one yet.
-            ConfigError: Two versions have one number.
-        """
+        """Refuse an older configuration than the shard has adopted, or another one of the same number."""
         adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
         number, wanted = self.workload.version
         if number < adopted:
@@ -189,11 +179,7 @@ class Takeover(Committer):
         engine.accounts.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
 
     async def _await_command(self) -> Command:
-        """Read only the control partition until an `accept-loss` comes that names the next number.
-
-        Raises:
-            Stopped: The shard was told to stop.
-        """
+        """Read only the control partition until an `accept-loss` comes that names the next number."""
         self.feed.resume([self.control])
         try:
             while (command := await self.commands.next(Gate.LOSS)) is None:
