@@ -292,7 +292,7 @@ def _print(found: Audit, topic: str) -> None:
 
 
 def _as_json(found: Audit) -> dict[str, Any]:
-    names = ("balances", "events", "alerts", "ledgers", "unreadable", "found")
+    names = ("balances", "events", "alerts", "ledgers", "unreadable", "found", "findings")
     return {name: getattr(found, name) for name in names} | {
         "truncated_partitions": sorted(found.truncated),
         "findings": found.findings,

@@ -121,7 +121,7 @@ def test_a_state_that_cannot_be_read_is_no_finding(
 ):
     found = topics_audited["shop.alerts"] = Audit(events=2, ledgers=1, unreadable=unreadable)
     for number in range(findings):
-        found.find(0, number, "is missing")
+        found.find("is missing", f"offset {number}")
     ended = stream_svt(*AUDIT)
     assert (ended.code, said in ended.err, ended.out) == (code, True, "")
     assert all(text in ended.err for text in unreadable)
@@ -182,7 +182,7 @@ def test_what_is_wrong_with_either_application_or_between_them_does_not_balance(
     topics_audited["third.alerts"] = Audit(events=1, carried_from=carried)
     topics_audited["second.alerts"] = Audit(events=1)
     if wrong == "second":
-        topics_audited["second.alerts"].find(0, 7, "is missing")
+        topics_audited["second.alerts"].find("is missing", "partition 0 offset 7")
     ended = stream_svt("audit", "-c", newest, "--before", second)
     assert ended.code == 1
     assert f"FAIL {finding}" in ended.err
