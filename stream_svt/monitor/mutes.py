@@ -45,7 +45,7 @@ class Mutes(Queue[Mute]):
         if known:
             self.remove(series)
         self.count += 1
-        self.put(series, Mute(self.count, series, until))
+        self.put(Mute(self.count, series, until))
         return known
 
 

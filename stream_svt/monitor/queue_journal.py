@@ -1,31 +1,20 @@
 """Journal of queues: what changed in the queues of a shard since its last commit, in records that they share.
 
-A record ``w/<n>`` holds lines of many queues: entries, and what is gone. Reading all records in order gives every queue
-as it was. Records are deleted oldest first; what still lives in the oldest one is first written again. So a line may
-speak of an entry whose own line is gone: it is ignored. Nothing depends on the rules of a monitor, and no length on a
-value.
+A record ``w/<n>`` holds changes of many queues: entries, and the numbers that are gone. Reading all records in order
+gives every queue as it was. Records are deleted oldest first; what still lives in the oldest one is first written
+again. Nothing depends on the rules of a monitor, and no length on a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.snapshot import (
-    VERSION,
-    Entry,
-    Gone,
-    Line,
-    Name,
-    QueueRecord,
-    Swept,
-    Waiting,
-    from_bytes,
-)
+from stream_svt.monitor.snapshot import VERSION, Entry, Name, QueueRecord, from_bytes
 
 RECORD_BYTES = 100_000
 _OVERHEAD = 130
@@ -36,11 +25,9 @@ SLACK = 2 * RECORD_BYTES
 """Bytes that a save may have beyond what was announced: of the last record that it writes again."""
 _DELETED = 100
 """Records that one save deletes at most."""
-NUMBER_BYTES = 12
-_GROUP_BYTES, _NUMBERS_OF_LINE = 40, 5_000
+_NUMBER_BYTES, _GROUP_BYTES, _NUMBERS_AT_ONCE = 9, 50, 5_000
 
 _ENCODER = msgspec.msgpack.Encoder()
-
 
 E = TypeVar("E", bound=Entry)
 
@@ -49,8 +36,8 @@ E = TypeVar("E", bound=Entry)
 class Queue(Generic[E]):
     """Entries that belong to a monitor on a dataset, oldest first. A subclass is a ``kind`` and what ``holds`` it.
 
-    ``count`` numbers the entries: one has the count at which it came. ``sweeps`` counts rounds of tests of all entries;
-    ``cut`` are those since the last save that ended early, after the place of a number.
+    ``count`` numbers the entries: one has the count at which it came. ``sweeps`` counts rounds of tests of all entries.
+    ``touched`` has the entries that changed since the last save, encoded; ``home`` is the newest record of the counts.
     """
 
     kind: ClassVar[int] = -1
@@ -63,9 +50,8 @@ class Queue(Generic[E]):
     sweeps: int = 0
     entries: dict[Name, E] = field(default_factory=dict)
     changed: bool = False
-    touched: dict[Name, None] = field(default_factory=dict)
+    touched: dict[Name, bytes] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
-    cut: list[int] = field(default_factory=list)
     home: int = -1
     dropped: bool = False
 
@@ -74,24 +60,24 @@ class Queue(Generic[E]):
         """Return the number of queries that wait."""
         return len(self.entries)
 
-    def put(self, name: Name, entry: E) -> None:
+    def put(self, entry: E) -> None:
         """Keep an entry, in the place of the one of this name if there is one."""
-        size = entry.size
+        name, line = entry.name, _ENCODER.encode(entry)
         known = self.entries.get(name)
         if known is not None:
-            self.journal.live -= known.size
+            self.journal.live -= size_of(known)
         self.entries[name] = entry
-        self.touched[name] = None
-        self.journal.live += size
-        self.journal.note(self, size)
+        self.touched[name] = line
+        self.journal.live += len(line)
+        self.journal.note(self, len(line))
 
     def remove(self, name: Name) -> E:
         """Take an entry out, and return it."""
         entry = self.entries.pop(name)
         self.touched.pop(name, None)
         self.gone.append(entry.number)
-        self.journal.live -= entry.size
-        self.journal.note(self, NUMBER_BYTES)
+        self.journal.live -= size_of(entry)
+        self.journal.note(self, _NUMBER_BYTES)
         return entry
 
     def forget(self) -> None:
@@ -101,10 +87,9 @@ class Queue(Generic[E]):
 
     def drop(self) -> None:
         """Forget the queue with everything in it."""
-        self.journal.live -= sum(entry.size for entry in self.entries.values())
-        self.entries, self.touched = {}, {}
-        self.home, self.dropped = -1, True
-        self.journal.note(self, NUMBER_BYTES)
+        self.forget()
+        self.gone, self.home, self.dropped = [], -1, True
+        self.journal.note(self)
 
     def settle(self) -> None:
         """Make ready for use what was loaded.
@@ -113,19 +98,10 @@ class Queue(Generic[E]):
             ValueError: Entries are missing, or damaged.
         """
 
-    def changes(self) -> Iterator[Line]:
-        """Yield the lines of what changed since the last call."""
-        if self.dropped:
-            yield Gone(None, [])
-        elif self.gone:
-            first = next((entry.number for entry in self.entries.values()), self.count + 1)
-            numbers = [number for number in self.gone if number > first]
-            for at in range(0, max(1, len(numbers)), _NUMBERS_OF_LINE):
-                yield Gone(first, numbers[at : at + _NUMBERS_OF_LINE])
-        if self.cut:
-            yield Swept(self.cut)
-        yield from [self.entries[name] for name in self.touched]
-        self.gone, self.cut, self.touched, self.changed = [], [], {}, False
+
+def size_of(entry: Entry) -> int:
+    """Return how many bytes an entry takes in a record."""
+    return len(_ENCODER.encode(entry))
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -161,8 +137,8 @@ class QueueJournal:
         """Return the names of the datasets whose queues changed since the last save."""
         return {queue.dataset for queue in self._changed}
 
-    def note(self, queue: Queue[Any], size: int) -> None:
-        """Take note of a change whose line has at most ``size`` bytes."""
+    def note(self, queue: Queue[Any], size: int = 0) -> None:
+        """Take note of a change that takes at most ``size`` bytes."""
         if not queue.changed:
             queue.changed = True
             self._changed.append(queue)
@@ -175,9 +151,11 @@ class QueueJournal:
         """Return the records of what changed since the last save, by key; None for those that go."""
         writer = _Writer(self._next)
         for queue in self._changed:
-            writer.write(queue, ())
-            for line in queue.changes():
-                writer.write(queue, (line,))
+            for at in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
+                writer.write(queue, gone=queue.gone[at : at + _NUMBERS_AT_ONCE])
+            for name, line in queue.touched.items():
+                writer.write(queue, queue.entries[name], line)
+            queue.gone, queue.touched, queue.changed = [], {}, False
         self._changed, self._pending = [], 0
         gone = self._compact(writer)
         writer.end_record()
@@ -198,10 +176,10 @@ class QueueJournal:
                 break
             for queue in oldest.queues:
                 if queue.home == number:
-                    writer.write(queue, ())
+                    writer.write(queue)
             for queue, entry in oldest.entries:
                 if queue.entries.get(entry.name) is entry:
-                    writer.write(queue, (entry,))
+                    writer.write(queue, entry, _ENCODER.encode(entry))
             del self._records[number]
             self.size -= oldest.size
             gone.append(key_of(number))
@@ -228,23 +206,16 @@ class QueueJournal:
             self._loading[names] = queue, entries
             queue.count, queue.sweeps, queue.home = group.count, group.sweeps, number
             stored.queues.append(queue)
-            for line in group.lines:
-                if isinstance(line, Gone):
-                    if line.first is None:
-                        self._loading.pop(names)
-                        queue.home = -1
-                    else:
-                        queue.gone.append(line.first)
-                        for gone in line.numbers:
-                            entries.pop(gone, None)
-                elif isinstance(line, Swept):
-                    for last in line.numbers:
-                        sweep_up_to(last, entries.values())
-                elif isinstance(line, queue.holds):
-                    entries[line.number] = line
-                    stored.entries.append((queue, line))
-                else:
-                    raise UnreadableState(f"state record {key} holds a line of another kind of queue")
+            if group.gone is None:
+                del self._loading[names]
+                queue.home = -1
+            for gone in group.gone or ():
+                entries.pop(gone, None)
+            for entry in group.entries:
+                if not isinstance(entry, queue.holds):
+                    raise UnreadableState(f"state record {key} holds an entry of another kind of queue")
+                entries[entry.number] = entry
+                stored.entries.append((queue, entry))
 
     def loaded(self) -> Iterator[Queue[Any]]:
         """End the loading; yield the queues, each once it is of use.
@@ -254,10 +225,8 @@ class QueueJournal:
         """
         found, self._loading = list(self._loading.values()), {}
         for queue, entries in found:
-            first, queue.gone = max(queue.gone, default=0), []
-            kept = sorted((number, entry) for number, entry in entries.items() if number >= first)
-            queue.entries = {entry.name: entry for _, entry in kept}
-            self.live += sum(entry.size for entry in queue.entries.values())
+            queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
+            self.live += sum(map(size_of, entries.values()))
             try:
                 queue.settle()
             except ValueError as error:
@@ -267,7 +236,7 @@ class QueueJournal:
 
 
 class _Writer:
-    """Puts lines into records of a bounded size; ``size`` is that of all."""
+    """Puts changes into records of a bounded size; ``size`` is that of all."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -275,31 +244,35 @@ class _Writer:
         self.records: dict[bytes, bytes | None] = {}
         self.stored: dict[int, _Stored] = {}
         self._open = _Stored()
-        self._groups: dict[Queue[Any], list[msgspec.Raw]] = {}
+        self._groups: dict[Queue[Any], tuple[list[int], list[msgspec.Raw]]] = {}
 
-    def write(self, queue: Queue[Any], lines: tuple[Line, ...]) -> None:
-        """Write lines of a queue, after its count."""
-        encoded = [_ENCODER.encode(line) for line in lines]
-        size = sum(map(len, encoded))
+    def write(
+        self, queue: Queue[Any], entry: Entry | None = None, line: bytes = b"", gone: Sequence[int] = ()
+    ) -> None:
+        """Write an entry of a queue with its ``line``, or numbers that are gone, and in any case its counts."""
+        size = len(line) + _NUMBER_BYTES * len(gone)
         if self._open.size + size > RECORD_BYTES:
             self.end_record()
-        group = self._groups.get(queue)
-        if group is None:
-            group = self._groups[queue] = []
+        if queue not in self._groups:
+            self._groups[queue] = [], []
             size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
             self._open.queues.append(queue)
             queue.home = -1 if queue.dropped else self.number
-        group += map(msgspec.Raw, encoded)
-        self._open.entries += [(queue, line) for line in lines if isinstance(line, Entry)]
+        numbers, lines = self._groups[queue]
+        numbers += gone
+        if entry is not None:
+            lines.append(msgspec.Raw(line))
+            self._open.entries.append((queue, entry))
         self._open.size += size
         self.size += size
 
     def end_record(self) -> None:
-        """Finish the record that lines are written to."""
+        """Finish the record that is written to."""
         if not self._groups:
             return
         groups = [
-            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, lines) for q, lines in self._groups.items()
+            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, None if q.dropped else gone, lines)
+            for q, (gone, lines) in self._groups.items()
         ]
         data = _ENCODER.encode((VERSION, groups))
         self._open.size = len(data) + _OVERHEAD
@@ -308,13 +281,6 @@ class _Writer:
         self.stored[self.number] = self._open
         self.number += 1
         self._open, self._groups = _Stored(), {}
-
-
-def sweep_up_to(last: int, entries: Iterable[Entry]) -> None:
-    """Count one more round of tests for the places up to a number."""
-    for entry in entries:
-        if isinstance(entry, Waiting) and entry.number <= last:
-            entry.begun -= 1
 
 
 def key_of(number: int) -> bytes:

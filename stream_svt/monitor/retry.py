@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
+from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Candidate, Mask, Tests, View
+from stream_svt.monitor.batch import Candidate, Tests, View
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.queue_journal import NUMBER_BYTES, Queue, sweep_up_to
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
-from stream_svt.monitor.snapshot import Name, Waiting
+from stream_svt.monitor.snapshot import Waiting
 from stream_svt.settings.options import Retry
 
 
@@ -32,14 +33,17 @@ class RetryQueue(Queue[Waiting]):
         """Return how often a place was tested."""
         return 1 + self.sweeps - place.begun
 
-    def swept(self, last: Waiting | None = None) -> None:
-        """Take note that all places had one more attempt, or those up to the ``last`` one."""
-        if last is None:
-            self.sweeps += 1
-        else:
-            sweep_up_to(last.number, self.entries.values())
-            self.cut.append(last.number)
-        self.journal.note(self, NUMBER_BYTES)
+    def swept(self) -> None:
+        """Take note that all places had one more attempt."""
+        self.sweeps += 1
+        self.journal.note(self)
+
+    def swept_up_to(self, last: Waiting) -> None:
+        """Take note that the places up to the ``last`` one had one more attempt."""
+        for place in self.entries.values():
+            if place.number > last.number:
+                break
+            self.put(replace(place, begun=place.begun - 1))
 
 
 class RetryAppend(Runner):
@@ -51,7 +55,7 @@ class RetryAppend(Runner):
     @property
     def rules(self) -> Retry:
         """Attempts, lifetime, capacity and pace, as specified now."""
-        return cast("Retry", self.runs.spec.append)
+        return cast("Retry", self.spec.append)
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival or take them as news of a waiting series; sweep queues that are due.
@@ -60,7 +64,7 @@ class RetryAppend(Runner):
         """
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
-        live: Mask = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
+        live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
         reached = {candidate.row: candidate for candidate in self.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
@@ -91,7 +95,7 @@ class RetryAppend(Runner):
                 queue = queues[dataset] = runs.new_queue(RetryQueue, dataset)
             queue.count += 1
             if not queue.changed:
-                journal.note(queue, 0)
+                journal.note(queue)
             series = names[row] if names else None
             if dataset in mutes.held and mutes.is_muted(dataset, series, now):
                 runs.skip("muted", 1)
@@ -99,8 +103,7 @@ class RetryAppend(Runner):
                 columns = columns or self._columns(view, start, stop)
                 values, thresholds = columns
                 within, place_row = row - start, int(batch.row[row])
-                name: Name = (offset, place_row) if series is None else series
-                known = queue.entries.get(name)
+                known = queue.entries.get((offset, place_row) if series is None else series)
                 place = Waiting(
                     queue.count if known is None else known.number,
                     offset,
@@ -114,9 +117,9 @@ class RetryAppend(Runner):
                     batch.query_id[row],
                 )
                 if known is None:
-                    look |= self._arrive(dataset, queue, name, place, reached.get(row), now)
+                    look |= self._arrive(dataset, queue, place, reached.get(row), now)
                 else:
-                    queue.put(name, place)
+                    queue.put(place)
             if queue.count % rules.every == 0 and status[dataset] == testable:
                 self._sweep(dataset, queue, offset, now)
                 look = True
@@ -129,16 +132,10 @@ class RetryAppend(Runner):
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
-        self,
-        dataset: int,
-        queue: RetryQueue,
-        name: Name,
-        arrival: Waiting,
-        reached: Candidate | None,
-        now: int,
+        self, dataset: int, queue: RetryQueue, arrival: Waiting, reached: Candidate | None, now: int
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
-        self.runs.accounts.tested[self.runs.name] += 1
+        self.runs.accounts.tested[self.name] += 1
         branch = None if reached is None else self.branch(dataset, reached.gaps)
         if reached is not None and branch is not None:
             self._report(dataset, arrival, branch, int(reached.gaps[branch]), attempt=0, now=now)
@@ -146,11 +143,10 @@ class RetryAppend(Runner):
         if len(queue.entries) >= self.rules.capacity:
             queue.remove(next(iter(queue.entries)))
             self.runs.skip("retry-overflow", 1)
-        queue.put(name, arrival)
+        queue.put(arrival)
         return False
 
     def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
-        """Report a top."""
         crossing = Crossing(
             dataset=dataset,
             branch=branch,
@@ -166,33 +162,32 @@ class RetryAppend(Runner):
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest place first."""
-        rules = self.rules
+        rules, runs = self.rules, self.runs
         lifetime = rules.lifetime
         for name, place in list(queue.entries.items()):
             too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
             too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
-            if too_old or too_late or self.runs.mutes.is_muted(dataset, place.series, now):
+            if too_old or too_late or runs.mutes.is_muted(dataset, place.series, now):
                 queue.remove(name)
-        waiting = list(queue.entries.items())
+        waiting = list(queue.entries.values())
         if not waiting:
             return
         columns = np.array(
-            [(p.offset, p.row, p.threshold, queue.attempt(p)) for _, p in waiting], dtype=np.int64
+            [(p.offset, p.row, p.threshold, queue.attempt(p)) for p in waiting], dtype=np.int64
         )
         offsets, rows, thresholds, attempts = np.ascontiguousarray(columns.T)
-        values = np.frombuffer(b"".join([p.value for _, p in waiting]), dtype="<i8").astype(np.int64)
+        values = np.frombuffer(b"".join([p.value for p in waiting]), dtype="<i8").astype(np.int64)
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
-        tests = Tests(numbers, offsets, rows, values, thresholds, attempts)
-        chosen, gaps = self.reached(tests)
+        chosen, gaps = self.reached(Tests(numbers, offsets, rows, values, thresholds, attempts))
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
-        for index, (name, place) in enumerate(waiting):
+        for index, place in enumerate(waiting):
             branch = self.branch(dataset, fired[index]) if index in fired else None
             attempt = queue.attempt(place)
             if branch is not None or attempt + 1 >= rules.attempts:
-                queue.remove(name)
+                queue.remove(place.name)
             if branch is not None:
                 self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
-                if self.runs.status[dataset] != Status.TESTABLE:
-                    queue.swept(place)
+                if runs.status[dataset] != Status.TESTABLE:
+                    queue.swept_up_to(place)
                     return
         queue.swept()

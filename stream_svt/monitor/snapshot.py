@@ -124,30 +124,31 @@ class RunState(_Secret, array_like=True, gc=False):
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""A number of a queue line: what a damaged record holds beyond these limits is refused by name."""
+"""A number of a queue: what a damaged record holds beyond these limits is refused by name."""
 Grid = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 """A grid value in eight bytes, little-endian: the length of a record does not depend on it."""
 Name = str | int | tuple[int, int]
 """What identifies an entry in its queue."""
-_PLACE_BYTES, _ENTRY_BYTES, _MUTE_BYTES = 90, 55, 24
-"""Bytes of a line beside its texts and columns, at most."""
 
 
-def text_bytes(text: str | None) -> int:
-    """Return how many bytes a text has at most."""
-    if text is None:
-        return 0
-    return len(text) if text.isascii() else 4 * len(text)
+class _Entry(_Secret, array_like=True, gc=False):
+    """Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
+
+    number: WholeNumber
+
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        return self.number
 
 
-class Waiting(_Secret, array_like=True, gc=False, tag=0):
+class Waiting(_Entry, array_like=True, gc=False, tag=0):
     """A place of a retry queue: the latest query of a series.
 
     ``entered`` and ``entered_ms`` are offset and clock at which the series entered, ``begun`` the queue's count of
     sweeps before its first test. A query without series has a place of its own.
     """
 
-    number: WholeNumber
     offset: WholeNumber
     row: WholeNumber
     value: Grid
@@ -160,105 +161,60 @@ class Waiting(_Secret, array_like=True, gc=False, tag=0):
 
     @property
     def name(self) -> Name:
-        """What identifies it in its queue."""
+        """See `_Entry`."""
         return (self.offset, self.row) if self.series is None else self.series
 
-    @property
-    def size(self) -> int:
-        """How many bytes its line has at most."""
-        return _PLACE_BYTES + text_bytes(self.series) + text_bytes(self.query_id)
 
-
-class OpenSet(_Secret, array_like=True, gc=False, tag=1):
+class OpenSet(_Entry, array_like=True, gc=False, tag=1):
     """A finite set of queries that is still growing, and the tops found in it so far."""
 
-    number: WholeNumber
     set_id: str
     opened_ms: WholeNumber
     tops: WholeNumber
 
     @property
     def name(self) -> Name:
-        """What identifies it in its queue."""
+        """See `_Entry`."""
         return self.set_id
 
-    @property
-    def size(self) -> int:
-        """How many bytes its line has at most."""
-        return _ENTRY_BYTES + text_bytes(self.set_id)
 
-
-class Block(_Secret, array_like=True, gc=False, tag=2):
+class Block(_Entry, array_like=True, gc=False, tag=2):
     """Waiting queries of an open set, in the order in which they came.
 
     ``numbers`` holds all offsets, then rows, values and thresholds, in eight bytes each.
     """
 
-    number: WholeNumber
     owner: WholeNumber
     numbers: bytes
     series: list[str | None]
     query_id: list[str]
 
-    @property
-    def name(self) -> Name:
-        """What identifies it in its queue."""
-        return self.number
 
-    @property
-    def size(self) -> int:
-        """How many bytes its line has at most."""
-        texts = sum(map(text_bytes, [*self.series, *self.query_id]))
-        return _ENTRY_BYTES + len(self.numbers) + 10 * len(self.series) + texts
-
-
-class Mute(_Secret, array_like=True, gc=False, tag=3):
+class Mute(_Entry, array_like=True, gc=False, tag=3):
     """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
 
-    number: WholeNumber
     series: str
     until: WholeNumber
 
     @property
     def name(self) -> Name:
-        """What identifies it in its queue."""
+        """See `_Entry`."""
         return self.series
-
-    @property
-    def size(self) -> int:
-        """How many bytes its line has at most."""
-        return _MUTE_BYTES + text_bytes(self.series)
 
 
 Entry = Waiting | OpenSet | Block | Mute
-"""Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
-
-
-class Gone(_Secret, array_like=True, tag=4):
-    """Entries that are gone: all numbers below ``first``, and ``numbers``; with no ``first`` the whole queue is."""
-
-    first: WholeNumber | None
-    numbers: list[WholeNumber]
-
-
-class Swept(_Secret, array_like=True, tag=5):
-    """Rounds of tests that ended early, each after the place of a number: entries before had one more attempt."""
-
-    numbers: list[WholeNumber]
-
-
-Line = Entry | Gone | Swept
 
 
 class QueueGroup(_Secret, array_like=True):
-    """Lines of one queue in order, and its counts after them."""
+    """What changed in one queue, its counts, the numbers that are gone (None: the whole queue is), and new entries."""
 
     kind: Annotated[int, msgspec.Meta(ge=0, le=2)]
     monitor: str
     dataset: str
     count: WholeNumber
     sweeps: WholeNumber
-    lines: list[Line]
+    gone: list[WholeNumber] | None
+    entries: list[Entry]
 
 
 class QueueRecord(Record, array_like=True):

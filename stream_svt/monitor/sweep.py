@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, cast
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import Integers, Segment, Tests, View
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.queue_journal import Queue, size_of
 from stream_svt.monitor.runner import QueryNoise, Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
@@ -38,11 +38,11 @@ class Waits:
     series: list[str | None]
     query_id: list[str]
 
-    @staticmethod
-    def of(blocks: list[Block]) -> Waits:
+    @classmethod
+    def of(cls, blocks: list[Block]) -> Waits:
         """Return the queries in blocks."""
         columns = [np.frombuffer(block.numbers, dtype="<i8").reshape(4, -1) for block in blocks]
-        return Waits(
+        return cls(
             np.concatenate(columns, axis=1).astype(np.int64),
             [series for block in blocks for series in block.series],
             [query_id for block in blocks for query_id in block.query_id],
@@ -85,25 +85,21 @@ class OpenSets(Queue[OpenSet | Block]):
         self.count += 1
         opened = OpenSet(self.count, set_id, opened_ms, 0)
         self.blocks[set_id] = []
-        self.put(set_id, opened)
+        self.put(opened)
         return opened
-
-    def add_tops(self, growing: OpenSet, tops: int) -> None:
-        """Count tops found in a set."""
-        self.put(growing.set_id, msgspec.structs.replace(growing, tops=growing.tops + tops))
 
     def add(self, growing: OpenSet, waits: Waits) -> None:
         """Keep the bottoms of one batch."""
         numbers = waits.numbers.astype("<i8").tobytes()
         block = Block(self.count + 1, growing.number, numbers, waits.series, waits.query_id)
-        if block.size > _BLOCK_BYTES and len(waits.series) > 1:
+        if size_of(block) > _BLOCK_BYTES and len(waits.series) > 1:
             half = len(waits.series) // 2
             self.add(growing, waits.part(slice(half)))
             self.add(growing, waits.part(slice(half, None)))
             return
         self.count += 1
         self.blocks[growing.set_id].append(block)
-        self.put(block.number, block)
+        self.put(block)
 
     def close(self, set_id: str) -> None:
         """Forget a set."""
@@ -132,9 +128,7 @@ class OpenSets(Queue[OpenSet | Block]):
 class SweepAppend(Runner):
     """Append with ``sweep``."""
 
-    row_cost = (
-        100  # the place of a query in its set is looked up by itself, and all that wait have to fit a commit
-    )
+    row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
     queue = OpenSets
 
     def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
@@ -144,7 +138,7 @@ class SweepAppend(Runner):
     @property
     def rules(self) -> Sweep:
         """Caps of sets and sweeps, as specified now."""
-        return cast("Sweep", self.runs.spec.append)
+        return cast("Sweep", self.spec.append)
 
     @property
     def sets(self) -> dict[int, OpenSets]:
@@ -195,7 +189,7 @@ class SweepAppend(Runner):
             if waiting is None:
                 continue
             if len(mine) > len(bottoms):
-                sets.add_tops(waiting, len(mine) - len(bottoms))
+                sets.put(replace(waiting, tops=waiting.tops + len(mine) - len(bottoms)))
             if len(kept):
                 if on_grid is None:
                     values, thresholds = self.on_grid(view.batch, start, everything)

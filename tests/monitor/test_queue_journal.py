@@ -19,7 +19,7 @@ from stream_svt.monitor.loading import KINDS
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import Queue, QueueJournal, key_of
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import Gone, OpenSet, QueueRecord, Swept, Waiting
+from stream_svt.monitor.snapshot import OpenSet, QueueRecord, Waiting
 from stream_svt.monitor.sweep import OpenSets, Waits
 from tests.support.monitor_forms import (
     waiting,
@@ -39,7 +39,7 @@ SMALL = {
     "_FLOOR": 0,
     "SLACK": 800,
     "_DELETED": 3,
-    "_NUMBERS_OF_LINE": 2,
+    "_NUMBERS_AT_ONCE": 2,
 }
 
 
@@ -69,11 +69,9 @@ def loaded(records: dict[bytes, bytes]) -> tuple[QueueJournal, dict[str, Queue[A
     return journal, {queue.dataset: queue for queue in journal.loaded()}
 
 
-def place(
-    number: int, series: str | None, *, offset: int = 0, query_id: str = "q", begun: int = 0
-) -> Waiting:
+def place(number: int, series: str | None, *, offset: int = 0, query_id: str = "q") -> Waiting:
     """Return a place of a retry queue."""
-    return Waiting(number, offset, 0, bytes(8), 500, offset, offset, begun, series, query_id)
+    return Waiting(number, offset, 0, bytes(8), 500, offset, offset, 0, series, query_id)
 
 
 @dataclass
@@ -120,7 +118,7 @@ class World:
 
     def _retry(self, queue: RetryQueue) -> None:
         queue.count += 1
-        queue.journal.note(queue, 0)
+        queue.journal.note(queue)
         act, names = self.chance.random(), list(queue.entries)
         if act < 0.75:
             self._arrive(queue)
@@ -148,8 +146,7 @@ class World:
         data = value.to_bytes(8, "little", signed=True)
         threshold = self.offset % 7
         queue.put(
-            name,
-            Waiting(number, self.offset, row, data, threshold, entered, entered_ms, begun, series, query_id),
+            Waiting(number, self.offset, row, data, threshold, entered, entered_ms, begun, series, query_id)
         )
 
     def _sweep(self, queue: RetryQueue) -> None:
@@ -158,8 +155,10 @@ class World:
         for name, entry in tested:
             if queue.attempt(entry) + 1 >= ATTEMPTS or self.chance.random() < 0.05:
                 queue.remove(name)
-        if tested is places or tested:
-            queue.swept(None if tested is places else tested[-1][1])
+        if tested is places:
+            queue.swept()
+        elif tested:
+            queue.swept_up_to(tested[-1][1])
 
     def _sets(self, sets: OpenSets) -> None:
         set_id = f"set{self.chance.randrange(4)}"
@@ -170,7 +169,8 @@ class World:
         if opened is None:
             sets.begin(set_id, self.clock)
         if self.chance.random() < 0.3:
-            sets.add_tops(_open(sets, set_id), 1)
+            growing = _open(sets, set_id)
+            sets.put(msgspec.structs.replace(growing, tops=growing.tops + 1))
         rows = [
             (self.offset, k, k + self.offset_of_values, 5, self.chance.choice([None, "x", "é"]), f"q{k}")
             for k in range(self.chance.randrange(8))
@@ -254,24 +254,31 @@ def test_the_length_of_no_record_depends_on_a_value(seed: int) -> None:
     assert history(seed, 150, offset_of_values=-(2**46)).lengths == lengths
 
 
-def _without(loses: Callable[[Any], bool]) -> Any:
-    def changed(original: Any) -> Any:
-        def changes(self: Any) -> Iterator[Any]:
-            return (line for line in original(self) if not loses(line))
+def _never_dropped(original: Any) -> Any:
+    def write(self: Any, queue: Any, *entry: Any, gone: Any = ()) -> None:
+        queue.dropped = False
+        original(self, queue, *entry, gone=gone)
 
-        return changes
+    return write
 
-    return changed
+
+def _still_there(original: Any) -> Any:
+    def remove(self: Any, name: Any) -> Any:
+        entry = original(self, name)
+        self.gone.remove(entry.number)
+        return entry
+
+    return remove
 
 
 def _late(original: Any) -> Any:
     """Let what changed be kept where its first line is."""
 
-    def put(self: Any, name: Any, entry: Any) -> None:
-        known = name in self.entries and name not in self.touched
-        original(self, name, entry)
+    def put(self: Any, entry: Any) -> None:
+        known = entry.name in self.entries and entry.name not in self.touched
+        original(self, entry)
         if known:
-            del self.touched[name]
+            del self.touched[entry.name]
 
     return put
 
@@ -286,13 +293,8 @@ def _without_rounds(original: Any) -> Any:
 
 
 MUTANTS = {
-    "loses removals": (
-        Queue,
-        "changes",
-        _without(lambda line: isinstance(line, Gone) and line.first is not None),
-    ),
-    "loses drops": (Queue, "changes", _without(lambda line: isinstance(line, Gone) and line.first is None)),
-    "loses sweeps that ended early": (Queue, "changes", _without(lambda line: isinstance(line, Swept))),
+    "loses removals": (Queue, "remove", _still_there),
+    "loses drops": (queue_journal._Writer, "write", _never_dropped),
     "loses replacements": (Queue, "put", _late),
     "loses all rounds": (QueueJournal, "loaded", _without_rounds),
     "deletes a record in which something lives": (
@@ -329,7 +331,7 @@ def test_a_journal_stays_within_a_multiple_of_what_lives_and_writes_each_byte_tw
             queue.count += 1
             known = queue.entries.get(series)
             number = queue.count if known is None else known.number
-            queue.put(series, place(number, series, offset=offset, query_id=f"query-{offset}"))
+            queue.put(place(number, series, offset=offset, query_id=f"query-{offset}"))
         appended += sum(len(queue.touched) for queue in queues)
         changes = journal.save()
         written += sum(len(data or b"") + 130 for data in changes.values())
@@ -348,12 +350,12 @@ def test_the_count_of_a_queue_in_which_nothing_waits_outlives_the_records_that_h
     journal = QueueJournal()
     idle, busy = RetryQueue(journal, "m", "idle"), RetryQueue(journal, "m", "busy")
     idle.count = 7
-    idle.put("x", place(7, "x"))
+    idle.put(place(7, "x"))
     idle.forget()
     records: dict[bytes, bytes] = {}
     for k in range(50):
         busy.count += 1
-        busy.put("y", place(1, "y", offset=k))
+        busy.put(place(1, "y", offset=k))
         put_into(records, journal.save())
     assert b"w/0" not in records
     assert loaded(records)[1]["idle"].count == 7
@@ -364,14 +366,12 @@ def test_a_sweep_of_all_places_is_one_short_line() -> None:
     queue = RetryQueue(journal, "m", "dataset")
     for k in range(1000):
         queue.count += 1
-        queue.put(f"s{k}", place(queue.count, f"s{k}"))
+        queue.put(place(queue.count, f"s{k}"))
     (data,) = journal.save().values()
     assert data is not None
     assert len(data) > 20_000
     for _ in range(3):
         queue.swept()
-    for name in list(queue.entries)[:600]:
-        queue.remove(name)
     (data,) = journal.save().values()
     assert data is not None
     assert len(data) < 60
@@ -385,7 +385,7 @@ def test_records_in_which_nothing_lives_are_deleted_a_hundred_at_a_time(
     queue = RetryQueue(journal, "m", "dataset")
     for k in range(150):
         queue.count += 1
-        queue.put(f"s{k}", place(queue.count, f"s{k}"))
+        queue.put(place(queue.count, f"s{k}"))
         journal.save()
     monkeypatch.setattr(queue_journal, "_FLOOR", 0)
     queue.forget()
@@ -403,7 +403,7 @@ def test_pending_bytes_grow_with_every_change_and_bound_what_is_written() -> Non
     for k in range(200):
         queue.count += 1
         series = f"é{k % 50}" * 60
-        queue.put(series, Waiting(k, large, 2**30, bytes(8), large, large, large, 0, series, f"🧺{k}" * 60))
+        queue.put(Waiting(k, large, 2**30, bytes(8), large, large, large, 0, series, f"🧺{k}" * 60))
         assert journal.pending_bytes > before
         before = journal.pending_bytes
     assert sum(len(data or b"") for data in journal.save().values()) <= before + queue_journal.SLACK
@@ -431,10 +431,10 @@ def test_a_record_that_is_missing_between_others_is_named() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda group: group[5].pop(0), r"m on dataset s are damaged: there is no line of set 1"),
-        (lambda group: group[5][1].__setitem__(3, bytes(24)), r"damaged: its columns are not of one length"),
-        (lambda group: group[5][1].__setitem__(4, []), r"damaged: its columns are not of one length"),
-        (lambda group: group.__setitem__(0, 1), "holds a line of another kind of queue"),
+        (lambda group: group[6].pop(0), r"m on dataset s are damaged: there is no line of set 1"),
+        (lambda group: group[6][1].__setitem__(3, bytes(24)), r"damaged: its columns are not of one length"),
+        (lambda group: group[6][1].__setitem__(4, []), r"damaged: its columns are not of one length"),
+        (lambda group: group.__setitem__(0, 1), "holds an entry of another kind of queue"),
         (lambda group: group.__setitem__(0, 9), "cannot be decoded"),
     ],
 )
@@ -464,6 +464,4 @@ def test_records_do_not_show_their_numbers() -> None:
     for data in _stored().values():
         for group in msgspec.msgpack.decode(data, type=QueueRecord).groups:
             assert repr(group) == "QueueGroup()"
-            assert {repr(line) for line in group.lines} <= {
-                f"{type(line).__name__}()" for line in group.lines
-            }
+            assert all(repr(entry) == f"{type(entry).__name__}()" for entry in group.entries)

@@ -125,7 +125,7 @@ def _in_waiting(change: Callable[[list[Any]], None]) -> Callable[[dict[bytes, by
 
 
 def _cut_value(group: list[Any]) -> None:
-    place = next(line for line in group[5] if line[0] == 0)
+    place = next(entry for entry in group[6] if entry[0] == 0)
     place[4] = place[4][:-1]
 
 

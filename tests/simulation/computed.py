@@ -94,9 +94,9 @@ class Computed:
         if isinstance(append, RetryAppend):
             arrive = append._arrive
 
-            def arrived(dataset: int, queue: Any, name: Any, arrival: Any, *rest: Any) -> bool:
+            def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> bool:
                 run = engine.accounts.run_state(runner.name, dataset).run
-                top = arrive(dataset, queue, name, arrival, *rest)
+                top = arrive(dataset, queue, arrival, *rest)
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
 
