@@ -1,7 +1,4 @@
-"""The ledgers of a shard's datasets, the slots of their monitors, and what the next commit holds.
-
-Everything that a change has to make durable or to release is collected for the next commit.
-"""
+"""The ledgers of a shard's datasets, their monitors' slots, and what the next commit makes durable or releases."""
 
 from __future__ import annotations
 
@@ -9,16 +6,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.event_builder import EventBuilder
 from stream_svt.monitor.mutes import MonitorMutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.released import Account, EventType
+from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, ReleasedEvent
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, Record, RunState, Signal, State, to_bytes
 from stream_svt.privacy.ledger import Ledger
@@ -35,13 +32,11 @@ class Bounds:
 
     Attributes:
         runs: Most runs that one commit opens.
-        records: State records from which on a commit is full.
-        size: Bytes of its records and events from which on a commit is full, about.
-        rejects: Refused records from which on a commit is full.
-        cost: Queries times monitors of one step: some 50 ms. A query that is looked at by itself counts many
-            times.
-        published: Most events and rejects that one transaction publishes.
-        published_size: Most bytes of events that one transaction publishes; a single event may have more.
+        records, size, rejects: State records, bytes of records and events (about), and refused records from which on
+            a commit is full.
+        cost: Queries times monitors of one step: some 50 ms. A query looked at by itself counts many times.
+        published, published_size: Most events and rejects, and bytes of events, that one transaction publishes; a
+            single event may have more.
     """
 
     runs: int = 1_000
@@ -66,10 +61,7 @@ _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
 
 class DatasetAccount(Record, array_like=True, gc=False):
-    """What one dataset holds, in memory as it is stored. Amounts are ledger units.
-
-    The limit of the declaration became the ledger's at the very first start and is a fact of the state since then.
-    """
+    """What one dataset holds, in memory as it is stored, the limit included. Amounts are ledger units."""
 
     name: str
     unit: str
@@ -166,9 +158,8 @@ class DatasetAccount(Record, array_like=True, gc=False):
     def check(self, spec: DatasetSpec | None, same: Container[str]) -> None:
         """Refuse an account that was loaded and cannot be gone on with; no ``spec``: it is declared no longer.
 
-        Raises:
-            ConfigError: The declaration's limit, measure or privacy unit is not the journaled one.
-            UnreadableState: A run is open of a monitor that is not among the ``same``.
+        `ConfigError` for a declaration that is not the journaled one, `UnreadableState` for an open run of a monitor
+        that is not among the ``same``.
         """
         if spec is not None:
             self._refuse_changed(spec)
@@ -213,17 +204,11 @@ class DatasetAccount(Record, array_like=True, gc=False):
 class Accounts:
     """Accounts by dataset number, and what the next commit holds.
 
-    Args:
-        application, shard: What events name.
-        datasets: The datasets homed at the shard.
-        entropy: Returns so many fresh random bytes, from the operating system.
-        bounds: How much one commit holds.
-
     Attributes:
         held: The account of every dataset that has one. To change it, ask `account`.
-        queues: The journal of mutes, and of what waits for another test.
-        mutes: By monitor, those that ran before included.
-        records, rejects: Further state records, and refused records, of the next commit.
+        queues, mutes: The journal of queues; mutes by monitor, those that ran before included.
+        sequence, shard_events: Number of the events of the shard so far, and of those about no dataset.
+        events, records, rejects: Events, further state records, and refused records of the next commit.
         tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
         dirty: Numbers of the datasets whose account changed since the last commit.
         opened: Monitor, dataset and number of each run opened since the last commit.
@@ -237,13 +222,16 @@ class Accounts:
         entropy: Callable[[int], bytes],
         bounds: Bounds,
     ) -> None:
+        self.application = application
         self.shard = shard
         self.datasets = datasets
         self.entropy = entropy
-        self.events = EventBuilder(application, shard)
         self.queues = QueueJournal()
         self.mutes: dict[str, MonitorMutes] = {}
         self.held: dict[int, DatasetAccount] = {}
+        self.sequence = 0
+        self.shard_events = 0
+        self.events: list[ReleasedEvent] = []
         self.records: dict[bytes, bytes | None] = {}
         self.rejects: list[tuple[str, int, str]] = []
         self.tested: Counter[str] = Counter()
@@ -260,8 +248,7 @@ class Accounts:
             len(self.opened) >= self._bounds.runs
             or len(self.rejects) >= self._bounds.rejects
             or len(self.dirty) + len(self.records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self.events.events) + self.queues.pending_bytes
-            >= self._bounds.size
+            or self._weight + EVENT_BYTES * len(self.events) + self.queues.pending_bytes >= self._bounds.size
         )
 
     def weigh(self, *texts: str) -> None:
@@ -274,7 +261,7 @@ class Accounts:
             account = self.held[number]
             self.records[f"d/{account.name}".encode()] = to_bytes(account)
         records, self.records = self.records, {}
-        self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
+        self.events, self.rejects, self.dirty, self.opened, self._weight = [], [], set(), [], 0
         self.tested, self.skipped = Counter(), Counter()
         return records
 
@@ -284,10 +271,10 @@ class Accounts:
         if account is None:
             spec = self.datasets[number]
             account = self.held[number] = DatasetAccount.of(spec)
-            detail: dict[str, object] = {"unit": account.unit}
+            detail: dict[str, Any] = {"unit": account.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
-            self.events.announce(EventType.DECLARED, account, "first-start", detail=detail)
+            self.announce(EventType.DECLARED, account, "first-start", **detail)
         if number not in self.dirty:
             self.dirty.add(number)
             self._weight += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states)
@@ -299,34 +286,75 @@ class Accounts:
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
     def raise_limit(self, number: int, limit: int) -> None:
-        """Raise a dataset's limit, in ledger units; monitors that were exhausted wake.
-
-        Raises:
-            MisuseError: The limit does not rise.
-        """
+        """Raise a dataset's limit, in ledger units; monitors that were exhausted wake. `MisuseError` if it falls."""
         account = self.account(number)
         account.ledger.raise_limit(limit)
-        self.events.announce(EventType.BUDGET_RAISED, account, "command")
+        self.announce(EventType.BUDGET_RAISED, account, "command")
         for run_state in account.run_states.values():
             if run_state.state is State.EXHAUSTED:
                 run_state.signal(Signal.BUDGET_RAISED)
 
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def release(
+        self, kind: EventType, account: DatasetAccount, data: Alert | Lifecycle, subject: str = ""
+    ) -> None:
+        """Release an event about a dataset, or one of its series."""
+        account.events += 1
+        name = f"{account.name}/{data.monitor}/{data.run}/{account.events}"
+        self._add(kind, name, subject or account.name, data)
+
+    def announce(
+        self,
+        kind: EventType,
+        account: DatasetAccount,
+        reason: str,
+        monitor: str = "",
+        run: int = 0,
+        charge: int = 0,
+        **detail: object,
+    ) -> None:
+        """Release anything but an alert about a dataset, with its account."""
+        data = Lifecycle(
+            dataset=account.name,
+            monitor=monitor,
+            run=run,
+            reason=reason,
+            account=account.account(charge),
+            detail=detail,
+        )
+        self.release(kind, account, data)
+
+    def shard_event(self, kind: EventType, reason: str, monitor: str = "", **detail: object) -> None:
+        """Release something about the shard as a whole."""
+        self.shard_events += 1
+        data = Lifecycle(dataset="", monitor=monitor, run=0, reason=reason, account=None, detail=detail)
+        subject = f"shard-{self.shard}"
+        self._add(kind, f"{subject}/{self.shard_events}", subject, data)
+
+    def _add(self, kind: EventType, name: str, subject: str, data: Alert | Lifecycle) -> None:
+        self.sequence += 1
+        name = f"{self.application}/{name}"
+        event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
+        self.events.append(event)
+
     def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
-        self.events.announce(EventType.BALANCE, account, "application-closed", detail={"unit": account.unit})
+        self.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)
 
     def reply(self, command: Command, *, accepted: bool, message: str) -> None:
         """Acknowledge a command on the alert topic."""
-        detail = {
+        self.weigh(command.id, message)
+        detail: dict[str, Any] = {
             "command": command.id,
             "number": command.number,
             "action": command.action.value,
             "message": message,
         }
-        self.weigh(command.id, message)
         number = self.datasets.number.get(command.dataset)
         reason = "accepted" if accepted else "refused"
         if number is None:
-            self.events.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
+            self.shard_event(EventType.COMMAND_REPLY, reason, **detail)
         else:
-            self.events.announce(EventType.COMMAND_REPLY, self.account(number), reason, detail=detail)
+            account = self.account(number)
+            self.announce(EventType.COMMAND_REPLY, account, reason, **detail)

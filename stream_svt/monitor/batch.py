@@ -16,9 +16,7 @@ Mask = NDArray[np.bool_]
 class Names(Protocol):
     """Text of a row, read only for the few rows that need it (tops, queues)."""
 
-    def __getitem__(self, row: int, /) -> str:
-        """Return the text of one row of the batch."""
-        ...
+    def __getitem__(self, row: int, /) -> str: ...
 
 
 @dataclass(slots=True, repr=False)
@@ -114,6 +112,26 @@ class Candidate(NamedTuple):
     row: int
     gaps: Integers
     threshold: int
+
+
+class Query(NamedTuple):
+    """What a released alert tells of the query that was tested; the threshold is in grid steps."""
+
+    offset: int
+    row: int
+    threshold: int
+    series: str | None
+    query_id: str
+
+
+class Crossing(NamedTuple):
+    """A test that reached its noisy threshold by a gap, at an attempt that counts from 0."""
+
+    dataset: int
+    query: Query
+    branch: int
+    gap: int
+    attempt: int
 
 
 @dataclass(slots=True, repr=False)

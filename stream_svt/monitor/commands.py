@@ -34,7 +34,6 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         id: Chosen by who issues it; the reply on the alert topic repeats it.
-        action: What to do.
         dataset: The dataset addressed; empty for all datasets of the shard, and for a command to the shard
             itself (`accept-loss`, `close-application`).
         monitor: One monitor of the dataset; empty for all of them.
@@ -42,11 +41,9 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         now: For `pause`: act before a replay has ended, and close the open run at its full price.
         topic, offset: For `accept-loss`: the query topic, and the offset that the shard wants and the topic
             does not hold.
-        successor: For `close-application`: name of the application that may go on with what is left of each
-            budget.
+        successor: For `close-application`: the application that may go on with what is left of each budget.
         cluster, event, origin: For `close-application` of a shard whose state is given up: cluster id, and
             number and origin of the newest event on its alert partition; 0 and empty where it has none.
-        issued_by: Free text.
         state, number: The `stateid` of the shard's events, and the number that follows the last command's: a
             shard carries out nothing else.
     """
@@ -82,10 +79,8 @@ class UnderWay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command to all datasets of a shard, as far as it was carried out.
 
     Attributes:
-        command: The command; its number is used up.
         after: The last dataset that was looked at; they are taken in the order of their names.
-        done, refused: Datasets that it was carried out on, and refused on.
-        reasons: Why, for the first ones.
+        done, refused: Datasets that it was carried out on, and refused on, with ``reasons`` for the first ones.
     """
 
     command: Command

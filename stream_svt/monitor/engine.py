@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -48,12 +49,8 @@ OTHER_FILE = (
 class Step:
     """What a call to `Engine.step` achieved.
 
-    Attributes:
-        done: Every monitor has consumed the whole batch. If not, `step` is to be called again with the same
-            batch.
-        durable_first: What was done must be durable before that: there is new threshold noise, or the commit
-            is full.
-        urgent: Something waits to be charged or published: commit now rather than at the next interval.
+    Unless every monitor is ``done`` with the batch, `step` is to be called again with it; with ``durable_first`` what
+    was done must be durable before. ``urgent``: something waits to be charged or published, so commit now.
     """
 
     done: bool
@@ -70,8 +67,7 @@ class Commit:
         progress: Positions, clocks and counters; goes into the transaction's meta record.
         events: Released events in order: durable with this transaction, published with the next one.
         rejects: (topic, offset, reason) of records that were refused.
-        views: Released state of the datasets that changed and are shown one by one.
-        totals: Sums over all datasets of the shard. Views and sums are valid once the transaction is durable.
+        views, totals: Of the datasets shown one by one those that changed, and sums over all: valid once durable.
         tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
     """
 
@@ -91,19 +87,14 @@ class Engine:
     Args:
         spec: The application. Once a state is loaded (`stream_svt.monitor.loading`), monitors are those of the
             state until `change_spec` is called with the specification wanted.
-        shard: Partition number.
         datasets: The datasets homed at the shard, or their names; their order fixes the dataset numbers of
             batches.
         key: 32 secret bytes from which query noise is derived; durable before the first query.
         entropy: Returns so many fresh random bytes, from the operating system.
-        bounds: How much one step does and one commit holds.
-        query_noise: Source of query noise in place of the keyed one: for proofs, which hand in noise of their
-            own.
+        query_noise: Source of query noise in place of the keyed one: for proofs.
 
     Attributes:
         runners: The monitors in use, by name, in the order in which they act.
-        accounts, retirement, projection: What the shard holds of its datasets, of those declared no longer, and
-            what it shows.
         declared: By query topic, what was ever declared of its answers.
         configuration: Number and digest of the version adopted last.
     """
@@ -130,7 +121,6 @@ class Engine:
         self.configuration = (0, "")
         self.projection = Projection(self.accounts, self.runners)
         self.retirement = Retirement(self.accounts)
-        self._events = self.accounts.events
         self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
@@ -144,33 +134,28 @@ class Engine:
     def begin_state(self, partitions: int, cluster: str) -> None:
         """Announce that the shard's state begins here: the first event of its partition.
 
-        ``partitions`` is the number of shards, which fixes where each dataset is at home; ``cluster`` the cluster's id,
-        by which a mirror of the partition is told from the original.
+        The number of shards fixes where a dataset is at home; the cluster's id tells a mirror from the original.
         """
-        detail: dict[str, object] = {"partitions": partitions, "cluster": cluster}
+        detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
         if (carried := self.spec.carried) is not None:
             detail |= {"carried_from": carried.application, "carried_digest": self.spec.carried_digest}
-        self._events.shard_event(EventType.STATE_BEGUN, reason="first-start", detail=detail)
+        self.accounts.shard_event(EventType.STATE_BEGUN, "first-start", **detail)
         for topic, declared in self.declared.items():
-            self._events.topic_declared(topic, declared)
+            self._announce_declared(topic, declared)
 
     def adopt(self, version: tuple[int, str]) -> None:
         """Take note, and announce, that the specification in use is this version: its number and digest."""
         if version != self.configuration:
             self.configuration = version
-            detail = {"number": version[0], "digest": version[1]}
-            self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
+            kind, (number, digest) = EventType.CONFIGURATION_ADOPTED, version
+            self.accounts.shard_event(kind, "configuration", number=number, digest=digest)
 
     def pass_periods(self, ends: Mapping[str, int], now_ms: int) -> None:
         """Take note of the periods that are over: the next engine does not know their datasets any more.
 
         A period is over once every monitor that runs on the generator's datasets has come beyond its end and lateness,
-        by the records' timestamps; with no such monitor, never. To be called after the replay.
-
-        Args:
-            ends: The end of each query topic: for a monitor that has read all of a topic, time passes without
-                records.
-            now_ms: What time it is at least for these.
+        by the records' timestamps; with no such monitor, never. To be called after the replay. For a monitor that has
+        read all of its topic, up to the ``ends``, it is at least ``now_ms``.
         """
         for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
             clocks = []
@@ -210,8 +195,17 @@ class Engine:
         declared = Declared.by(spec) | known
         if declared != known:
             self._keep_declared(spec.topic, declared)
-            if self._events.sequence:  # else the event that begins the state comes first
-                self._events.topic_declared(spec.topic, declared)
+            if self.accounts.sequence:  # else the event that begins the state comes first
+                self._announce_declared(spec.topic, declared)
+
+    def _announce_declared(self, topic: str, declared: Declared) -> None:
+        self.accounts.shard_event(
+            EventType.TOPIC_DECLARED,
+            "configuration",
+            topic=topic,
+            sensitivity=str(declared.sensitivity),
+            monotonic=declared.monotonic,
+        )
 
     def _keep_declared(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared
@@ -220,16 +214,17 @@ class Engine:
 
     # -- positions -------------------------------------------------------------------------------------------
 
-    def _of_topic(self, topic: str) -> list[Runner]:
+    def of_topic(self, topic: str) -> list[Runner]:
+        """Return the monitors that read a topic."""
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
     def next_offset(self, topic: str) -> int | None:
         """Return where reading ``topic`` goes on, None where it was never read."""
-        return min((runner.offset for runner in self._of_topic(topic) if runner.started), default=None)
+        return min((runner.offset for runner in self.of_topic(topic) if runner.started), default=None)
 
     def begin(self, topic: str, offset: int) -> None:
         """Journal where ``topic`` is read from, for monitors that never read it."""
-        for runner in self._of_topic(topic):
+        for runner in self.of_topic(topic):
             if not runner.started:
                 runner.offset, runner.row, runner.started = offset, 0, True
 
@@ -244,7 +239,7 @@ class Engine:
     def goes_by_timestamps(self, topic: str) -> bool:
         """Tell whether durations or periods of some monitor of a topic run on the timestamps of its records."""
         timed = self.datasets.periods is not None
-        return any(timed or runner.spec.needs_broker_time for runner in self._of_topic(topic))
+        return any(timed or runner.spec.needs_broker_time for runner in self.of_topic(topic))
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -256,7 +251,7 @@ class Engine:
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
-        runners = self._of_topic(batch.topic)
+        runners = self.of_topic(batch.topic)
         stop, end = self._next_part(batch, runners)
         before = _place(batch, runners)
         done = True
@@ -268,13 +263,10 @@ class Engine:
         after = batch.end if done else _place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
-        return Step(done=done, durable_first=not advanced, urgent=bool(self._events.events))
+        return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.events))
 
     def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
-        """Return before which row and offset of a batch the monitors stop next: ``end`` may lie inside a record.
-
-        All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
-        """
+        """Return before which row and offset all monitors stop next: a dataset's record is written once for all."""
         bounds, accounts = self._bounds, self.accounts
         size = len(batch)
         offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
@@ -299,16 +291,12 @@ class Engine:
             dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
             first = next(
                 other
-                for other in self._of_topic(batch.topic)
+                for other in self.of_topic(batch.topic)
                 if other.runs.covers[dataset] and only in (None, other.name)
             )
             refused = (batch.topic, int(batch.offset[row]), "outside-period")
             if first is runner and refused not in self.accounts.rejects[-1:]:
                 self.accounts.rejects.append(refused)
-
-    def refuse(self, topic: str, offset: int, reason: str) -> None:
-        """Refuse a record that is no query."""
-        self.accounts.rejects.append((topic, offset, reason))
 
     # -- commits ---------------------------------------------------------------------------------------------
 
@@ -325,7 +313,7 @@ class Engine:
         accounts.records |= accounts.queues.save()
         commit = Commit(
             progress=self._progress(),
-            events=self._events.take(),
+            events=accounts.events,
             rejects=accounts.rejects,
             views=self.projection.changed_views(),
             totals=self.projection.take(),
@@ -345,8 +333,8 @@ class Engine:
         return to_bytes(
             ProgressRecord(
                 VERSION,
-                self._events.sequence,
-                self._events.shard_events,
+                self.accounts.sequence,
+                self.accounts.shard_events,
                 positions,
                 self.spec.carried_digest,
                 self.configuration,

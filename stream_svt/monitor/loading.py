@@ -40,12 +40,8 @@ def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None)
 def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
     """Take over from the live state records; an empty mapping and no progress is the very first start.
 
-    This is done in slices of a few milliseconds. The engine is of use once no slice is left, and `Retirement.check`
-    has accepted what is declared.
-
-    Raises:
-        UnreadableState: A record cannot be decoded, or an open run's specification is missing.
-        ConfigError: A dataset's declaration is not the journaled one.
+    The engine is of use once no slice is left, and `Retirement.check` has accepted what is declared. `UnreadableState`
+    and `ConfigError` are raised for records and declarations that cannot be gone on with.
     """
     if progress is None:
         return
@@ -57,8 +53,8 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
     stored = from_bytes(ProgressRecord, progress, key="meta")
     if stored.carried != engine.spec.carried_digest:
         raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
-    engine.accounts.events.sequence = stored.sequence
-    engine.accounts.events.shard_events = stored.shard_events
+    engine.accounts.sequence = stored.sequence
+    engine.accounts.shard_events = stored.shard_events
     engine.configuration = stored.configuration
     for name, (offset, row, clock_ms) in stored.positions.items():
         if name in engine.runners:
@@ -93,10 +89,7 @@ def _declared(data: bytes, key: str) -> Declared:
 
 
 def _load_monitors(engine: Engine, named: Named) -> set[str]:
-    """Go on with the monitors of the state; return the names of those whose open runs can go on.
-
-    The others have another hash in this release: their runs could not be computed again.
-    """
+    """Go on with the monitors of the state; return the names of those whose hash, and so noise, is still the same."""
     current: dict[str, MonitorSpec] = {}
     same: set[str] = set()
     for name, data in named:

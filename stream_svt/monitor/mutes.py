@@ -1,8 +1,7 @@
 """Muted series: which they are, and how the few queries of a batch that may meet one are found.
 
-A filter spares a look-up for each query: it counts over (dataset, series), so what it does not hit is surely not muted,
-and what it hits is looked up. The hash is Python's own, so hits differ between processes; outcomes do not, since every
-hit is looked up exactly.
+A filter spares a look-up for each query: what it does not hit is surely not muted, and what it hits is looked up. So
+outcomes do not depend on Python's hash, which differs between processes.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class Mutes(Queue[Mute]):
 
 
 class MonitorMutes:
-    """The muted series of one monitor, by dataset number in ``held``, those that ran out included.
-
-    The filter counts them by a few bits of their hash; a sixteenth of it is in use at most.
-    """
+    """The muted series of one monitor by dataset number in ``held``; the filter counts them by bits of their hash."""
 
     def __init__(self) -> None:
         self.held: dict[int, Mutes] = {}
@@ -88,10 +84,7 @@ class MonitorMutes:
         return np.flatnonzero(self._counts[(keys >> shift).view(np.int64)])
 
     def add(self, dataset: int, series: str, until: int, clock_ms: int, most: int) -> list[str]:
-        """Mute a series of a held dataset; return the oldest ones, which end where there are more than ``most``.
-
-        Those of the dataset that ran out are forgotten first.
-        """
+        """Mute a series; forget those that ran out, and return the oldest ones, which end beyond ``most``."""
         mutes = self.held[dataset]
         every = mutes.entries.values()
         self._discard(dataset, takewhile(lambda mute: not _holds(mute, clock_ms), every))

@@ -1,7 +1,6 @@
 """Carries out an operator's command on a shard, at a barrier between two commits.
 
-A command that cannot be carried out changes nothing; the reply on the alert topic says why. Replies hold public
-facts only.
+A command that cannot be carried out changes nothing. Replies say why, and hold public facts only.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ DATASETS_AT_ONCE = 200
 
 
 def apply(engine: Engine, command: Command) -> bool:
-    """Carry out a command and reply to it; the reply is an event of the next commit.
-
-    Returns whether it was carried out.
-    """
+    """Carry out a command and reply to it in the next commit; return whether it was carried out."""
     if command.for_all:
         *_, last = UnderWay(command), *going_on(engine, UnderWay(command))
         return last.accepted
@@ -72,15 +68,12 @@ def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
     engine.accounts.reply(command, accepted=under_way.accepted, message=message)
     if under_way.closes:
-        detail = {"successor": command.successor, "balances": done}
-        engine.accounts.events.shard_event(EventType.APPLICATION_CLOSED, reason="command", detail=detail)
+        closed = EventType.APPLICATION_CLOSED
+        engine.accounts.shard_event(closed, "command", successor=command.successor, balances=done)
 
 
 def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, None, Iterator[str]]:
-    """Return the names of the datasets that are left, in order; they are sorted in slices.
-
-    A close concerns all that may have a ledger, retired ones included.
-    """
+    """Return the datasets that are left in order, sorted in slices; a close concerns the retired ones, too."""
     retired = engine.retirement.retired if under_way.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, NAMES_AT_ONCE)):
@@ -90,7 +83,6 @@ def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, No
 
 
 def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
-    """Carry the command out on the dataset it has come to."""
     name = under_way.after
     try:
         if under_way.closes:
@@ -104,7 +96,6 @@ def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
 
 
 def _carry_out(engine: Engine, command: Command) -> str:
-    """Return what was done, in words."""
     number = engine.number.get(command.dataset)
     if command.action is Action.ACCEPT_LOSS:
         why = f"the shard does not wait for offset {command.offset} of topic '{command.topic}'"
@@ -123,11 +114,7 @@ def _carry_out(engine: Engine, command: Command) -> str:
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
-    """Pause, resume, close or resample; return the monitors on which that was done: all that are meant, or none.
-
-    Raises:
-        CommandRefused: It would not change anything, or the budget forbids it.
-    """
+    """Pause, resume, close or resample; return the monitors on which that was done: all that are meant, or none."""
     meant = [
         runner.runs
         for name, runner in engine.runners.items()
@@ -171,10 +158,7 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
 
 
 def _close_ledger(engine: Engine, name: str) -> bool:
-    """Close a dataset for ever, and announce its balance; return whether it has a ledger.
-
-    Its open runs end: what they did not spend is released (pure only).
-    """
+    """Close a dataset and its open runs for ever, and announce its balance; return whether it has a ledger."""
     if name in engine.retirement.retired:
         engine.retirement.announce_balance(name)
         return True
@@ -193,10 +177,8 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
 
     Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
     """
-    for name, runner in engine.runners.items():
-        if runner.spec.topic != topic:
-            continue
-        held = [number for number, account in engine.accounts.held.items() if name in account.run_states]
+    for runner in engine.of_topic(topic):
+        held = [n for n, account in engine.accounts.held.items() if runner.name in account.run_states]
         for count, number in enumerate(held, start=1):
             runner.runs.forget_waiting(number)
             if runner.runs.is_open(number):
@@ -212,13 +194,9 @@ def pass_over(engine: Engine, topic: str, offset: int, end: int | None = None) -
     A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
     ``offset``, too.
     """
-    for runner in engine.runners.values():
-        if runner.spec.topic != topic:
-            continue
+    for runner in engine.of_topic(topic):
         kept = offset <= runner.offset and (end is None or runner.offset <= end)
         if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
-    engine.accounts.events.shard_event(
-        EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
-    )
+    engine.accounts.shard_event(EventType.LOSS_ACCEPTED, "command", topic=topic, offset=offset)

@@ -9,11 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.batch import Integers, QueryBatch
 
 if TYPE_CHECKING:
     from stream_svt.settings.monitors import MonitorSpec
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The grid of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps.
-
-    The granularity is a whole number of 10^-18, the bounds in units of its denominator are below `BOUND_LIMIT`.
-    """
+    """The grid of a monitor: ``granularity`` real units (a multiple of 10^-18) a step, clamped to [low, high] steps."""
 
     granularity: Fraction
     low: int
     high: int
 
-    def values(self, batch: QueryBatch, first: int, last: int) -> NDArray[np.int64]:
+    def values(self, batch: QueryBatch, first: int, last: int) -> Integers:
         """Return the grid values of rows [first, last): floor(value / granularity) after clamping.
 
         What is not a number becomes the lower bound, like any low value. All rows take the same steps.
@@ -72,11 +68,5 @@ class Plan:
     @lru_cache(maxsize=256)
     def of(cls, spec: MonitorSpec) -> Plan:
         """Return the plan of a specification; every takeover of every shard asks for the same few."""
-        mechanism = spec.mechanism()
         low, high = spec.grid_bounds
-        return cls(
-            spec=spec,
-            hash=spec.hash(),
-            mechanism=mechanism,
-            grid=Grid(spec.granularity, low, high),
-        )
+        return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))

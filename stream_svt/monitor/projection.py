@@ -1,9 +1,6 @@
-"""What is shown of a shard: its first datasets one by one, and sums over all of them.
+"""What is shown of a shard: its first datasets one by one, and sums over all of them, updated by what changes.
 
-The engine holds every dataset already; a view of each would be a second copy of the state. The projection keeps a
-few numbers for each dataset and monitor in arrays, as of the last commit taken, and updates its sums by the
-datasets that a commit changes. `Totals` and views leave the engine with the commit, and are shown once it is
-durable.
+A view of each dataset would be a second copy of the state: a few numbers of each are kept in arrays.
 """
 
 from __future__ import annotations
@@ -20,14 +17,12 @@ from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Integers, Mask
 from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import RunState, State
+from stream_svt.monitor.snapshot import PAUSED, RunState, State
 from stream_svt.privacy.loss import Kind, to_float
 
-PAUSED = "paused"
 STATES = (*(state.value for state in State), PAUSED)
 """What a monitor may be doing on a dataset; a pause hides what is behind it."""
 
-_IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_RUN = RunState()
@@ -40,13 +35,7 @@ DATASETS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class MonitorTotals:
-    """A monitor over the datasets of a shard.
-
-    Attributes:
-        states: Datasets by state.
-        muted, queued: Series muted, and queries that wait for another test.
-        spent, run_left: Of the datasets that are not shown one by one, by measure.
-    """
+    """A monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown one by one."""
 
     states: Mapping[str, int]
     muted: int
@@ -68,17 +57,10 @@ class OtherTotals:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the datasets of a shard, as of a commit.
-
-    Attributes:
-        monitors: By name.
-        others: Ledgers that are not shown one by one, by measure.
-        raised: Limits in units of the ledger, where they are not the declared ones.
-    """
+    """Sums over the datasets of a shard, as of a commit: ``others`` are those not shown one by one, by measure."""
 
     monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
     others: Mapping[str, OtherTotals] = field(default_factory=dict)
-    raised: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Table:
@@ -87,7 +69,7 @@ class _Table:
     Groups are the datasets that are shown one by one, and the others whose ledgers count epsilon, and rho.
     """
 
-    def __init__(self, group: NDArray[np.int8], columns: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, group: NDArray[np.int8], **columns: NDArray[Any]) -> None:
         self._group = group
         self._columns = columns
         members = [group == number for number in range(3)]
@@ -96,7 +78,7 @@ class _Table:
             for name, column in columns.items()
         }
 
-    def put(self, where: Integers, values: Mapping[str, Sequence[int]]) -> None:
+    def put(self, where: Integers, **values: Sequence[int]) -> None:
         """Store new numbers of some datasets."""
         groups = self._group[where].tolist()
         for name, now in values.items():
@@ -107,20 +89,22 @@ class _Table:
 
 
 class _MonitorTable(_Table):
-    """A monitor's numbers; ``state`` is an index of `STATES`, ``states`` counts the datasets of each."""
+    """A monitor's numbers; ``states`` counts the datasets of each of `STATES`."""
 
     def __init__(self, group: NDArray[np.int8], covers: Mask) -> None:
         count = len(group)
-        self._state = np.where(covers, _IDLE, _NOT_COVERED).astype(np.int8)
+        self._state = np.where(covers, _CODES[State.IDLE], _NOT_COVERED).astype(np.int8)
         self.states = np.bincount(self._state, minlength=len(STATES) + 1)
-        small = {name: np.zeros(count, dtype=np.int32) for name in ("muted", "queued")}
-        super().__init__(group, small | {name: np.zeros(count, dtype=np.int64) for name in ("spent", "left")})
+        muted, queued = np.zeros((2, count), dtype=np.int32)
+        spent, left = np.zeros((2, count), dtype=np.int64)
+        super().__init__(group, muted=muted, queued=queued, spent=spent, left=left)
 
-    def put_state(self, where: Integers, state: NDArray[np.int8]) -> None:
+    def put_states(self, where: Integers, states: Sequence[str]) -> None:
         """Store new states of some datasets."""
-        self.states += np.bincount(state, minlength=len(STATES) + 1)
+        codes = np.array([_CODES[state] for state in states], dtype=np.int8)
+        self.states += np.bincount(codes, minlength=len(STATES) + 1)
         self.states -= np.bincount(self._state[where], minlength=len(STATES) + 1)
-        self._state[where] = state
+        self._state[where] = codes
 
     def totals(self) -> MonitorTotals:
         """Return the sums."""
@@ -135,30 +119,23 @@ class _MonitorTable(_Table):
 
 
 class Projection:
-    """What is shown of the datasets of a shard, kept up to date by what changes.
+    """What is shown of the datasets of a shard, kept up to date by what changes; at first none has an account.
 
-    Args:
-        accounts: Of the shard; no dataset has a ledger yet.
-        runners: Its monitors, by name.
-
-    Attributes:
-        changed: Datasets that the sums do not know as they are, beside those that changed since the last
-            commit.
+    ``changed`` are those that the sums do not know as they are, beside those that changed since the last commit.
     """
 
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
         self._accounts = accounts
         self._runners = runners
         self._datasets = datasets = accounts.datasets
-        count = len(datasets)
         self.changed: set[int] = set()
         self._views_changed = False
         self._group = np.where(datasets.shown, 0, 1 + datasets.zcdp).astype(np.int8)
-        columns = {name: np.zeros(count, dtype=np.int64) for name in ("spent", "reserved", "charges")}
-        self._ledgers = _Table(self._group, columns | {"limit": datasets.limit.copy()})
+        spent, reserved, charges = np.zeros((3, len(datasets)), dtype=np.int64)
+        limit = datasets.limit.copy()
+        self._ledgers = _Table(self._group, limit=limit, spent=spent, reserved=reserved, charges=charges)
         self._members = np.bincount(self._group, minlength=3).tolist()
         self._monitors: dict[str, _MonitorTable] = {}
-        self._raised: dict[str, int] = {}
 
     def cover(self, name: str, covers: Mask) -> None:
         """Let a monitor begin anew on the datasets it covers; what it holds there is told by `update`."""
@@ -170,20 +147,16 @@ class Projection:
         del self._monitors[name]
         self._views_changed = True
 
-    def views(self) -> list[DatasetView]:
-        """Return the released state of all datasets as it stands after loading."""
-        return list(map(self._view, range(len(self._datasets))))
-
     def shown(self) -> list[DatasetView]:
         """Return the released state, as it stands after loading, of the datasets that are shown one by one."""
         self._views_changed = False
-        return list(map(self._view, np.flatnonzero(self._datasets.shown).tolist()))
+        return list(map(self.view, np.flatnonzero(self._datasets.shown).tolist()))
 
     def changed_views(self) -> list[DatasetView]:
         """Return the views of what the next commit changes; where monitors changed, of every dataset shown."""
         if self._views_changed:
             return self.shown()
-        return [self._view(n) for n in sorted(self._accounts.dirty) if self._datasets.shown[n]]
+        return [self.view(n) for n in sorted(self._accounts.dirty) if self._datasets.shown[n]]
 
     def take(self) -> Totals:
         """Sum up what the next commit changes."""
@@ -202,17 +175,18 @@ class Projection:
             self.update(part)
             self.changed.difference_update(part)
 
-    def _view(self, number: int) -> DatasetView:
+    def view(self, number: int) -> DatasetView:
+        """Return the released state of a dataset."""
         account = self._accounts.held.get(number) or DatasetAccount.of(self._datasets[number])
-        kind = account.ledger.kind
+        ledger, kind = account.ledger, account.ledger.kind
         return DatasetView(
             dataset=account.name,
             shard=self._accounts.shard,
             unit=account.unit,
             measure=kind.measure,
-            limit=to_float(account.ledger.limit, kind),
-            spent=to_float(account.ledger.spent, kind),
-            reserved=to_float(account.ledger.reserved, kind),
+            limit=to_float(ledger.limit, kind),
+            spent=to_float(ledger.spent, kind),
+            reserved=to_float(ledger.reserved, kind),
             monitors=[
                 MonitorView(
                     monitor=name,
@@ -235,36 +209,32 @@ class Projection:
         )
 
     def update(self, numbers: Sequence[int]) -> None:
-        """Take what datasets that have a ledger hold now, each named once."""
+        """Take what datasets that have an account hold now, each named once."""
+        held = {number: self._accounts.held[number] for number in numbers}
         where = np.array(numbers, dtype=np.int64)
-        held = [self._accounts.held[number] for number in numbers]
-        columns = {
-            name: [getattr(account.ledger, name) for account in held]
-            for name in ("limit", "spent", "reserved")
-        }
-        self._ledgers.put(where, columns | {"charges": [account.charges for account in held]})
-        for account, declared in zip(held, self._datasets.limit[where].tolist(), strict=True):
-            if account.ledger.limit != declared:
-                self._raised[account.name] = account.ledger.limit
-        # Where a monitor has no slot, nothing has changed since `cover`.
-        for name in {name for one in held for name in one.run_states} & self._monitors.keys():
+        self._ledgers.put(
+            where,
+            limit=[account.ledger.limit for account in held.values()],
+            spent=[account.ledger.spent for account in held.values()],
+            reserved=[account.ledger.reserved for account in held.values()],
+            charges=[account.charges for account in held.values()],
+        )
+        # Where a monitor has no slot, or runs no more, nothing has changed since `cover`.
+        for name in {name for one in held.values() for name in one.run_states} & self._monitors.keys():
             table, runs = self._monitors[name], self._runners[name].runs
-            covered = runs.covers[where]
-            slots = [
-                (number, one.run_states.get(name, _NO_RUN) if mine else _NO_RUN, mine)
-                for number, one, mine in zip(numbers, held, covered.tolist(), strict=True)
-            ]
-            state = np.array([_CODES[run_state.shown] for _, run_state, _ in slots], dtype=np.int8)
-            state[~covered] = _NOT_COVERED
-            table.put_state(where, state)
+            slots = {
+                number: account.run_states[name]
+                for number, account in held.items()
+                if name in account.run_states and runs.covers[number]
+            }
+            where = np.array(list(slots), dtype=np.int64)
+            table.put_states(where, [run_state.shown for run_state in slots.values()])
             table.put(
                 where,
-                {
-                    "muted": [runs.mutes.count(number) if mine else 0 for number, _, mine in slots],
-                    "queued": [runs.queued(number) if mine else 0 for number, _, mine in slots],
-                    "spent": [run_state.spent for _, run_state, _ in slots],
-                    "left": [run_state.left for _, run_state, _ in slots],
-                },
+                muted=list(map(runs.mutes.count, slots)),
+                queued=list(map(runs.queued, slots)),
+                spent=[run_state.spent for run_state in slots.values()],
+                left=[run_state.left for run_state in slots.values()],
             )
 
     def totals(self) -> Totals:
@@ -283,7 +253,6 @@ class Projection:
                 for group, kind in _KINDS.items()
                 if self._members[group]
             },
-            raised=dict(self._raised),
         )
 
 
@@ -295,11 +264,7 @@ def sums_of(totals: Iterable[Totals]) -> Totals:
 def _plus(one: Any, other: Any) -> Any:  # noqa: ANN401 - records, mappings and numbers
     """Return a sum: of records by field, of mappings by name."""
     if isinstance(one, Mapping):
-        names = dict.fromkeys([*one, *other])
-        return {
-            name: _plus(one[name], other[name]) if name in one and name in other else {**one, **other}[name]
-            for name in names
-        }
+        return {**one, **other} | {name: _plus(one[name], other[name]) for name in one if name in other}
     if is_dataclass(one):
         record: Any = type(one)
         return record(*(_plus(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)))

@@ -92,11 +92,7 @@ class Queue(Generic[E]):
         self.journal.note(self)
 
     def settle(self) -> None:
-        """Make ready for use what was loaded.
-
-        Raises:
-            ValueError: Entries are missing, or damaged.
-        """
+        """Make ready for use what was loaded; `ValueError` where entries are missing, or damaged."""
 
 
 def size_of(entry: Entry) -> int:
@@ -114,10 +110,7 @@ class _Stored:
 
 
 class QueueJournal:
-    """Records of the queues of a shard.
-
-    ``size`` is the number of bytes of its records, ``live`` about how many of them are needed.
-    """
+    """Records of the queues of a shard: ``size`` bytes, of which about ``live`` are needed."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -165,10 +158,7 @@ class QueueJournal:
         return writer.records | dict.fromkeys(gone)
 
     def _compact(self, writer: _Writer) -> list[bytes]:
-        """Write again what lives in the oldest records, while all are too large; return the keys of those that go.
-
-        About as much is written again as was written for the first time: so no commit is much larger than its changes.
-        """
+        """Write again what lives in the oldest records, as much as changed at most; return the keys that go."""
         gone: list[bytes] = []
         most = 2 * writer.size
         for number, oldest in list(self._records.items())[:_DELETED]:
@@ -188,11 +178,7 @@ class QueueJournal:
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self, number: int, data: bytes, kinds: Mapping[int, type[Queue[Any]]]) -> None:
-        """Take the next record in; ``kinds`` has the queues by their ``kind``.
-
-        Raises:
-            UnreadableState: The record cannot be decoded, or does not follow the one before.
-        """
+        """Take the next record in; `UnreadableState` where it cannot be decoded, or does not follow the one before."""
         key = key_of(number).decode()
         if self._records and number != self._next:
             raise UnreadableState(f"state record {key_of(self._next).decode()} is missing, {key} is there")
@@ -218,11 +204,7 @@ class QueueJournal:
                 stored.entries.append((queue, entry))
 
     def loaded(self) -> Iterator[Queue[Any]]:
-        """End the loading; yield the queues, each once it is of use.
-
-        Raises:
-            UnreadableState: Entries are missing, or damaged.
-        """
+        """End the loading; yield the queues, each once it is of use. `UnreadableState` where entries are missing."""
         found, self._loading = list(self._loading.values()), {}
         for queue, entries in found:
             queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
@@ -289,11 +271,7 @@ def key_of(number: int) -> bytes:
 
 
 def number_of(rest: str) -> int:
-    """Return the number of a record by the rest of its key.
-
-    Raises:
-        UnreadableState: It is no number.
-    """
+    """Return the number of a record by the rest of its key; `UnreadableState` where it is none."""
     if not (rest.isascii() and rest.isdigit() and len(rest) <= 18):
         raise UnreadableState(f"state record {f'w/{rest}'.encode()!r} has a key that no release writes")
     return int(rest)

@@ -135,12 +135,10 @@ class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event, complete but for its time, which the service freezes when it enters the outbox.
 
     Attributes:
-        type: What happened.
         id: Function of application, dataset, monitor, run and the dataset's event number: the same event has
             the same id however often it is computed or read.
         sequence: Number of the event in its shard, from 1, without gaps.
         subject: "dataset" or "dataset/series".
-        data: The content.
     """
 
     type: EventType
@@ -197,8 +195,8 @@ def encode(
     """Return the event as a CloudEvents 1.0 JSON document.
 
     ``time`` is RFC 3339 text; ``origin`` names the transaction that charged the event, by its sequence and random bits;
-    ``state_id`` and ``command`` are what a command to the shard has to name: the id of its state, and the number of the
-    last command used up; ``prove`` makes the proof of who wrote it, of what `proved_content` returns.
+    ``state_id`` and ``command`` are the id of the shard's state and the number of the last command used up; ``prove``
+    makes the proof of who wrote it, of what `proved_content` returns.
     """
     data = msgspec.Raw(_ENCODER.encode(event.data))
     attributes = {

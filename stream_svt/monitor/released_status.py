@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle
-from stream_svt.monitor.snapshot import State
+from stream_svt.monitor.snapshot import RunState, State
 
 CHARGES_KEPT = 50
 """Latest charges of a dataset: enough to know its pace, and no more than that."""
-
-PAUSED = "paused"
 
 _AFTER: Mapping[str, State] = {
     EventType.ALERT: State.RUNNING,
@@ -53,56 +51,39 @@ class Budget:
         return max(self.limit - self.spent, 0.0)
 
 
-@dataclass(slots=True)
-class MonitorStatus:
-    """A monitor on a dataset, as far as the events read tell.
-
-    ``state`` is idle, running, halted or exhausted; ``run`` is the number of the latest run.
-    """
-
-    state: State = State.IDLE
-    paused: bool = False
-    run: int = 0
-    tops: int = 0
-    halts: int = 0
-
-    @property
-    def shown(self) -> str:
-        """The state in one word: a pause hides what is behind it."""
-        return PAUSED if self.paused else self.state.value
-
-
 class ReleasedStatus:
-    """Folds released events, in the order read, into accounts and states.
+    """Folds released events, in the order read, into accounts and states; those about other datasets leave no trace.
 
-    Args:
-        budgets: The datasets to follow, as declared. Events about others leave no trace.
-        covers: The datasets of each monitor, by its name.
+    ``statuses`` has by monitor and dataset the state, run, tops and halts, as far as the events tell.
     """
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:
         self.budgets = dict(budgets)
         self.statuses = {
-            monitor: {dataset: MonitorStatus() for dataset in datasets}
-            for monitor, datasets in covers.items()
+            monitor: {dataset: RunState() for dataset in datasets} for monitor, datasets in covers.items()
         }
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
         """Fold one event."""
-        budget = self.budgets.get(data.dataset)
+        budget, kind = self.budgets.get(data.dataset), envelope.type
         if budget is None:
             return
         if data.account is not None:
             budget.take(data.account, envelope.time)
-        if envelope.type == EventType.BUDGET_RAISED:
+        if kind == EventType.BUDGET_RAISED:
             for woken in self.of_dataset(data.dataset).values():
                 if woken.state is State.EXHAUSTED:
                     woken.state = State.IDLE
         status = self.statuses.get(data.monitor, {}).get(data.dataset)
         if status is not None:
-            _apply(status, envelope.type, data)
+            status.run = data.run
+            status.tops += kind == EventType.ALERT
+            status.halts += kind == EventType.RUN_HALTED
+            if kind in (EventType.PAUSED, EventType.RESUMED):
+                status.paused = kind == EventType.PAUSED
+            status.state = _AFTER.get(kind, status.state)
 
-    def of_dataset(self, dataset: str) -> dict[str, MonitorStatus]:
+    def of_dataset(self, dataset: str) -> dict[str, RunState]:
         """Return the monitors on a dataset, by name."""
         return {
             monitor: statuses[dataset] for monitor, statuses in self.statuses.items() if dataset in statuses
@@ -116,12 +97,3 @@ class ReleasedStatus:
             if (statuses := self.of_dataset(dataset).values())
             and all(status.state is State.EXHAUSTED for status in statuses)
         ]
-
-
-def _apply(status: MonitorStatus, kind: str, data: Alert | Lifecycle) -> None:
-    status.run = data.run
-    status.tops += kind == EventType.ALERT
-    status.halts += kind == EventType.RUN_HALTED
-    if kind in (EventType.PAUSED, EventType.RESUMED):
-        status.paused = kind == EventType.PAUSED
-    status.state = _AFTER.get(kind, status.state)

@@ -7,7 +7,6 @@ is over nothing stays: its generator's watermark, the end of the last period tha
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from typing import NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
@@ -20,34 +19,19 @@ NAMES_AT_ONCE = 10_000
 """Datasets whose names are looked at between two yields: a few milliseconds of work."""
 
 
-class _Undeclared(NamedTuple):
-    """A stored dataset that is declared no longer, and whether its period is over."""
-
-    account: DatasetAccount
-    is_over: bool
-
-
 class Retirement:
-    """Ends the ledgers of datasets that are declared no longer.
-
-    Args:
-        accounts: Takes the records and events.
-
-    Attributes:
-        watermarks: By pattern of a generator, the end of the last period that is over.
-        retired: What stays of the datasets that are retired, by name.
-    """
+    """Ends ledgers; ``retired`` has what stays of them by name, ``watermarks`` when periods were over by pattern."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._undeclared: list[_Undeclared] = []
+        self._undeclared: list[tuple[DatasetAccount, bool]] = []
         self._reused: list[str] = []
         self.watermarks: dict[str, int] = {}
         self.retired: dict[str, bytes] = {}
 
     def add(self, account: DatasetAccount) -> None:
         """Take a stored dataset that is declared no longer."""
-        self._undeclared.append(_Undeclared(account, is_over(account.name, self.watermarks)))
+        self._undeclared.append((account, is_over(account.name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
         """Find datasets that have the name of a period that is over; yields now and then."""
@@ -58,18 +42,12 @@ class Retirement:
                 yield
 
     def check(self, declared: Container[str], shard: int, *, may_retire: bool) -> None:
-        """Refuse datasets whose ledger was ended before, and those that are declared no longer.
+        """Refuse, with a `ConfigError`, datasets whose ledger was ended before, and those that are declared no longer.
 
-        Args:
-            declared: Names of the shard's datasets.
-            may_retire: Whether `retire` may end those that are declared no longer: the configuration is one
-                that was applied.
-
-        Raises:
-            ConfigError: The declarations do not fit the stored ledgers.
+        ``may_retire``: the configuration is one that was applied, so that `retire` may end the latter.
         """
         again = next((name for name in self.retired if name in declared), None)
-        undeclared = [] if may_retire else [one.account.name for one in self._undeclared if not one.is_over]
+        undeclared = [] if may_retire else [account.name for account, over in self._undeclared if not over]
         if again is not None:
             message = (
                 f"dataset {again} was retired at shard {shard}: its name cannot be used again. Declare another "
@@ -103,8 +81,8 @@ class Retirement:
                     run_state.signal(Signal.ENDED)
                     lost = account.end_run(run_state, full_price=not over)
                     reason = PERIOD_OVER if over else "retired"
-                    events = self._accounts.events
-                    events.announce(EventType.RUN_CLOSED, account, reason, name, run_state, lost)
+                    run = run_state.run
+                    self._accounts.announce(EventType.RUN_CLOSED, account, reason, name, run, lost)
                     self._accounts.records[f"d/{account.name}".encode()] = to_bytes(account)
             yield
 
@@ -117,7 +95,7 @@ class Retirement:
         while self._undeclared:
             account, over = self._undeclared.pop()
             reason = PERIOD_OVER if over else "configuration"
-            self._accounts.events.announce(EventType.RETIRED, account, reason, detail={"unit": account.unit})
+            self._accounts.announce(EventType.RETIRED, account, reason, unit=account.unit)
             self._accounts.records[f"d/{account.name}".encode()] = None
             if not over:
                 self._keep(account)

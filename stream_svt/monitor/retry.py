@@ -13,8 +13,7 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Candidate, Tests, View
-from stream_svt.monitor.event_builder import Crossing
+from stream_svt.monitor.batch import Candidate, Crossing, Query, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
@@ -147,18 +146,8 @@ class RetryAppend(Runner):
         return False
 
     def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
-        crossing = Crossing(
-            dataset=dataset,
-            branch=branch,
-            gap=gap,
-            threshold=place.threshold,
-            attempt=attempt,
-            offset=place.offset,
-            row=place.row,
-            series=place.series,
-            query_id=place.query_id,
-        )
-        self.runs.report(crossing, now)
+        query = Query(place.offset, place.row, place.threshold, place.series, place.query_id)
+        self.runs.report(Crossing(dataset, query, branch, gap, attempt), now)
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest place first."""

@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import Salt
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import Candidate, Integers, Mask, QueryBatch, Segment, Tests, View
-from stream_svt.monitor.event_builder import Crossing
+from stream_svt.monitor.batch import (
+    Candidate,
+    Crossing,
+    Integers,
+    Mask,
+    Query,
+    QueryBatch,
+    Segment,
+    Tests,
+    View,
+)
 from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
@@ -42,7 +51,6 @@ class QueryNoise(Protocol):
         value: Integers,
     ) -> Integers:
         """Return the noise of each test, in grid steps."""
-        ...
 
 
 class Runner:
@@ -51,12 +59,10 @@ class Runner:
     Attributes:
         row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
         queue: What queries of a dataset wait in, None where none waits.
-        runs: The monitor's runs.
         offset, row, clock_ms: The next query to look at, and the running maximum of the broker's timestamps
             before it.
         started: Whether the monitor's topic was ever read.
-        refused: Rows of the batch that came outside their dataset's period: since the engine took note of
-            them last.
+        refused: Rows of the batch outside their dataset's period, since the engine took note of them last.
     """
 
     row_cost: ClassVar[int] = 1
@@ -223,8 +229,8 @@ class Runner:
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
         """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance.
 
-        ``ahead`` of the tests this is done for a whole batch, so that one commit makes all of them durable. Returns
-        the row reached: ``last``, or the first one whose run has to wait for the next commit.
+        ``ahead`` of the tests one commit makes all of a batch durable. Returns ``last``, or the first row whose run
+        has to wait for the next commit.
         """
         runs = self.runs
         waiting = view.only_eligible(runs.status[view.batch.dataset[first:last]] == Status.WAITING, first)
@@ -275,20 +281,12 @@ class Runner:
             dataset = int(batch.dataset[row])
             if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
                 continue
-            crossing = Crossing(
-                dataset=dataset,
-                branch=branch,
-                gap=int(gaps[branch]),
-                threshold=threshold,
-                attempt=0,
-                offset=int(batch.offset[row]),
-                row=int(batch.row[row]),
-                series=batch.series[row] if batch.series else None,
-                query_id=batch.query_id[row],
-            )
+            series = batch.series[row] if batch.series else None
+            place = int(batch.offset[row]), int(batch.row[row])
+            query = Query(*place, threshold, series, batch.query_id[row])
             segment.tops.append(row)
-            woken = runs.report(crossing, int(view.clock[row]))
-            self._after_top(segment, row, crossing.series, woken)
+            woken = runs.report(Crossing(dataset, query, branch, int(gaps[branch]), 0), int(view.clock[row]))
+            self._after_top(segment, row, series, woken)
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
 

@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import Mask
-from stream_svt.monitor.event_builder import Crossing
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.batch import Crossing, Mask
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.released import EventType
+from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
@@ -50,14 +50,11 @@ def _status_of(run_state: RunState) -> int:
 
 
 class Runs:
-    """The runs of one monitor.
+    """The runs of one monitor, all opened under one ``plan``.
 
-    Attributes:
-        covers: Mask over the datasets of the shard: those that the monitor runs on.
-        status, secrets, deadline: Arrays over the datasets of the shard. ``secrets`` are the `SECRETS` of the
-            open runs, ``deadline`` is the clock (ms) at which a run ends by schedule.
-        plan: What runs are opened under, and all open ones were.
-        queues: What waits for another test, by dataset.
+    Over the datasets of the shard, ``covers`` says on which of them it runs, ``status`` what a query meets, ``secrets``
+    are the `SECRETS` of the open runs, and ``deadline`` is the clock (ms) at which a run ends by schedule. What waits
+    for another test is in ``queues``, by dataset.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -101,6 +98,17 @@ class Runs:
         """Return the slot of a dataset, to read."""
         return self.accounts.run_state(self.name, dataset)
 
+    def _slot(self, dataset: int) -> tuple[DatasetAccount, RunState]:
+        """Return the account of a dataset and the monitor's slot in it, to change."""
+        account = self.accounts.account(dataset)
+        return account, account.run_state(self.name)
+
+    def _announce(
+        self, kind: EventType, dataset: int, reason: str, charge: int = 0, **detail: object
+    ) -> None:
+        account, run_state = self._slot(dataset)
+        self.accounts.announce(kind, account, reason, self.name, run_state.run, charge, **detail)
+
     def is_open(self, dataset: int) -> bool:
         """Tell whether a run of a dataset is open, paused or not."""
         return self.run_state(dataset).state is _RUNNING
@@ -108,20 +116,16 @@ class Runs:
     # -- runs ------------------------------------------------------------------------------------------------
 
     def open_run(self, dataset: int, clock_ms: int) -> None:
-        """Open a run where the ledger admits one: compared once its noise is durable.
-
-        The threshold's charge is booked and the rest of the run reserved now; its noise is drawn now.
-        """
+        """Open a run where the ledger admits one: charged and drawn now, compared once its noise is durable."""
         accounts, plan = self.accounts, self.plan
-        account = accounts.account(dataset)
-        run_state = account.run_state(self.name)
+        account, run_state = self._slot(dataset)
         if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
             self.look_up([dataset])
             return
         charge = account.admit(run_state, plan)
         if charge is None:
             run_state.signal(Signal.REFUSED)
-            accounts.events.announce(EventType.EXHAUSTED, account, "budget", self.name, run_state)
+            self._announce(EventType.EXHAUSTED, dataset, "budget")
             self.look_up([dataset])
             return
         run_state.signal(Signal.ADMITTED)
@@ -133,9 +137,8 @@ class Runs:
         noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
         accounts.opened.append((self.name, dataset, run_state.run))
-        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
-        reason = "first" if run_state.run == 1 else "resampled"
-        accounts.events.announce(EventType.RUN_STARTED, account, reason, self.name, run_state, charge, detail)
+        reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
+        self._announce(EventType.RUN_STARTED, dataset, reason, charge, tops_charge_left=left)
         self.look_up([dataset])
         self.status[dataset] = Status.PENDING
 
@@ -145,31 +148,64 @@ class Runs:
             self.status[dataset] = Status.TESTABLE
 
     def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
-        """Charge a top, release its alert, mute its series, and halt the run after its last one.
-
-        Returns the series whose mutes ended early to make room.
-        """
+        """Charge a top, release and mute, halt after the last one; return series whose mutes ended to make room."""
         accounts, dataset = self.accounts, crossing.dataset
-        account = accounts.account(dataset)
-        run_state = account.run_state(self.name)
+        account, run_state = self._slot(dataset)
         charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge)
         run_state.run_tops += 1
         run_state.tops += 1
         is_last = not self.plan.mechanism.can_pay(run_state.left)
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
-        accounts.events.alert(account, self.plan, run_state, crossing, charge)
-        accounts.weigh(crossing.series or "", crossing.query_id)
+        series = crossing.query.series
+        subject = account.name if series is None else f"{account.name}/{series}"
+        accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
+        accounts.weigh(series or "", crossing.query.query_id)
         ended = self._mute(crossing, clock_ms)
         if is_last:
             run_state.halts += 1
             run_state.stopped = run_state.stopped or self.spec.on_halt is OnHalt.STOP
             account.end_run(run_state)
-            accounts.events.announce(EventType.RUN_HALTED, account, "cutoff", self.name, run_state)
+            self._announce(EventType.RUN_HALTED, dataset, "cutoff")
             self._ended(dataset)
         return ended
 
+    def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
+        spec, mechanism, grid, query = self.spec, self.plan.mechanism, self.plan.grid, crossing.query
+        branch = mechanism.branches[crossing.branch]
+        correction = branch.correction(crossing.attempt)
+        bar = query.threshold + correction
+        laws = {"query": mechanism.branch_laws[crossing.branch], "threshold": mechanism.threshold_law}
+        bound = lower_bound(bar, crossing.gap, **laws, beta=spec.beta)
+        guess = None
+        if bound is not None:
+            guess = estimate(bar, crossing.gap, **laws) * float(grid.granularity)
+        place = Position(topic=spec.topic, partition=self.accounts.shard, offset=query.offset, row=query.row)
+        scale = float(grid.granularity / mechanism.threshold_rate)
+        query_scale = float(grid.granularity / branch.rate)
+        return Alert(
+            dataset=account.name,
+            monitor=spec.name,
+            series=query.series,
+            query_id=query.query_id,
+            position=place,
+            threshold=grid.real(query.threshold),
+            correction=grid.real(correction),
+            gap=grid.real(crossing.gap),
+            branch=branch.name,
+            attempt=crossing.attempt + 1,
+            threshold_noise=NoiseLaw(family=mechanism.threshold_noise.value, scale=scale),
+            query_noise=NoiseLaw(family=mechanism.query_noise.value, scale=query_scale),
+            estimate=guess,
+            bound=None if bound is None else grid.real(bound),
+            beta=float(spec.beta),
+            run=run_state.run,
+            top=run_state.run_tops,
+            account=account.account(charge),
+            spec_hash=self.plan.hash,
+        )
+
     def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
-        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
+        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.query.series
         if series is None or rule is Mute.NONE:
             return []
         until: int = FOR_EVER
@@ -181,9 +217,7 @@ class Runs:
         if dataset not in self.mutes.held:
             self.mutes.hold(dataset, self.new_queue(Mutes, dataset))
         ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes)
-        account, detail = self.accounts.account(dataset), {"series": series, "until": said}
-        run_state = account.run_state(self.name)
-        self.accounts.events.announce(EventType.MUTED, account, "top", self.name, run_state, detail=detail)
+        self._announce(EventType.MUTED, dataset, "top", series=series, until=said)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
@@ -191,13 +225,12 @@ class Runs:
 
         ``close``: no other one follows until an operator reopens the monitor; there need not be an open one.
         """
-        account = self.accounts.account(dataset)
-        run_state = account.run_state(self.name)
+        account, run_state = self._slot(dataset)
         is_open = run_state.state is _RUNNING
         run_state.signal(Signal.CLOSED if close else Signal.ENDED)
         run_state.stopped = run_state.stopped or close
         lost = account.end_run(run_state, full_price=full_price) if is_open else 0
-        self.accounts.events.announce(EventType.RUN_CLOSED, account, reason, self.name, run_state, lost)
+        self._announce(EventType.RUN_CLOSED, dataset, reason, lost)
         self._ended(dataset)
 
     def _ended(self, dataset: int) -> None:
@@ -206,24 +239,18 @@ class Runs:
         self.look_up([dataset])
 
     def pause(self, dataset: int, *, paused: bool = True, at_full_price: bool = False) -> None:
-        """Skip the queries of a dataset from now on, or test them again.
-
-        An open run stays open, unless it is closed ``at_full_price``.
-        """
+        """Skip the queries of a dataset, or test them again; an open run stays open, or is closed ``at_full_price``."""
         if at_full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
-        account = self.accounts.account(dataset)
-        run_state = account.run_state(self.name)
-        run_state.paused = paused
-        kind = EventType.PAUSED if paused else EventType.RESUMED
-        self.accounts.events.announce(kind, account, "command", self.name, run_state)
+        self._slot(dataset)[1].paused = paused
+        self._announce(EventType.PAUSED if paused else EventType.RESUMED, dataset, "command")
         self.look_up([dataset])
 
     def reopen(self, dataset: int) -> None:
         """Let the next query of a dataset open a new run with a new threshold."""
         if self.is_open(dataset):
             self.end_run(dataset, "command")
-        self.accounts.account(dataset).run_state(self.name).stopped = False
+        self._slot(dataset)[1].stopped = False
         self.look_up([dataset])
 
     def top_branch_only(self, run_state: RunState) -> bool:

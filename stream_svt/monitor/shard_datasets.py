@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream_svt.monitor.batch import Integers, Mask
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
-
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 AT_ONCE = 5_000
 """Datasets looked at between two yields: a few milliseconds of work."""
@@ -24,13 +21,9 @@ NEVER = np.iinfo(np.int64).max
 class ShardDatasets(Sequence[DatasetSpec]):
     """The datasets of one shard, by number; nothing in it changes once they are filled in.
 
-    Args:
-        names_shown: Which are shown one by one.
-
     Attributes:
         number: A dataset's number, by its name.
-        shown: Which of them are shown one by one.
-        zcdp, limit: Which count in rho, and the declared limits in units of the ledger.
+        shown, zcdp, limit: Which are shown one by one, which count in rho, and the declared limits in ledger units.
         periods: When queries of a dataset begin and cease to count, in milliseconds; None where no dataset is
             a period.
         patterns: Of each generator the numbers of its datasets, and their longest lateness in milliseconds.

@@ -39,6 +39,9 @@ class State(StrEnum):
     EXHAUSTED = "exhausted"
 
 
+PAUSED = "paused"
+
+
 class Signal(StrEnum):
     """What can happen to a monitor."""
 
@@ -120,7 +123,7 @@ class RunState(_Secret, array_like=True, gc=False):
     @property
     def shown(self) -> str:
         """The state in one word: a pause hides what is behind it."""
-        return "paused" if self.paused else self.state.value
+        return PAUSED if self.paused else self.state.value
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -226,9 +229,8 @@ class QueueRecord(Record, array_like=True):
 class ProgressRecord(Record, array_like=True):
     """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
 
-    ``carried`` is the digest of the file with what an earlier application spent, "" where there is none;
-    ``configuration`` number and digest of the version adopted last, (0, "") where none was; ``watermarks`` the end of
-    the last period that is over, by pattern of its generator. They stay where a generator is declared no longer.
+    ``carried`` is the digest of the file with what an earlier application spent, ``configuration`` number and digest of
+    the version adopted last. ``watermarks`` stay where a generator is declared no longer.
     """
 
     sequence: int
@@ -247,11 +249,7 @@ class SpecRecord(Record, array_like=True):
 
 
 class TopicRecord(Record, array_like=True):
-    """The most cautious declaration ever made about a query topic; it outlives the monitors that made it.
-
-    ``sensitivity`` is an exact fraction as text, in real units; ``general`` says that some monitor did not declare its
-    answers monotonic.
-    """
+    """The most cautious declaration ever made about a query topic: `Declared`, with the fraction as text."""
 
     sensitivity: str
     general: bool
@@ -268,11 +266,7 @@ def to_bytes(record: Record) -> bytes:
 
 
 def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
-    """Return the record in ``data``.
-
-    Raises:
-        UnreadableState: The bytes are not such a record, or of a format version this release does not know.
-    """
+    """Return the record in ``data``; `UnreadableState` where it is none of this kind and `VERSION`."""
     record: R | None
     try:
         record = _decoder(kind).decode(data)

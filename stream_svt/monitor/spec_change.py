@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import reduce
 from operator import or_
 
@@ -16,6 +16,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.changes import (
@@ -29,11 +30,7 @@ from stream_svt.settings.monitors import MonitorSpec
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-    """Go on with another specification as `check_spec`, `close_removed` and `changing_spec` do, at once.
-
-    Raises:
-        ConfigError: As `check_spec`; nothing was changed.
-    """
+    """Go on with another specification as `check_spec`, `close_removed` and `changing_spec` do, at once."""
     check_spec(engine, spec)
     for _ in close_removed(engine, spec, unread):
         pass
@@ -42,11 +39,7 @@ def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = 
 
 
 def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
-    """Refuse another specification that cannot be gone on with; changes nothing.
-
-    Raises:
-        ConfigError: The change needs a new application or a restart.
-    """
+    """Refuse, with a `ConfigError`, another specification that cannot be gone on with; changes nothing."""
     refusals = []
     if spec.carried_digest != engine.spec.carried_digest:
         refusals.append(Problem(0, "carried_over", OTHER_FILE))
@@ -112,7 +105,7 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     for name, monitor in wanted.items():
         if name not in engine.runners:
             yield from _look_up(engine, engine.add(monitor).runs)
-            engine.accounts.events.spec_changed(name, "added", monitor.hash(), [])
+            _announce(engine, name, "added", monitor.hash())
             yield
         elif engine.runners[name].spec != monitor:
             yield from _change(engine, engine.runners[name].runs, monitor)
@@ -120,12 +113,17 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     yield from engine.projection.sum_up()
 
 
+def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Sequence[str] = ()) -> None:
+    kind = EventType.SPEC_CHANGED
+    engine.accounts.shard_event(kind, reason, name, spec_hash=spec_hash, fields=list(fields))
+
+
 def _remove(engine: Engine, name: str) -> None:
     for queue in engine.runners.pop(name).runs.queues.values():
         queue.drop()
     engine.projection.remove(name)
     engine.accounts.records[f"m/{name}".encode()] = None
-    engine.accounts.events.spec_changed(name, "removed", "", [])
+    _announce(engine, name, "removed", "")
 
 
 def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
@@ -138,8 +136,7 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
     yield from _look_up(engine, runs)
     engine.keep(runs.plan)
     engine.declare(spec)
-    fields = sorted(changed_fields(old, spec))
-    engine.accounts.events.spec_changed(spec.name, "changed", runs.plan.hash, fields)
+    _announce(engine, spec.name, "changed", runs.plan.hash, sorted(changed_fields(old, spec)))
     yield
 
 

@@ -8,17 +8,17 @@ correction was tried. Which query is tested when depends on released outcomes an
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, cast
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import Integers, Segment, Tests, View
-from stream_svt.monitor.event_builder import Crossing
+from stream_svt.monitor.batch import Crossing, Integers, Query, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue, size_of
 from stream_svt.monitor.runner import QueryNoise, Runner
 from stream_svt.monitor.runs import Status
@@ -30,27 +30,14 @@ _BLOCK_BYTES = 60_000
 """A block whose line is longer is stored in halves: it is written again as a whole."""
 
 
-@dataclass(slots=True, repr=False)
-class Waits:
-    """Queries that wait, as columns; ``numbers`` has rows for offset, row, value and threshold, in grid steps."""
+Columns = tuple[Integers, list[str | None], list[str]]
 
-    numbers: NDArray[np.int64]
-    series: list[str | None]
-    query_id: list[str]
 
-    @classmethod
-    def of(cls, blocks: list[Block]) -> Waits:
-        """Return the queries in blocks."""
-        columns = [np.frombuffer(block.numbers, dtype="<i8").reshape(4, -1) for block in blocks]
-        return cls(
-            np.concatenate(columns, axis=1).astype(np.int64),
-            [series for block in blocks for series in block.series],
-            [query_id for block in blocks for query_id in block.query_id],
-        )
-
-    def part(self, rows: slice) -> Waits:
-        """Return some of the queries."""
-        return Waits(self.numbers[:, rows], self.series[rows], self.query_id[rows])
+def columns_of(blocks: Sequence[Block]) -> Columns:
+    """Return offsets, rows, values and thresholds of the queries in blocks as rows, their series, and their ids."""
+    numbers = [np.frombuffer(block.numbers, dtype="<i8").reshape(4, -1) for block in blocks]
+    series = [name for block in blocks for name in block.series]
+    return np.hstack(numbers).astype(np.int64), series, [name for block in blocks for name in block.query_id]
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -88,14 +75,14 @@ class OpenSets(Queue[OpenSet | Block]):
         self.put(opened)
         return opened
 
-    def add(self, growing: OpenSet, waits: Waits) -> None:
-        """Keep the bottoms of one batch."""
-        numbers = waits.numbers.astype("<i8").tobytes()
-        block = Block(self.count + 1, growing.number, numbers, waits.series, waits.query_id)
-        if size_of(block) > _BLOCK_BYTES and len(waits.series) > 1:
-            half = len(waits.series) // 2
-            self.add(growing, waits.part(slice(half)))
-            self.add(growing, waits.part(slice(half, None)))
+    def add(self, growing: OpenSet, numbers: Integers, series: list[str | None], query_id: list[str]) -> None:
+        """Keep the bottoms of one batch: columns as `columns_of` returns them."""
+        data = numbers.astype("<i8").tobytes()
+        block = Block(self.count + 1, growing.number, data, series, query_id)
+        if size_of(block) > _BLOCK_BYTES and len(series) > 1:
+            half = len(series) // 2
+            for part in (slice(half), slice(half, None)):
+                self.add(growing, numbers[:, part], series[part], query_id[part])
             return
         self.count += 1
         self.blocks[growing.set_id].append(block)
@@ -150,10 +137,10 @@ class SweepAppend(Runner):
         """A heap of (clock at opening, dataset, set) of the open sets, in which closed ones may still stand."""
         if self._opened is None:  # first looked at after the state was loaded
             self._opened = [
-                (waiting.opened_ms, dataset, name)
+                (entry.opened_ms, dataset, entry.set_id)
                 for dataset, sets in self.sets.items()
-                for name in sets.blocks
-                if (waiting := sets.open(name)) is not None
+                for entry in sets.entries.values()
+                if isinstance(entry, OpenSet)
             ]
             heapify(self._opened)
         return self._opened
@@ -166,47 +153,41 @@ class SweepAppend(Runner):
 
     def _keep(self, segment: Segment) -> None:
         """Keep the bottoms of open sets and count the tops found in them; sets open in order of their rows."""
-        view, live, start = segment.view, segment.live, segment.start
-        names = view.batch.set_id
+        view, batch, live, start = segment.view, segment.view.batch, segment.live, segment.start
+        names = batch.set_id
         rows = np.flatnonzero(live) + start
         if names is None or not len(rows):
             return
         found = set(segment.tops)
-        members: dict[tuple[int, str], list[int]] = {}
-        for row, dataset in zip(rows.tolist(), view.batch.dataset[rows].tolist(), strict=True):
+        members: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for row, dataset in zip(rows.tolist(), batch.dataset[rows].tolist(), strict=True):
             name = names[row]
             if name is not None:
-                members.setdefault((dataset, name), []).append(row)
-        on_grid: tuple[Integers, Integers] | None = None
-        everything = np.ones(len(live), dtype=np.bool_)
+                members[dataset, name].append(row)
+        if not members:
+            return
+        values, thresholds = self.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
+        thresholds = np.broadcast_to(thresholds, len(live))
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
             bottoms = [row for row in mine if row not in found]
             sets = self.sets[dataset]
             room = 0 if waiting is None else self.rules.max_set_size - sets.size_of(name)
-            kept = np.array(bottoms[: max(room, 0)], dtype=np.int64)
-            self.runs.skip("set-overflow", len(bottoms) - len(kept))
-            if waiting is None:
-                continue
-            if len(mine) > len(bottoms):
+            chosen = bottoms[: max(room, 0)]
+            self.runs.skip("set-overflow", len(bottoms) - len(chosen))
+            if waiting is not None and len(mine) > len(bottoms):
                 sets.put(replace(waiting, tops=waiting.tops + len(mine) - len(bottoms)))
-            if len(kept):
-                if on_grid is None:
-                    values, thresholds = self.on_grid(view.batch, start, everything)
-                    on_grid = values, np.broadcast_to(thresholds, len(live))
-                values, thresholds = on_grid
-                batch, chosen = view.batch, kept.tolist()
+            if waiting is not None and chosen:
+                kept = np.array(chosen, dtype=np.int64)
                 columns = batch.offset[kept], batch.row[kept], values[kept - start], thresholds[kept - start]
                 series = [batch.series[row] if batch.series else None for row in chosen]
-                query_id = [batch.query_id[row] for row in chosen]
-                sets.add(waiting, Waits(np.stack(columns), series, query_id))
+                sets.add(waiting, np.stack(columns), series, [batch.query_id[row] for row in chosen])
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
         """Return a set, opened if need be; None where no further set may open."""
         opened, sets = self.opened, self.sets.get(dataset)
         if sets is None:
-            runs = self.runs
-            sets = self.sets[dataset] = runs.new_queue(OpenSets, dataset)
+            sets = self.sets[dataset] = self.runs.new_queue(OpenSets, dataset)
         waiting = sets.open(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
             waiting = sets.begin(name, clock_ms)
@@ -244,72 +225,60 @@ class SweepAppend(Runner):
             return True
         now, after = int(view.clock[row]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
-            _, dataset, name = oldest
-            if self.runs.accounts.full or not self._sweep(dataset, name, now):
+            if not self._sweep(*oldest[1:], now):
                 return False
         marked = view.markers.get(row)
-        if marked is not None:
-            dataset = int(view.batch.dataset[row])
-            if dataset in self.sets and marked in self.sets[dataset].blocks:
-                return not self.runs.accounts.full and self._sweep(dataset, marked, now)
+        dataset = int(view.batch.dataset[row])
+        if marked is not None and dataset in self.sets and marked in self.sets[dataset].blocks:
+            return self._sweep(dataset, marked, now)
         return True
 
     def _sweep(self, dataset: int, name: str, now: int) -> bool:
-        """Test the bottoms of a closed set, pass after pass; False where the run is not durable yet."""
+        """Test the bottoms of a closed set, pass after pass; False where a commit has to come first."""
         sets, runs = self.sets[dataset], self.runs
         closing, blocks = sets.open(name), sets.blocks[name]
+        if runs.accounts.full:
+            return False
         if blocks and closing is not None:
             if runs.status[dataset] == Status.WAITING:
                 runs.open_run(dataset, now)
             if runs.status[dataset] == Status.PENDING:
                 return False
-            waiting = Waits.of(blocks)
-            rest = np.arange(len(waiting.series))
+            columns = columns_of(blocks)
+            rest = np.arange(len(columns[1]))
             allowed = self.rules.tops_per_set - closing.tops
             passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
                 if dataset in runs.mutes.held:
-                    series = waiting.series
-                    muted = [k for k in rest.tolist() if runs.mutes.is_muted(dataset, series[k], now)]
+                    muted = [k for k in rest.tolist() if runs.mutes.is_muted(dataset, columns[1][k], now)]
                     rest = np.setdiff1d(rest, muted)
                 if not len(rest) or runs.status[dataset] != Status.TESTABLE or allowed <= 0:
                     break
-                tops = self._pass(dataset, waiting, rest, attempt, allowed, now)
+                tops = self._pass(dataset, columns, rest, attempt, allowed, now)
                 allowed -= len(tops)
                 rest = np.setdiff1d(rest, tops)
         sets.close(name)
         return True
 
     def _pass(
-        self, dataset: int, waiting: Waits, rest: Integers, attempt: int, allowed: int, now: int
+        self, dataset: int, columns: Columns, rest: Integers, attempt: int, allowed: int, now: int
     ) -> list[int]:
         """Test what is left of a set once; return what was a top."""
         runs = self.runs
         tops: list[int] = []
+        numbers, series, query_id = columns
         datasets = np.full(len(rest), dataset, dtype=np.int64)
-        offsets, rows, values, thresholds = waiting.numbers[:, rest]
-        tests = Tests(datasets, offsets, rows, values, thresholds, attempt)
-        chosen, gaps = self.reached(tests)
+        offsets, rows, values, thresholds = numbers[:, rest]
+        chosen, gaps = self.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
-            series = waiting.series[index]
-            if runs.mutes.is_muted(dataset, series, now):
+            if runs.mutes.is_muted(dataset, series[index], now):
                 continue
             branch = self.branch(dataset, gaps[:, k])
             if branch is not None:
-                offset, row, _, threshold = waiting.numbers[:, index].tolist()
-                crossing = Crossing(
-                    dataset=dataset,
-                    branch=branch,
-                    gap=int(gaps[branch, k]),
-                    threshold=threshold,
-                    attempt=attempt,
-                    offset=offset,
-                    row=row,
-                    series=series,
-                    query_id=waiting.query_id[index],
-                )
+                offset, row, _, threshold = numbers[:, index].tolist()
+                query = Query(offset, row, threshold, series[index], query_id[index])
                 tops.append(index)
-                runs.report(crossing, now)
+                runs.report(Crossing(dataset, query, branch, int(gaps[branch, k]), attempt), now)
         return tops

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stream_svt.errors import BudgetExceeded, MisuseError, UnreadableState
+from stream_svt.errors import BudgetExceeded, MisuseError
 from stream_svt.privacy.loss import Kind, as_text
 
 MAX_UNITS = 2**63 - 1
@@ -126,26 +126,6 @@ Nothing was charged.
             raise MisuseError(f"the new limit must be above the present one of {present}")
         self.limit = limit
 
-    def to_bytes(self) -> bytes:
-        """Return the ledger as bytes for `from_bytes`."""
-        return _ENCODER.encode(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Ledger:
-        """Return the ledger that `to_bytes` wrote.
-
-        Raises:
-            UnreadableState: The bytes are damaged, of another format, or a ledger that cannot be (more lost
-                than the limit).
-        """
-        try:
-            ledger = _DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, MisuseError) as error:
-            raise UnreadableState(_UNREADABLE) from error
-        if _ENCODER.encode(ledger) != data:
-            raise UnreadableState(_UNREADABLE)
-        return ledger
-
     def _text(self, units: int) -> str:
         return as_text(units, self.kind)
 
@@ -168,14 +148,6 @@ Nothing was charged.
         if self.kind is not kind:
             name = "pure" if self.kind is _PURE else "zCDP"
             raise MisuseError(f"a {name} ledger has no {method}: use {instead}")
-
-
-_DECODER = msgspec.msgpack.Decoder(Ledger)
-_ENCODER = msgspec.msgpack.Encoder()
-_UNREADABLE = (
-    "a ledger in the stored state is damaged, contradicts itself or has another format: restore it, or start the "
-    "version that wrote it"
-)
 
 
 def _amount(units: int, name: str) -> int:

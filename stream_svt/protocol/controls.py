@@ -318,7 +318,7 @@ class CommandHandler(Controls):
     def _refuse(self, offset: int, reason: str, unsaid: Counter[str]) -> None:
         """Report a refused record; where there were many, only count it."""
         if self._may_say():
-            self._engine.refuse(self._topic, offset, reason)
+            self._engine.accounts.rejects.append((self._topic, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
         else:
             self._observer.refused(self._topic, reason)

@@ -1,4 +1,4 @@
-"""Writes what is generated from the code: docs/state-machine.md, and the snapshots of state formats that have none.
+"""Writes the snapshots of state formats that have none.
 
 Run ``python -m tests.golden.regenerate``. A snapshot is never written again: a new format gets a new folder, whose
 files `test_releases` then pins by their digests, and the old ones must still load and play on to the same transcript.
@@ -10,18 +10,15 @@ import contextlib
 import json
 import random
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.snapshot import TRANSITIONS, VERSION, Signal, State
-from stream_svt.protocol import shard_states
+from stream_svt.monitor.snapshot import VERSION
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.service import worker_states
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
@@ -34,98 +31,8 @@ COMMANDS = Standing(
 )
 PLACE = RecordContext("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent
-STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
 CUT = 600
 """Snapshots are taken at this query of the stream; the rest is played from them."""
-
-_MEANING = {
-    Signal.ADMITTED: "the ledger reserved a run; its threshold is charged and its noise drawn",
-    Signal.REFUSED: "the ledger cannot pay even a shortened run",
-    Signal.TOP: "a query reached the noisy threshold; the run can pay another",
-    Signal.LAST_TOP: "a query reached the noisy threshold; the run cannot pay another",
-    Signal.ENDED: "the run ended early: on schedule, by `resample`, or with its monitor",
-    Signal.CLOSED: "an operator's `close`",
-    Signal.BUDGET_RAISED: "an operator's `raise-budget`",
-}
-
-
-_OF_SHARD = {
-    shard_states.Signal.OPENED: "a session begins: the state is read, proved and taken over",
-    shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
-    shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
-    shard_states.Signal.APPLIED: "another version was read: the session ends at its next barrier",
-    shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
-    shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
-    shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",
-    shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
-}
-
-_OF_WORKER = {
-    worker_states.Signal.JOINED: "it passed its tests of itself and joined the group",
-    worker_states.Signal.FAULT: "a test of itself, or its membership, failed: it leaves, and tries again for ever",
-    worker_states.Signal.FAILED: "nothing can go on: the configuration or the credentials were refused at the start",
-    worker_states.Signal.STOPPED: "it was told to end: what is charged is published and the shards are handed over",
-}
-
-
-def _listed(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Mapping[Any, Any]) -> list[str]:
-    """Return where each signal leads, from which states, and what it means."""
-    lines = []
-    for signal, meaning in meanings.items():
-        ways: dict[str, list[str]] = {}
-        for state in states:
-            if (state, signal) in transitions:
-                ways.setdefault(transitions[state, signal], []).append(state)
-        text = "; ".join(
-            f"from {'any state' if len(origins) == len(states) else ', '.join(origins)} to {target}"
-            for target, origins in ways.items()
-        )
-        lines.append(f"- **{signal}** ({text}): {meaning}")
-    return lines
-
-
-def state_machine() -> str:
-    """Return the page that shows the life cycles of a monitor on one dataset, of a shard and of a worker."""
-    lines = [
-        "# Life of a monitor on one dataset",
-        "",
-        "On each dataset that it covers, a monitor is in one of four states; a signal moves it from one to another.",
-        "",
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> idle",
-        *(
-            f"    {state} --> {to}: {signal}"
-            for (state, signal), to in TRANSITIONS.items()
-            if to is not state or signal is Signal.TOP
-        ),
-        "```",
-        "",
-        *_listed(_MEANING, State, TRANSITIONS),
-        "",
-        "From any other state a signal is a fault of the program: it raises and changes nothing. The state follows",
-        "from released outcomes and commands alone, so it is public. *Paused* is no state: it may be combined with any",
-        "of them, and queries are then skipped and counted.",
-        "",
-        "## Life of a shard on one worker",
-        "",
-        "*Replaying* and *running* shards are open. Which error leads to which signal is one pure function,",
-        "`stream_svt/service/remedy.py`.",
-        "",
-        *_listed(_OF_SHARD, shard_states.State, shard_states.TRANSITIONS),
-        "",
-        "## Life of a worker",
-        "",
-        "Only a member has shards. `/health/ready` answers 200 where every one of them is open or parked,",
-        "`/health/live` 503 once the worker has failed.",
-        "",
-        *_listed(_OF_WORKER, worker_states.State, worker_states.TRANSITIONS),
-        "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/snapshot.py`,",
-        "`stream_svt/protocol/shard_states.py` and `stream_svt/service/worker_states.py`; a test compares.",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def golden_spec() -> ApplicationSpec:
@@ -215,8 +122,7 @@ def write_missing(place: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Write everything that is generated, and say which snapshots are new."""
-    STATE_MACHINE.write_text(state_machine(), encoding="utf-8")
+    """Write what is missing, and say which snapshots are new."""
     for path in write_missing(HERE):
         print(f"{path}: new; pin its digest in tests/golden/test_releases.py")
 

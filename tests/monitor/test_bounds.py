@@ -13,14 +13,7 @@ from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
 from tests.simulation.log import Broker
 from tests.support.engine_play import Play, Query, batch_of
-from tests.support.monitor_forms import (
-    FORMS,
-    TOPIC,
-    spec_of,
-    standing,
-    stream,
-    transcript,
-)
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, standing, stream, transcript
 
 _MANY = f"{{names: [{', '.join(f'd{k}' for k in range(60))}], limit: 20, unit: one basket}}"
 _AMPLE = "{names: [a, b, c], limit: 1000, unit: one basket}"

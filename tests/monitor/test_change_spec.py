@@ -12,13 +12,7 @@ from stream_svt.monitor.snapshot import State
 from stream_svt.monitor.spec_change import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust
-from tests.support.monitor_forms import (
-    FORMS,
-    TOPIC,
-    assert_books_balance,
-    spec_of,
-    standing,
-)
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing
 
 _LIMIT = "{names: [a, b, c], limit: 40, unit: one basket}"
 _PLAIN = FORMS["never muted"]
@@ -32,11 +26,6 @@ def _play(*forms: str) -> Play:
     play = Play(_spec(*forms))
     play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
     return play
-
-
-def _more(play: Play, *queries: Query) -> None:
-    at = play.engine.next_offset(TOPIC)
-    play.play(TOPIC, [*([Query(0, 0)] * at), *queries])
 
 
 def _change(play: Play, *forms: str) -> list:
@@ -54,20 +43,20 @@ def test_changing_to_the_same_specification_does_nothing():
 
 def test_a_threshold_holds_from_the_next_query_on():
     play = _play(_PLAIN)
-    _more(play, Query(0, 3000))
+    play.more(Query(0, 3000))
     events = _change(play, _PLAIN.replace("threshold: 500", "threshold: 9000"))
     assert [(e.type, e.data.reason, e.data.detail["fields"]) for e in events] == [
         (EventType.SPEC_CHANGED, "changed", ["threshold"])
     ]
-    _more(play, Query(0, 3000), Query(0, 20_000))
+    play.more(Query(0, 3000), Query(0, 20_000))
     assert [(alert.threshold, alert.run) for alert in play.alerts()] == [(500, 1), (9000, 1)]
 
 
 def test_mutes_and_what_follows_a_halt_change_at_once():
     play = _play(_PLAIN)
-    _more(play, Query(0, 10**5, "x"))
+    play.more(Query(0, 10**5, "x"))
     _change(play, _PLAIN.replace("mute: none", "mute: period, on_halt: stop"))
-    _more(play, *[Query(0, 10**5, "x")] * 3, Query(0, 10**5, "y"), Query(0, 10**5, "z"))
+    play.more(*[Query(0, 10**5, "x")] * 3, Query(0, 10**5, "y"), Query(0, 10**5, "z"))
     assert [alert.series for alert in play.alerts()] == ["x", "x", "y"]
     assert play.run_state().stopped
 
@@ -79,7 +68,7 @@ def test_caps_and_pace_of_append_change_at_once():
         play, FORMS["retry"].replace("every: 15", "every: 5").replace("capacity: 12", "capacity: 4")
     )
     assert events[0].data.detail["fields"] == ["append"]
-    _more(play, Query(0, 0, "new"))
+    play.more(Query(0, 0, "new"))
     queue = play.runs().queues[0]
     assert [(place.series, queue.attempt(place)) for place in queue.entries.values()] == [
         ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
@@ -89,22 +78,22 @@ def test_caps_and_pace_of_append_change_at_once():
 
 def test_fewer_mutes_are_kept_once_the_cap_falls():
     play = _play(FORMS["plain"].replace("cutoff: 3", "cutoff: 9"))
-    _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
+    play.more(*[Query(0, 10**5, f"x{k}") for k in range(6)])
     _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
-    _more(play, Query(0, 10**5, "y"))
+    play.more(Query(0, 10**5, "y"))
     assert list(play.engine.accounts.mutes["m0"].held[0].entries) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
     play = _play(_PLAIN)
     _change(play, _PLAIN + ", resample_every: 5s")
-    _more(play, Query(0, 0, time_ms=6000))
+    play.more(Query(0, 0, time_ms=6000))
     assert play.run_state().run == 2
     play.crash()
-    _more(play, Query(0, 0, time_ms=12_000))
+    play.more(Query(0, 0, time_ms=12_000))
     assert play.run_state().run == 3
     _change(play, _PLAIN)
-    _more(play, Query(0, 0, time_ms=30_000))
+    play.more(Query(0, 0, time_ms=30_000))
     assert play.run_state().run == 3
 
 
@@ -127,7 +116,7 @@ def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(change, restart):
     play = _play(_PLAIN)
-    _more(play, Query(0, 10**5))
+    play.more(Query(0, 10**5))
     account = play.engine.accounts.account(0)
     spent, reserved = account.ledger.spent, account.ledger.reserved
     assert reserved
@@ -139,7 +128,7 @@ def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(c
     assert (account.ledger.spent, account.ledger.reserved) == (spent, 0), "what it did not spend is released"
     if restart:
         play.crash()
-    _more(play, Query(0, 0))
+    play.more(Query(0, 0))
     plan, run_state = play.runs().plan, play.run_state()
     assert (run_state.run, run_state.left) == (2, plan.mechanism.epsilon - plan.mechanism.threshold_charge)
     assert_books_balance(play)
@@ -153,7 +142,7 @@ def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
         _change(play, form + ", granularity: 2")
         assert runner.runs.queued(0) == 0
         play.crash()
-        _more(play, *[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
+        play.more(*[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
         assert [play.runs().queued(number) for number in (0, 1)] == [3, 3]
 
 
@@ -163,7 +152,7 @@ def test_a_halt_and_a_restart_do_not_forget_what_waits():
         play.runs().reopen(0)
         play.commit()
         play.crash()
-        _more(play, Query(0, 0, "new", "set"))
+        play.more(Query(0, 0, "new", "set"))
         assert play.runs().queued(0) == 5
 
 
@@ -195,7 +184,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
         if crash:
             play.crash()
         tops = len(play.alerts())
-        _more(play, *[Query(number, 10**5, f"x{crash}") for number in range(3)])
+        play.more(*[Query(number, 10**5, f"x{crash}") for number in range(3)])
         assert sorted((a.dataset, a.monitor) for a in play.alerts()[tops:]) == [
             ("b", "m0"), ("b", "m1"), ("c", "m0"), ("c", "m1"),
         ]  # fmt: skip
@@ -213,14 +202,14 @@ def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced(
     for crash in (False, True):
         if crash:
             play.crash()
-        _more(play, Query(0, 10**5, f"s{crash}"))
+        play.more(Query(0, 10**5, f"s{crash}"))
         assert [a.monitor for a in play.alerts()][-2:] == ["m0", "m1"]
 
 
 @pytest.mark.parametrize("form", [FORMS["sweep"], FORMS["retry"], FORMS["plain"]])
 def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(form):
     play = _play(_PLAIN, form)
-    _more(play, Query(0, 10**5, "x", "set"))
+    play.more(Query(0, 10**5, "x", "set"))
     events = _change(play, _PLAIN)
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"removed"}
     assert events[-1].data.reason == "removed"
@@ -245,7 +234,7 @@ def _paused(play, monitor):
 def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause(restart):
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
-    _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
+    play.more(Query(0, 10**5, "x"), Query(0, 10**5, "y"))
     play.runs("m1").pause(0)
     _change(play, _PLAIN)
     if restart:
@@ -255,7 +244,7 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     play.runs("m1").pause(0, paused=False)
     assert _paused(play, "m1") == []
     tops = len(play.alerts())
-    _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
+    play.more(*[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
     assert [(a.series, a.run) for a in play.alerts()[tops:]] == [("z", 2), ("x", 2)]
     assert_books_balance(play)
 
@@ -271,7 +260,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
         if restart:
             play.crash()
         assert _paused(play, "m0") == paused
-    assert play.engine.projection.views()[0].monitors[0].state == "paused"
+    assert play.views()[0].monitors[0].state == "paused"
     for dataset in "ab":
         operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset=dataset))
         assert play.commit().events[-1].data.reason == "accepted"
@@ -286,7 +275,7 @@ def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
     play.commit()
     change_spec(play.engine, spec_of(_PLAIN, FORMS["plain"]))
     play.commit()
-    _more(play, Query(0, 10**5))
+    play.more(Query(0, 10**5))
     assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 0
 
@@ -298,7 +287,7 @@ def test_many_changes_leave_only_the_specification_in_use():
     assert {key[:2] for key in play.records} == {b"d/", b"m/", b"t/"}
     assert [play.run_state().run, len(play.records)] == [1, 5]
     play.crash()
-    _more(play, Query(0, 10**5))
+    play.more(Query(0, 10**5))
     assert play.alerts()[-1].threshold == 629
 
 

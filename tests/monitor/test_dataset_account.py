@@ -67,7 +67,7 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
         play.feed(TOPIC, [Query(0, _HIGH)] * 40, last)
         play.commit()
         run_state = play.run_state()
-        view = play.engine.projection.views()[0].monitors[0]
+        view = play.views()[0].monitors[0]
         assert view.top_branch_only == (run_state.state is State.RUNNING and run_state.left < middle)
         seen |= view.top_branch_only
     assert len(play.alerts()) == (mechanism.epsilon - mechanism.threshold_charge) // top
@@ -128,9 +128,9 @@ def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
     )
     play.play(TOPIC, [Query(0, 0, time_ms=1000 * k) for k in range(13)])
     assert play.run_state().run == 3
-    play.play(TOPIC, [Query(0, 0)] * 13 + [Query(0, _HIGH, time_ms=13_000)] * 5)
+    play.more(*[Query(0, _HIGH, time_ms=13_000)] * 5)
     assert play.run_state().state is State.HALTED
-    play.play(TOPIC, [Query(0, 0)] * 18 + [Query(0, _HIGH, time_ms=60_000)] * 5)
+    play.more(*[Query(0, _HIGH, time_ms=60_000)] * 5)
     assert play.run_state().run == 3
 
 
@@ -151,7 +151,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     ]
     assert [kind for kind, _ in charges] == [EventType.RUN_STARTED] * 2
     assert_books_balance(play)
-    play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])
+    play.more(*[Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])
     assert play.run_state().state is State.EXHAUSTED
     assert ledger.spent == ledger.limit // price * price
     assert_books_balance(play)

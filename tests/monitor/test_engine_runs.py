@@ -15,15 +15,7 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import (
-    SECRETS,
-    Block,
-    RunState,
-    Waiting,
-    from_bytes,
-    to_bytes,
-)
-from stream_svt.monitor.sweep import Waits
+from stream_svt.monitor.snapshot import SECRETS, Block, RunState, Waiting, from_bytes, to_bytes
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -193,8 +185,6 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
 
 
 def test_nothing_secret_shows_when_something_is_printed():
-    numbers = np.full((4, 1), 123456789)
-    waits = Waits(numbers, ["x"], ["q"])
     block = Block(1, 1, b"123456789", ["x"], ["q"])
     waiting = Waiting(1, 1, 0, b"23456789", 123456789, 1, 0, 0, "x", "q")
     run_state = RunState(secrets=b"123456789" + bytes(15))
@@ -202,7 +192,6 @@ def test_nothing_secret_shows_when_something_is_printed():
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
     things = [
         block,
-        waits,
         waiting,
         RetryQueue(QueueJournal(), "m0", "a", entries={"x": waiting}),
         run_state,

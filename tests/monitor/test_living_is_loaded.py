@@ -18,11 +18,10 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import State
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, mutes_of, spec_of, stream, waiting
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, standing_of, stream
 
 HISTORIES = 60
 TURNS = 25
@@ -44,25 +43,10 @@ CHANGES = (
 
 
 def picture(engine: Engine) -> dict[Any, Any]:
-    """Return everything of an engine that decides what it does next."""
-    found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
+    """Return everything of an engine that decides what it does next, and what it shows."""
+    found = standing_of(engine) | {"totals": engine.projection.totals(), "declared": engine.declared}
     for name, runner in engine.runners.items():
-        found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
-        for number in range(len(engine.datasets)):
-            run_state = engine.accounts.run_state(runner.name, number)
-            found[name, number] = (
-                int(runner.runs.status[number]),
-                run_state,
-                waiting(runner.runs.queues.get(number)),
-            )
-            found[name, number, "mutes"] = mutes_of(runner, number)
-            if run_state.state is State.RUNNING:
-                runs = runner.runs
-                found[name, number, "run"] = (
-                    runs.plan.hash,
-                    runs.secrets[number].tobytes(),
-                    int(runs.deadline[number]),
-                )
+        found[name, "runs"] = runner.runs.status.tolist(), runner.runs.plan.hash
     for number, account in engine.accounts.held.items():
         found["ledger", number] = account.ledger, account.events
     return found

@@ -11,14 +11,7 @@ import pytest
 
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.released import (
-    Account,
-    Alert,
-    EventType,
-    Lifecycle,
-    decode,
-    encode,
-)
+from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, decode, encode
 from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream

@@ -53,7 +53,7 @@ class Reader:
 
     def agrees(self) -> None:
         """Hold the board against the engine's views."""
-        for view in self._play.engine.projection.views():
+        for view in self._play.views():
             budget = self.status.budgets[view.dataset]
             assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
                 view.measure,

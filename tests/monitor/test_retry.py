@@ -44,11 +44,11 @@ def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_t
     play.play(TOPIC, [Query(0, 0, "x"), Query(0, 0, "y"), Query(0, 0, "z")])
     assert _waiting(play) == [("x", 0, 2), ("y", 1, 2), ("z", 2, 2)]
     tested = counts(play)[0]["m0"]
-    play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 10**5, "y")])
+    play.more(Query(0, 10**5, "y"))
     assert _waiting(play) == [("x", 0, 2), ("y", 3, 2), ("z", 2, 2)]
     assert counts(play)[0]["m0"] == tested == 3
     assert not _alerts(play)
-    play.play(TOPIC, [Query(0, 0)] * 4 + [Query(0, 0, "x"), Query(0, 0, "z")])
+    play.more(Query(0, 0, "x"), Query(0, 0, "z"))
     assert _alerts(play) == [("q3", 3)]
     assert _waiting(play) == [("x", 4, 3), ("z", 5, 3)]
 
@@ -57,9 +57,9 @@ def test_a_place_is_given_up_after_its_last_attempt():
     play = _play("attempts: 3, every: 1")
     play.play(TOPIC, [Query(0, 0, "x")])
     assert _waiting(play) == [("x", 0, 2)]
-    play.play(TOPIC, [Query(0, 0)] * 1 + [Query(0, 0, "y")])
+    play.more(Query(0, 0, "y"))
     assert _waiting(play) == [("y", 1, 2)]
-    play.play(TOPIC, [Query(0, 0)] * 2 + [Query(0, 0, "x")])
+    play.more(Query(0, 0, "x"))
     assert _waiting(play) == [("x", 2, 2)]
 
 
@@ -127,7 +127,7 @@ def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     play.play(TOPIC, [Query(0, 536, f"s{k}") for k in range(5)])
     assert _alerts(play) == [("q0", 2), ("q1", 2)]
     assert [name for name, _, _ in _waiting(play)] == ["s2", "s3", "s4"]
-    play.play(TOPIC, [Query(0, 0)] * 5 + [Query(0, 0, f"n{k}") for k in range(5)])
+    play.more(*[Query(0, 0, f"n{k}") for k in range(5)])
     assert _alerts(play)[2:] == [("q2", 2), ("q3", 2)]
     assert play.run_state().run == 2
     assert_books_balance(play)

@@ -14,11 +14,7 @@ from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import loading as module
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.loading import loading
-from stream_svt.monitor.snapshot import (
-    VERSION,
-    from_bytes,
-    to_bytes,
-)
+from stream_svt.monitor.snapshot import VERSION, from_bytes, to_bytes
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.settings.application import load_spec
 from tests.golden.regenerate import HERE, played
@@ -124,6 +120,12 @@ def _in_waiting(change: Callable[[list[Any]], None]) -> Callable[[dict[bytes, by
     return changed
 
 
+def _overspent(records: dict[bytes, bytes]) -> None:
+    content = msgspec.msgpack.decode(records[b"d/a"])
+    content[4][3] = content[4][2] + 1
+    records[b"d/a"] = msgspec.msgpack.encode(content)
+
+
 def _cut_value(group: list[Any]) -> None:
     place = next(entry for entry in group[6] if entry[0] == 0)
     place[4] = place[4][:-1]
@@ -140,6 +142,7 @@ def _of_a_newer_release(records: dict[bytes, bytes]) -> None:
     [
         (_in_dataset(state="asleep"), "d/a"),
         (_in_dataset(secrets=b"short"), "d/a"),
+        (_overspent, "d/a cannot be decoded"),
         (_of_a_newer_release, "m/m0"),
         (
             lambda records: records.pop(b"m/m0"),
@@ -221,7 +224,7 @@ def test_an_open_run_of_another_sampler_is_refused_and_what_is_closed_goes_on():
         closed.commit()
         closed.crash()
     assert not closed.engine.take_commit().records
-    assert any(view.reserved for view in closed.engine.projection.views())
+    assert any(view.reserved for view in closed.views())
     assert_books_balance(closed)
 
 

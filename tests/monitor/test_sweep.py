@@ -33,7 +33,7 @@ def test_the_first_test_meets_the_highest_bar_and_each_pass_a_lower_one():
     play = _play()
     play.play(TOPIC, [Query(0, value, f"s{value}", "set") for value in (497, 503, 514, 526, 545)])
     assert _alerts(play) == [("q4", 1)]
-    play.play(TOPIC, [Query(0, 0)] * 5 + [_close()])
+    play.more(_close())
     assert _alerts(play) == [("q4", 1), ("q3", 3), ("q2", 4), ("q1", 5)]
     assert play.runs().queued(0) == 0
 
@@ -59,7 +59,7 @@ def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
     assert play.runs().queued(0) == 1
     play.crash()
-    play.play(TOPIC, [Query(0, 0)] * 3 + [_close(), _close(), _close("unknown")])
+    play.more(_close(), _close(), _close("unknown"))
     assert _alerts(play) == [("q2", 5)]
     for _ in range(2):
         assert not play.runs().queues[0].entries
@@ -159,7 +159,7 @@ def test_a_sweep_waits_for_durable_noise_where_the_run_ended_before_the_set_clos
     play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "y", "set")])
     assert play.run_state().run == 1
     barriers = play.barriers
-    play.play(TOPIC, [Query(0, 0)] * 2 + [_close()])
+    play.more(_close())
     assert play.barriers == barriers + 1
     assert _alerts(play) == [("q1", 1), ("q0", 2)]
     assert play.run_state().run == 2
@@ -193,11 +193,7 @@ def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
     play = _play("{sweep: {max_open_sets: 5000, close_after: 1h}}")
     looked = []
     oldest = SweepAppend._oldest
-    monkeypatch.setattr(
-        SweepAppend,
-        "_oldest",
-        lambda self: looked.append(len(self.opened)) or oldest(self),
-    )
+    monkeypatch.setattr(SweepAppend, "_oldest", lambda self: looked.append(len(self.opened)) or oldest(self))
     queries = [Query(0, 0, f"s{k}", f"set{k}") for k in range(2000)] + [
         _close(f"set{k}") for k in range(2000)
     ]

@@ -234,7 +234,7 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
     original = Runs.report
 
     def report(self: Runs, *top: object) -> object:
-        events = self.accounts.events.events
+        events = self.accounts.events
         number = len(events)
         woken = original(self, *top)
         event = events[number]

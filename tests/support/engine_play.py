@@ -17,7 +17,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import Alert, ReleasedEvent
+from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.runs import Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
 from stream_svt.privacy.ledger import Ledger
@@ -179,6 +179,11 @@ class Play:
         self.commit()
         return self.events
 
+    def more(self, *queries: Query) -> None:
+        """Step through queries that come next in the only topic, and commit."""
+        (topic,) = self.engine.topics()
+        self.play(topic, [*[Query(0, 0)] * (self.engine.next_offset(topic) or 0), *queries])
+
     def run_state(self, number: int = 0, monitor: str = "m0") -> RunState:
         """Return the slot of a monitor on a dataset."""
         return self.engine.accounts.run_state(monitor, number)
@@ -190,6 +195,10 @@ class Play:
     def runs(self, monitor: str = "m0") -> Runs:
         """Return the runs of a monitor."""
         return self.engine.runners[monitor].runs
+
+    def views(self) -> list[DatasetView]:
+        """Return the released state of all datasets."""
+        return list(map(self.engine.projection.view, range(len(self.engine.datasets))))
 
     def alerts(self, monitor: str = "") -> list[Alert]:
         """Return the alerts committed so far, of one monitor or all."""

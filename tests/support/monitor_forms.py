@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
-from stream_svt.monitor.sweep import OpenSets, Waits
+from stream_svt.monitor.sweep import OpenSets, columns_of
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support.engine_play import Play, Query
 
@@ -147,22 +148,19 @@ def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
 
 
 def standing(play: Play) -> dict[Any, Any]:
-    """Return everything that decides what the engine does next."""
+    """Return everything of an engine that decides what it does next."""
+    return standing_of(play.engine)
+
+
+def standing_of(engine: Engine) -> dict[Any, Any]:
+    """See `standing`."""
     found: dict[Any, Any] = {}
-    for name, runner in play.engine.runners.items():
+    for name, runner in engine.runners.items():
         found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.runs.mutes))
-        for dataset, number in play.engine.number.items():
-            run_state = play.engine.accounts.run_state(runner.name, number)
+        for dataset, number in engine.number.items():
             found[name, dataset] = (
-                run_state.state,
-                run_state.stopped,
-                run_state.run,
-                run_state.left,
-                run_state.run_tops,
-                run_state.started_ms,
-                run_state.spent,
+                msgspec.structs.astuple(runner.runs.run_state(number)),
                 mutes_of(runner, number),
-                run_state.secrets,
                 runner.runs.secrets[number].tobytes(),
                 int(runner.runs.deadline[number]),
                 runner.runs.queued(number),
@@ -181,10 +179,12 @@ def waiting(queue: Queue[Any] | None) -> Any:
     """Return what waits in a queue, in order; None for nothing."""
     if isinstance(queue, OpenSets):
         return [
-            (entry.set_id, entry.opened_ms, entry.tops, waits.numbers.tolist(), waits.series, waits.query_id)
+            (entry.set_id, entry.opened_ms, entry.tops, numbers.tolist(), series, query_id)
             for entry in queue.entries.values()
             if isinstance(entry, OpenSet)
-            for waits in [Waits.of([Block(0, 0, b"", [], []), *queue.blocks[entry.set_id]])]
+            for numbers, series, query_id in [
+                columns_of([Block(0, 0, b"", [], []), *queue.blocks[entry.set_id]])
+            ]
         ] or None
     if isinstance(queue, RetryQueue) and queue.count:
         places = [
