@@ -9,25 +9,18 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy, ladder, selective
-from benchmarks.command import show
 from benchmarks.datasets import counts_of
 from benchmarks.papers import exponential_noise
 from benchmarks.simulation import simulate
 from stream_svt.mechanisms.estimates import lower_bound
 
 
-def printed(capsys) -> dict[str, float]:
-    lines = capsys.readouterr().out.splitlines()
-    return {name: float(value) for name, value in (line.split(" ") for line in lines)}
-
-
-def test_the_annealed_default_is_near_the_upper_bound_and_above_the_papers(monkeypatch, capsys):
+def test_the_annealed_default_is_near_the_upper_bound_and_above_the_papers(monkeypatch, measured):
     monkeypatch.setattr(exponential_noise, "EPSILONS", ("0.5",))
-    show(accuracy.figures, ["--trials", "40"], digits=4)
-    measured = printed(capsys)
-    assert measured["accuracy.worst_gap_to_upper_bound"] <= 0.035
-    assert measured["accuracy.worst_deficit_to_papers"] <= 0.005
-    assert 0.5 < measured["accuracy.zipf.epsilon_0.5.annealed"] < 0.7
+    found = measured(accuracy, "--trials 40")
+    assert found["accuracy.worst_gap_to_upper_bound"] <= 0.035
+    assert found["accuracy.worst_deficit_to_papers"] <= 0.005
+    assert 0.5 < found["accuracy.zipf.epsilon_0.5.annealed"] < 0.7
 
 
 def test_the_upper_bound_ranks_all_noisy_counts():
@@ -40,11 +33,10 @@ def test_the_upper_bound_ranks_all_noisy_counts():
         assert found.ncr[trial] == pytest.approx(np.maximum(50 - largest, 0).sum() / 1275)
 
 
-def test_the_ladder_benchmark_prints_its_figures(capsys):
-    show(ladder.figures, ["--trials", "20"], digits=4)
-    measured = printed(capsys)
-    assert measured["ladder.worst_gain_over_adaptive"] > 1.2
-    assert measured["ladder.worst_precision"] > 0.97
+def test_the_ladder_benchmark_prints_its_figures(measured):
+    found = measured(ladder, "--trials 20")
+    assert found["ladder.worst_gain_over_adaptive"] > 1.2
+    assert found["ladder.worst_precision"] > 0.97
     rungs, passes = ladder.annealed_ladder(8, 17_034)
     assert passes == 13
     assert rungs.branches[0].corrections[0] * rungs.branches[0].rate == pytest.approx(
@@ -52,15 +44,14 @@ def test_the_ladder_benchmark_prints_its_figures(capsys):
     )
 
 
-def test_the_selective_benchmark_prints_its_figures(capsys, monkeypatch):
+def test_the_selective_benchmark_prints_its_figures(measured, monkeypatch):
     monkeypatch.setattr(selective, "CUTOFFS", (25,))
     monkeypatch.setattr(selective, "EPSILONS", (Fraction(1, 5),))
-    show(selective.figures, ["--trials", "100", "--reports", "1000"], digits=4)
-    measured = printed(capsys)
-    coverages = [value for name, value in measured.items() if name.endswith(".coverage")]
+    found = measured(selective, "--trials 100 --reports 1000")
+    coverages = [value for name, value in found.items() if name.endswith(".coverage")]
     assert len(coverages) == 4 * 3
-    assert measured["selective.worst_coverage"] == min(coverages) > 0.9
-    certified = [value for name, value in measured.items() if name.endswith(".certified")]
+    assert found["selective.worst_coverage"] == min(coverages) > 0.9
+    certified = [value for name, value in found.items() if name.endswith(".certified")]
     assert 0 < min(certified) < max(certified) < 1
 
 

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks import stream
-from benchmarks.command import show
 
 
-def test_the_stream_benchmark_prints_a_figure_for_every_row_and_the_farthest_one(capsys):
-    show(stream.figures, ["--runs", "2", "--queries", "3000"])
-    printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
+def test_the_stream_benchmark_prints_a_figure_for_every_row_and_the_farthest_one(measured):
+    printed = measured(stream, "--runs 2 --queries 3000")
     for row in stream.rows():
         assert f"stream.{row.workload}.{row.name}.recall" in printed
     assert list(printed)[-1] == "stream.worst_standard_errors"
-    assert all(math.isfinite(float(figure)) for figure in printed.values())
+    assert all(map(math.isfinite, printed.values()))
 
 
 def test_rows_to_compare_have_the_same_exposure():

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
 from stream_svt.settings.application import load_spec
-from stream_svt.settings.monitors import MonitorSpec
+from tests.settings.test_application import monitor
 
 GOOD = """\
 application: shop
@@ -67,7 +67,6 @@ ADDED = [
     ("append: {retry: {lifetime: soon}}", "append.retry.lifetime", "a number of offsets or a duration"),
     ("append: {retry: {lifetime: 0}}", "append.retry.lifetime", "at least 1 offset"),
     ("query_noise: gaussian", "query_noise", "2.3 times the charge"),
-    ("threshold_noise: laplac", "threshold_noise", "'laplace'?"),
     ("mute: 10", "mute", "a duration such as 10m"),
     ("resample_every: 10", "resample_every", "unit is missing"),
     ("resample_every: 1x", "resample_every", "found '1x'"),
@@ -75,16 +74,13 @@ ADDED = [
     ("resample_every: 999w999w999w999w999w999w", "resample_every", "100 years"),
     ("reserve: -1", "reserve", "must be at least 0"),
     ("granularity: 5000", "granularity", "the same step"),
-    ("append: {rety: {}}", "append", "did you mean 'retry'?"),
 ]
 """A line added to the monitor, the field that is at fault, and what is said."""
 
 CORRECTIONS = [
     ("exposur", "", "did you mean 'exposure'?"),
-    ("{annealedd: {}}", "", "did you mean 'annealed'?"),
     ("{exposure: {false_alert: 1}}", "exposure.false_alert", "did you mean 'false_alerts'?"),
     ("annealed", "", "needs append: sweep, found off"),
-    ("annealed\n    append: retry", "", "needs append: sweep, found retry"),
     ("{annealed: {start: 1, end: 2}}\n    append: sweep", "annealed.end", "must not be above start"),
     ("{annealed: {step: 0.01}}\n    append: sweep", "annealed.step", "more than 256 passes"),
     ("{table: []}", "table", "at least 1"),
@@ -97,9 +93,7 @@ CORRECTIONS = [
 VALUES = [
     ("threshold: high", "expected a number"),
     ("threshold: .nan", "expected a number"),
-    ("threshold: .inf", "expected a number"),
     ("threshold:", "found nothing"),
-    ("threshold: true", "found true"),
     ("epsilon: -1", "must be greater than 0, found -1"),
     ("epsilon: 1e-12", "at least 1e-9"),
     ("epsilon: 1e-8", "too small"),
@@ -109,13 +103,10 @@ VALUES = [
     ("sensitivity: 1e99", "smaller sensitivity"),
     ("cutoff: 0", "must be at least 1, found 0"),
     ("cutoff: 1.5", "expected a whole number, found 1.5"),
-    ("cutoff: ten", "expected a whole number, found 'ten'"),
     ("cutoff: true", "expected a whole number, found true"),
     ("monotonic: yes", "expected true or false, found 'yes'"),
-    ("bounds: [9, 0]", "low must be below high"),
     ("bounds: [1, 1]", "low must be below high"),
     ("bounds: [0]", "expected [low, high]"),
-    ("bounds: 1000", "expected [low, high]"),
     ("bounds: [0, 1e15]", "2^47"),
     ("threshold: 1e15", "2^47"),
     ("name: Hot_Items", "lower-case"),
@@ -132,19 +123,9 @@ DATASETS = [
     ("generate: 'w-{date}'\n    horizon: 1d\n    until: 2026-01-06", 4, "horizon", "horizon is its period"),
     ("name: week-1\n    horizon: 90", 4, "horizon", "the unit is missing"),
     ("generate: week", 3, "generate", "with one of {iso_week} or {date}"),
-    (
-        "generate: 'w-{iso_week}'\n    from: 2026-01-06\n    until: 2026-01-12",
-        4,
-        "from",
-        "01-06 is not a Monday",
-    ),
+    ("generate: 'w-{iso_week}'\n    from: 2026-01-06", 4, "from", "01-06 is not a Monday"),
     ("generate: 'w-{date}'\n    from: 2026-01-06\n    until: 2026-01-06", 5, "until", "must be after from"),
-    (
-        "generate: 'w-{date}'\n    from: tomorrow\n    until: 2026-01-06",
-        4,
-        "from",
-        "a day such as 2026-01-05",
-    ),
+    ("generate: 'w-{date}'\n    from: tomorrow", 4, "from", "a day such as 2026-01-05"),
     ("generate: 'w-{date}'", 3, "from", "is required with generate"),
     ("generate: 'w-{date}'\n    from: 0001-01-01\n    until: 9999-01-01", 5, "until", "more than 1000000"),
 ]
@@ -173,16 +154,12 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
             ("name: week-1", text, line, f"d.{field}".rstrip("."), message)
             for text, line, field, message in DATASETS
         ),
-        ("cutoff: 10", "cutof: 10\n    ^", 10, "m.cutof", "did you mean 'cutoff'?"),
         ("unit: one", "uni: x\n    ^", 5, "d.uni", "did you mean 'unit'?"),
         ("monitors:", "monitor: 1\n^", 6, "monitor", "did you mean 'monitors'?"),
         ("cutoff: 10", "zzz: 10\n    ^", 10, "m.zzz", "expected one of name, topic"),
         ("{epsilon: 4}", "{epsilno: 4}", 4, "d.limit", "did you mean 'epsilon'?"),
-        ("cutoff: 10", "^\n    append: {retry: {atempts: 3}}", 11, "m.append.retry.atempts", "'attempts'?"),
         ("threshold: 500", "granularity: 1/3\n    ^", 14, "m.granularity", "18 places"),
-        ("threshold: 500", "granularity: 1e-19\n    ^", 14, "m.granularity", "18 places"),
         ("{epsilon: 4}", "0", 4, "d.limit", "must be greater than 0, found 0"),
-        ("{epsilon: 4}", "{epsilon: 0}", 4, "d.limit", "must be greater than 0"),
         ("{epsilon: 4}", "1e-12", 4, "d.limit", "a limit lies between"),
         ("{epsilon: 4}", "1e12", 4, "d.limit", "a limit lies between"),
         ("{epsilon: 4}", "{epsilon: 4, rho: 1}", 4, "d.limit", "expected one measure"),
@@ -208,6 +185,14 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("unit: one basket", "unit: !secret x", 5, "d.unit", "tags such as '!secret'"),
         ("unit: one basket", "unit: x\n    <<: 3", 6, "d", "merge keys"),
         ("unit: one basket", "unit: x\n    [1]: 3", 6, "d", "a plain word"),
+        (
+            "monitors:",
+            "  - {name: week-1, limit: 9, unit: y}\n^",
+            6,
+            "datasets[1]",
+            "already declared at line 3",
+        ),
+        ("{epsilon: 4}", "{rho: 0.1}", 9, "m.epsilon", "above the limit rho 0.1 of dataset 'week-1'"),
     ],
 )
 def test_a_problem_names_its_line_field_and_remedy(good, bad, line, field, message):
@@ -243,12 +228,6 @@ def test_a_part_of_the_wrong_shape_is_named(part):
     )
 
 
-def test_a_dataset_declared_twice_is_refused():
-    again = GOOD.replace("monitors:", "  - {name: week-1, limit: 9, unit: y}\nmonitors:")
-    assert only(again)[:2] == (6, "datasets[1]")
-    assert "already declared at line 3" in only(again)[2]
-
-
 def test_a_monitor_declared_twice_is_refused():
     tail = GOOD[GOOD.index("  - name: hot-items") :]
     line, field, message = only(GOOD + tail)
@@ -256,31 +235,16 @@ def test_a_monitor_declared_twice_is_refused():
     assert "already declared at line 7" in message
 
 
-def test_a_key_written_twice_names_both_lines():
-    assert "line 3" in only(GOOD.replace("limit:", "name: other\n    limit:"))[2]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "not valid YAML"),
-        ("a: b: c", "not valid YAML"),
-        ("", "expected a mapping"),
-        ("- 1", "expected a mapping"),
-        ("\x00", "a character is not allowed"),
-        (b"a: \xff", "not UTF-8"),
-        ("a: &x [*x]", "nested"),
-        ("a: *nowhere", "not valid YAML"),
-        ("[" * 5000, "not valid YAML"),
-    ],
-)
-def test_what_is_no_document_is_refused(text, message):
-    assert message in only(text)[2]
-
-
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
+        ("", 1, "expected a mapping"),
+        ("- 1", 1, "expected a mapping"),
+        ("\x00", 0, "a character is not allowed"),
+        (b"a: \xff", 1, "not UTF-8"),
+        ("a: &x [*x]", 1, "nested"),
+        ("a: *nowhere", 1, "not valid YAML"),
+        ("[" * 5000, 1, "not valid YAML"),
         ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote is opened here and never closed"),
         ('a: 1\nb: "open\nc: "three"\n', 3, "not quoted as a whole"),
         ('a: "x" y\n', 1, "not quoted as a whole"),
@@ -312,7 +276,7 @@ def test_aliases_that_explode_are_refused():
 
 
 @given(st.text(max_size=80) | st.binary(max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_text_is_accepted_or_gives_the_one_named_error(text):
     with pytest.raises(ConfigError):
         load_spec(text)
@@ -360,13 +324,6 @@ def test_monitors_that_take_turns_under_zcdp_are_noted():
     assert "take turns" in note.message
 
 
-def test_a_run_dearer_than_the_rho_limit_is_refused():
-    line, field, message = only(GOOD.replace("{epsilon: 4}", "{rho: 0.1}"))
-    assert (line, field) == (9, "monitors[0].epsilon")
-    assert "costs rho" in message
-    assert "above the limit rho 0.1" in message
-
-
 def test_aliases_share_declarations():
     text = GOOD.replace("one basket", "&unit one basket").replace(
         "monitors:", "  - {name: b, limit: 4, unit: *unit}\nmonitors:"
@@ -379,19 +336,7 @@ def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():
     text = GOOD.replace("exposure\n", f"{{exposure: {{false_alerts: '{tiny}'}}}}\n")
     assert load_spec(text).monitors[0].expected_queries == 1000
     with pytest.raises(ValidationError, match="far too large or small"):
-        MonitorSpec.model_validate(
-            {
-                "name": "m",
-                "topic": "t",
-                "epsilon": 1,
-                "cutoff": 1,
-                "sensitivity": 1,
-                "bounds": [0, 9],
-                "threshold": 5,
-                "expected_queries": 10,
-                "correction": {"exposure": {"false_alerts": Fraction(1, 10**400)}},
-            }
-        )
+        monitor(correction={"exposure": {"false_alerts": Fraction(1, 10**400)}})
 
 
 def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.command import show
+
+
+@pytest.fixture
+def measured(capsys):
+    """Run a benchmark with some sizes, and return the figures that it prints."""
+
+    def run(benchmark, sizes: str) -> dict[str, float]:
+        show(benchmark.figures, sizes.split(), digits=4)
+        lines = capsys.readouterr().out.splitlines()
+        return {name: float(value) for name, value in (line.split(" ") for line in lines)}
+
+    return run
