@@ -417,18 +417,6 @@ def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
     assert (batch.markers, batch.monitor, batch.threshold) == ({}, {}, {})
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_damaged_columnar_records_are_refused_or_accepted_but_never_fail(data):
-    message = bytearray(arrow(id=["a", "b"], value=[1, 2], series=["x", None]))
-    for _ in range(data.draw(st.integers(0, 4))):
-        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(message)))
-    batch = columnar_batch(bytes(message[:cut]))
-    assert len(batch.rejects) <= 1
-    assert {reason for _, reason in batch.rejects} <= {reason.value for reason in Reason}
-
-
 def test_a_value_that_is_no_json_slows_the_few_beside_it_only(monkeypatch):
     looked_at = []
     one = QueryDecoder._one

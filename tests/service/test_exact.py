@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,12 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
-from stream_svt.monitor.plan import Grid
 from stream_svt.service import columnar, exact
-
-GRANULARITIES = [
-    Fraction(step) for step in ("1", "0.01", "1/4", "2.5", "7", "1e-9", "1e-18", "0.125", "1e5", "333.7")
-]
 
 
 def digits(most: int) -> st.SearchStrategy[str]:
@@ -66,16 +60,6 @@ def columns(given: list[bytes]) -> list[tuple[int, int]]:
 @given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30))
 def test_tokens_are_read_as_exact_fractions_whatever_stands_beside_them(given):
     assert columns(given) == [expected(token) for token in given]
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(tokens(), PLAIN), min_size=1, max_size=20), st.sampled_from(GRANULARITIES))
-def test_every_number_lands_on_the_step_at_or_below_it(given, granularity):
-    grid = Grid(granularity, -(2**40), 2**40)
-    whole, fraction = exact.columns([msgspec.Raw(token) for token in given])
-    steps = grid.values(SimpleNamespace(whole=whole, fraction=fraction), 0, len(given))  # type: ignore[arg-type]
-    floors = [math.floor(Fraction(Decimal(token.decode())) / granularity) for token in given]
-    assert steps.tolist() == [min(max(step, -(2**40)), 2**40) for step in floors]
 
 
 def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
