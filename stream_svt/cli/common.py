@@ -125,11 +125,7 @@ def load(path: Path) -> Config:
 
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
-    """Return how to reach the alert topic: from a configuration, or from its parts on the command line.
-
-    Raises:
-        ConfigError: Neither is given.
-    """
+    """Return how to reach the alert topic: from a configuration, or from its parts on the command line."""
     if config is not None:
         arguments = config.kafka_arguments()
         if servers is not None:
@@ -182,12 +178,7 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
 
 
 def confirm(question: str) -> None:
-    """Ask, and go on only where the answer is yes.
-
-    Raises:
-        StreamSvtError: The answer is no, or nobody can answer.
-        click.Abort: The question was interrupted.
-    """
+    """Ask, and go on only where the answer is yes."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as aborted:

@@ -191,11 +191,7 @@ def apply(
 
 
 def apply_file(path: Path, key_file: Path | None = None) -> None:
-    """Apply a file without asking, and without waiting for shards; nothing happens where it is applied already.
-
-    Raises:
-        StreamSvtError: It cannot be applied.
-    """
+    """Apply a file without asking, and without waiting for shards; nothing happens where it is applied already."""
     config = common.load(path)
     brokers, key = common.cluster(config), common.signing_key_of(config, key_file)
     for last in (False, False, True):

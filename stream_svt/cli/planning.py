@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stream_svt.planning.budget import Runs
-    from stream_svt.planning.recommending import Recommendation
     from stream_svt.settings.datasets import DatasetSpec
     from stream_svt.settings.monitors import MonitorSpec
 
@@ -180,23 +179,17 @@ def plan(
     click.echo(f"{head} No data was looked at, and nothing was spent.\n")
     click.echo("\n".join(advice.table(found)))
     click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
-    _print_advice(found, budget, None if path is None else monitor)
-
-
-def _print_advice(found: Recommendation, budget: Runs | None, written: MonitorSpec | None) -> None:
-    """Print what to set, for a monitor that is ``written`` down what to change; what to expect; what to mind."""
-    from stream_svt.planning import advice
-
-    if written is None:
+    if path is None:
         click.echo("Recommended; keys of the monitor to be written:")
     else:
-        click.echo(f"Recommended; change these keys of monitor {written.name!r}, none may stand there twice:")
-    for line in advice.settings(found.best, written) or ["none: it has these settings"]:
+        click.echo(f"Recommended; change these keys of monitor {monitor.name!r}, none may stand there twice:")
+    changes = advice.settings(found.best, None if path is None else monitor)
+    for line in changes or ["none: it has these settings"]:
         click.echo(f"    {line}")
-    for title, sentences in (
-        ("Expect", advice.expectations(found, budget)),
-        ("Mind", advice.warnings(found)),
-    ):
+    for title, sentences in {
+        "Expect": advice.expectations(found, budget),
+        "Mind": advice.warnings(found),
+    }.items():
         click.echo(f"\n{title}")
         for sentence in sentences:
             click.echo(click.wrap_text(sentence, 100, initial_indent="  - ", subsequent_indent="    "))

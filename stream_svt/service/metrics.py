@@ -152,12 +152,7 @@ def text_of(registry: CollectorRegistry) -> bytes:
 class Metrics:
     """All metrics of one worker in a registry of its own.
 
-    Args:
-        spec, application_hash: What runs; decides which labels exist.
-        statuses: Returns the status of each shard owned, for the gauges.
-        shards: Partitions of the application's topics.
-        control: Name of the control topic.
-        engine_times: Whether to show how long the engine took: no part of the promise covers that.
+    ``shards`` are all of the application, ``statuses`` tells those owned; ``engine_times`` are no part of the promise.
     """
 
     def __init__(

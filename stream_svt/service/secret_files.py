@@ -27,11 +27,7 @@ KEY_COMMAND_SECONDS = 10
 
 
 class SecretFiles:
-    """Reads the secrets that a configuration names; reports those that cannot be used to its document.
-
-    Attributes:
-        notes: Files of secrets that others on the machine can read.
-    """
+    """Reads the secrets that a configuration names; reports those that cannot be used to its document."""
 
     def __init__(self, document: Document, directory: Path) -> None:
         self._document = document

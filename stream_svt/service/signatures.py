@@ -60,12 +60,7 @@ class SigningKey:
 
 
 class Verifier:
-    """Tells whether a record of one shard's control partition is signed by a known key for that partition.
-
-    Args:
-        place: Cluster, application, control topic and shard.
-        keys: The keys whose owners may give commands.
-    """
+    """Tells whether a record of one shard's control partition is signed by a known key for that place."""
 
     def __init__(self, place: RecordContext, keys: Iterable[VerifyingKey]) -> None:
         self._place = place
@@ -117,11 +112,7 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
 
 
 def public_key(text: str) -> VerifyingKey:
-    """Return the Ed25519 public key in a PEM text.
-
-    Raises:
-        ValueError: It holds none; the message says what it holds and never repeats it.
-    """
+    """Return the Ed25519 public key in a PEM text, or raise ValueError that says what it holds and never repeats it."""
     if "PRIVATE KEY" in text:
         raise ValueError("holds a private key: workers need the public half only (openssl pkey -pubout)")
     try:
@@ -134,11 +125,7 @@ def public_key(text: str) -> VerifyingKey:
 
 
 def signing_key(text: str) -> SigningKey:
-    """Return the signing key in a text: an Ed25519 private key as PEM, or a shared key of 32 bytes.
-
-    Raises:
-        ValueError: It holds none; the message says what it holds and never repeats it.
-    """
+    """Return the signing key in a text, Ed25519 as PEM or 32 shared bytes, or raise ValueError as `public_key` does."""
     if "-----BEGIN" not in text:
         try:
             return shared_key(secret_bytes(text))[0]

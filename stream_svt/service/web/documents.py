@@ -160,9 +160,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
 class StatusSnapshot:
     """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
 
-    Args:
-        spec: What runs. Its first datasets are shown, as many as have metrics of their own.
-        complete: Whether every event ever released is folded.
+    ``complete`` says whether every event ever released is folded.
     """
 
     def __init__(self, spec: ApplicationSpec, *, complete: bool) -> None:

@@ -56,9 +56,7 @@ _DOING = "reading the alerts"
 class Reading(NamedTuple):
     """The next records of the alert topic, none after a moment without news.
 
-    Attributes:
-        complete: Whether reading began with the first record that was ever on the topic.
-        caught_up: Whether all that was there when reading began has been read.
+    ``complete``: reading began with the first record ever; ``caught_up``: all that was there then has been read.
     """
 
     records: list[Any]
@@ -95,12 +93,7 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
 
 
 class Overview:
-    """Reads the alert topic while somebody asks; where another specification runs than before, all of it again.
-
-    Args:
-        worker: Whose configuration and committed accounts are shown.
-        read: Reads the alert topic.
-    """
+    """Reads the alert topic while somebody asks; where another specification runs than before, all of it again."""
 
     def __init__(
         self, worker: Worker, read: Callable[[Worker], AsyncGenerator[Reading, None]] = read_alerts
