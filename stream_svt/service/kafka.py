@@ -396,6 +396,7 @@ Spans: TypeAlias = dict[TopicPartition, tuple[int, int]]
 async def edges(reader: AIOKafkaConsumer, places: Sequence[TopicPartition], doing: str) -> Spans:
     """Return first and end offset of partitions."""
     async with deadline(CALL_DEADLINE, doing):
+        await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
         first = await reader.beginning_offsets(places)
         end = await reader.end_offsets(places)
     return {place: (first[place], end[place]) for place in places}
@@ -411,8 +412,6 @@ def seek_all(reader: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
 async def spans(cluster: Cluster, places: Sequence[TopicPartition], doing: str) -> Spans:
     """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
     async with started(cluster.reader(), doing) as reader:
-        async with deadline(CALL_DEADLINE, doing):
-            await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
         return await edges(reader, places, doing)
 
 

@@ -32,6 +32,10 @@ class Reader:
         self.piece, self.seconds, self.stands = piece, seconds, stands
         self.read = self.at = 0
         self.assign = lambda places: None
+        self._client = self
+
+    async def set_topics(self, topics: Sequence[str]) -> None:
+        """Know them already."""
 
     async def beginning_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, self.first)
