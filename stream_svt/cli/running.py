@@ -51,13 +51,12 @@ def demo(
         means = "means nothing with" if feed_only else "needs"
         raise click.UsageError(f"{options[min(misplaced)]} {means} --feed-only.")
     if feed_only:
-        from stream_svt.demo.feed import run_feed
+        from stream_svt.demo.feed import feed
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        return run_feed(
-            common.load(path), seconds=2.0 if pace is None else pace, duration=duration, say=click.echo
-        )
+        seconds = 2.0 if pace is None else pace
+        return asyncio.run(feed(common.load(path), seconds=seconds, duration=duration, say=click.echo))
     from stream_svt.demo import run_demo
 
     return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)

@@ -50,13 +50,8 @@ class Entry(NamedTuple):
 class Board(ReleasedStatus):
     """Everything the screen and the summary show; whoever runs the demo keeps the attributes up to date.
 
-    Attributes:
-        alerts: All of each monitor.
-        recent: The latest entries.
-        asked: Sets that were closed, and can be read.
-        line: The public clock.
-        sent, seen: Queries sent, and queries that the service has tested or skipped, each counted once.
-        seconds: Since the first query was sent.
+    ``line`` is the public clock, ``asked`` has the sets that were closed, and ``seen`` counts the queries that the
+    service has tested or skipped, each once.
     """
 
     def __init__(self, limits: Mapping[str, float], truth: Truth) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 
@@ -118,11 +118,7 @@ def yaml(setting: Setting, clock: Clock) -> str:
         unit = "    unit: one basket (its line stays)"
         datasets += [f"  - name: {name}", unit, f"    limit: {{epsilon: {limit}}}{note}"]
     return _TEMPLATE.substitute(
-        application=setting.application,
-        bootstrap=setting.bootstrap,
-        key_file=setting.key_file,
-        port=setting.port,
-        partitions=setting.partitions,
+        asdict(setting),
         datasets="\n".join(datasets),
         append=APPEND,
         adaptive=ADAPTIVE,

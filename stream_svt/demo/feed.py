@@ -64,7 +64,7 @@ async def _send(
     await asyncio.gather(*stored)
 
 
-def run_feed(
+async def feed(
     config: Config,
     *,
     seconds: float = 2.0,
@@ -72,22 +72,11 @@ def run_feed(
     say: Callable[[str], None] = print,
     clock: Clock | None = None,
 ) -> int:
-    """Send the demo's queries to the brokers of a configuration until they end or a signal comes; return 0.
+    """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes; return 0.
 
-    Args:
-        config: Of the service; its monitors must read the demo's datasets, as ``demo --show-config`` declares
-            them.
-        seconds: Time between two sets of queries.
-        duration: Seconds after which no further set is begun; None: all baskets.
-        say: Told a line for each set.
-        clock: For tests: another public clock.
+    A set is sent every so many ``seconds``, and none begun after ``duration``; ``say`` is told a line for each.
     """
-    return asyncio.run(_feed(config, clock or Clock(), seconds, duration, say))
-
-
-async def _feed(
-    config: Config, clock: Clock, seconds: float, duration: float | None, say: Callable[[str], None]
-) -> int:
+    clock = clock or Clock()
     topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
     declared = {dataset.name for dataset in config.spec.datasets}
     if APPEND not in topics or not declared.issuperset(clock.weeks()):

@@ -43,10 +43,6 @@ TAIL_LINES = 15
 INTERRUPTED = 130
 
 
-class DemoFailed(StreamSvtError):
-    """The demo cannot go on; the message says why."""
-
-
 def run_demo(
     duration: float | None = None,
     broker: str | None = None,
@@ -58,14 +54,8 @@ def run_demo(
 ) -> int:
     """Show private monitoring live and return the exit code: 0, or that of what went wrong.
 
-    Args:
-        duration: Seconds after which no further set of queries is begun; what was sent is still drained and
-            summarised. None: all baskets.
-        broker: ``host:port`` of a running Kafka to use instead of an own one. The demo's topics have names of
-            their own there and are deleted at the end.
-        show_config: Only print the service's configuration.
-        summary: Where to write the summary as JSON.
-        clock, console: For tests: another public clock, another place to write to.
+    After ``duration`` seconds no further set of queries is begun; what was sent is still drained and summarised.
+    ``broker`` is a running Kafka to use instead of an own one, ``summary`` a file for the summary as JSON.
     """
     clock = clock or Clock()
     if show_config:
@@ -125,7 +115,7 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
         screen.say("creating topics: stream-svt check --create-topics ...")
         made = await create_missing(load_config(config), cluster)
         if problems := [finding.message for finding in made if finding.is_problem]:
-            raise DemoFailed("; ".join(problems))
+            raise StreamSvtError("; ".join(problems))
         screen.say("starting the service: stream-svt run --apply ...")
         service = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
         stack.push_async_callback(service.stop)
@@ -152,11 +142,11 @@ class Child:
     log: Path
 
     async def must_go_on(self) -> None:
-        """Wait until it ends, which it should not; raises DemoFailed then, with the end of its log."""
+        """Wait until it ends, which it should not; raises then, with the end of its log."""
         code = await self.process.wait()
         lines = self.log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
         said = "".join(f"\n  {line}" for line in lines)
-        raise DemoFailed(
+        raise StreamSvtError(
             f"the service ended too early, with exit code {code}; the end of its log:{said or ' empty'}"
         )
 
@@ -190,7 +180,7 @@ async def _ready(http: aiohttp.ClientSession) -> None:
     until = time.monotonic() + READY_SECONDS
     while await _fetched(http, "/health/ready") is None:
         if time.monotonic() > until:
-            raise DemoFailed(f"the service is not ready after {READY_SECONDS:g} s")
+            raise StreamSvtError(f"the service is not ready after {READY_SECONDS:g} s")
         await asyncio.sleep(0.1)
 
 
@@ -229,7 +219,7 @@ class Session:
         with self.screen:
             await _first(self._stream(duration), self._show(), service.must_go_on())
             if code := await service.stop():
-                raise DemoFailed(f"stream-svt run ended with exit code {code} when asked to stop")
+                raise StreamSvtError(f"stream-svt run ended with exit code {code} when asked to stop")
             async with deadline(CALL_DEADLINE, "reading the last alerts"):
                 for place, end in (await self.events.end_offsets(self.events.assignment())).items():
                     while await self.events.position(place) < end:
@@ -254,7 +244,7 @@ class Session:
             await asyncio.sleep(0.1)
 
     async def _show(self) -> None:
-        """Show what comes; raises DemoFailed where nothing was sent or looked at for `STALLED_SECONDS`.
+        """Show what comes; raises where nothing was sent or looked at for `STALLED_SECONDS`.
 
         Clients retry for ever where a broker is gone.
         """
@@ -268,7 +258,7 @@ class Session:
             board.seconds = time.monotonic() - self.began
             self.screen.show(board)
             await asyncio.sleep(0.2)
-        raise DemoFailed(
+        raise StreamSvtError(
             f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {board.seen:,} of {board.sent:,}; "
             f"check that Kafka at {self.setting.bootstrap} still runs"
         )

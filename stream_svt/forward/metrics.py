@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import partial
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -20,36 +21,27 @@ def _metric(kind: str, name: str, labels: str, text: str) -> Metric:
     return Metric(_PREFIX + name, kind, tuple(labels.split()), text, _SECONDS)
 
 
+_gauge, _counter, _histogram = (partial(_metric, kind) for kind in ("gauge", "counter", "histogram"))
+
 METRICS = (
-    _metric("gauge", "build_info", "version topic", "1, with what runs."),
-    _metric(
-        "counter",
-        "events_total",
-        "destination outcome",
-        "Events done with: delivered, filtered or parked.",
-    ),
-    _metric(
-        "counter",
+    _gauge("build_info", "version topic", "1, with what runs."),
+    _counter("events_total", "destination outcome", "Events done with: delivered, filtered or parked."),
+    _counter(
         "attempts_total",
         "destination result",
         "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
     ),
-    _metric(
-        "histogram", "delay_seconds", "destination", "From an event's charge to its delivery, by two clocks."
-    ),
-    _metric("gauge", "waiting_events", "destination", "Events read and not delivered."),
-    _metric(
-        "gauge", "oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."
-    ),
-    _metric("gauge", "stopped", "destination", "1 where a destination stopped and waits for you."),
-    _metric("gauge", "partitions", "destination", "Partitions this process reads for it."),
-    _metric(
-        "gauge",
+    _histogram("delay_seconds", "destination", "From an event's charge to its delivery, by two clocks."),
+    _gauge("waiting_events", "destination", "Events read and not delivered."),
+    _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."),
+    _gauge("stopped", "destination", "1 where a destination stopped and waits for you."),
+    _gauge("partitions", "destination", "Partitions this process reads for it."),
+    _gauge(
         "last_poll_timestamp_seconds",
         "destination",
         "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
     ),
-    _metric("gauge", "lag_records", "destination partition", "Records after the committed position."),
+    _gauge("lag_records", "destination partition", "Records after the committed position."),
 )
 
 

@@ -166,11 +166,11 @@ def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt, tmp_path):
 def test_the_demo_feeds_a_service_that_runs_elsewhere(monkeypatch, stream_svt, config):
     seen = {}
 
-    def feed(loaded, **options):
+    async def feed(loaded, **options):
         seen.update(options, application=loaded.spec.application)
         return 0
 
-    monkeypatch.setattr("stream_svt.demo.feed.run_feed", feed)
+    monkeypatch.setattr("stream_svt.demo.feed.feed", feed)
     assert stream_svt("demo", "--feed-only", "-c", config, "--pace", "5", "--duration", "60").code == 0
     assert seen.pop("say")
     assert seen == {"application": "shop", "seconds": 5.0, "duration": 60.0}

@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.demo import feed
 from stream_svt.demo.config import Setting, yaml
-from stream_svt.demo.feed import produce, run_feed
+from stream_svt.demo.feed import produce
 from stream_svt.demo.queries import Clock
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.service.config import Config, parse_config
@@ -77,13 +77,13 @@ def demo_config(directory) -> Config:
 
 def test_a_configuration_of_something_else_is_refused_before_anything_connects():
     with pytest.raises(ConfigError, match="demo --show-config"):
-        run_feed(parse_config(OTHER))
+        asyncio.run(feed.feed(parse_config(OTHER)))
 
 
 @pytest.mark.loopback
 def test_brokers_that_do_not_answer_are_named(tmp_path):
     with pytest.raises(BrokerError, match="no broker can be reached"):
-        run_feed(demo_config(tmp_path))
+        asyncio.run(feed.feed(demo_config(tmp_path)))
 
 
 def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, tmp_path):
@@ -99,11 +99,11 @@ def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, tmp_path)
     monkeypatch.setattr(feed, "produce", produce)
     said: list[str] = []
     config = demo_config(tmp_path)
-    assert run_feed(config, seconds=0, say=said.append, clock=Clock(every=14_700)) == 0
+    assert asyncio.run(feed.feed(config, seconds=0, say=said.append, clock=Clock(every=14_700))) == 0
     assert said[0] == (
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
     assert len(said) == 6
     said.clear()
-    assert run_feed(config, seconds=0.2, duration=0.5, say=said.append, clock=Clock()) == 0
+    assert asyncio.run(feed.feed(config, seconds=0.2, duration=0.5, say=said.append)) == 0
     assert 1 <= len(said) <= 3

@@ -17,8 +17,8 @@ from rich.console import Console
 from stream_svt.demo import run_demo
 from stream_svt.demo.config import ADAPTIVE, APPEND, Setting, yaml
 from stream_svt.demo.queries import Clock
-from stream_svt.demo.session import INTERRUPTED, DemoFailed, start
-from stream_svt.errors import ConfigError
+from stream_svt.demo.session import INTERRUPTED, start
+from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import load_config
 
 
@@ -30,7 +30,7 @@ async def test_a_service_that_ends_too_early_fails_the_demo_with_the_end_of_its_
     child = await start(["run", "-c", "nowhere.yaml"], tmp_path / "log")
     ended = r"the service ended too early, with exit code 2(?s:.*)nowhere.yaml"
     async with asyncio.timeout(30):
-        with pytest.raises(DemoFailed, match=ended):
+        with pytest.raises(StreamSvtError, match=ended):
             await child.must_go_on()
     assert await child.stop() == 2
 
