@@ -82,11 +82,9 @@ class WebhookConfig(Strict):
     """Address that is posted to. Either this or url_file."""
     url_file: Text | None = None
     """File whose first line is the address, where that is a secret."""
-    key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = Field(
-        default=(),
-        description="Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request "
-        "carries both signatures: that is how a key is replaced. Default: not signed.",
-    )
+    key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = ()
+    """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request carries both signatures:
+    that is how a key is replaced. Default: not signed."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:

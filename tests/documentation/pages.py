@@ -52,7 +52,6 @@ class Code:
 
 
 def tokens(text: str) -> list[Token]:
-    """Return what the parser makes of a page."""
     return _PARSER.parse(text)
 
 
@@ -78,10 +77,8 @@ def code_of(page: Path, text: str | None = None) -> tuple[Code, ...]:
 
 
 def blocks(page: Path) -> list[Code]:
-    """Return the blocks of a page."""
     return [code for code in code_of(page) if code.kind != "span"]
 
 
 def spans(page: Path) -> list[Code]:
-    """Return the code in the sentences and tables of a page."""
     return [code for code in code_of(page) if code.kind == "span"]

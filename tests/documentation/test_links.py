@@ -16,7 +16,6 @@ OUTSIDE = [page for page in PAGES if page.parts[0] != "docs"]
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings."""
     found = tokens(text)
     return {
         _SLUG("".join(child.content for child in heading.children or ()), "-")
@@ -26,7 +25,6 @@ def anchors(text: str) -> set[str]:
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """Return the links of a page, given by its place in the repository, that lead nowhere."""
     found = []
     for token in (child for parent in tokens(text) for child in parent.children or ()):
         link = str(token.attrs.get("href") or token.attrs.get("src") or "")

@@ -60,7 +60,6 @@ _NAMED_ONLY = {"canonical", "next", "prev", "alternate"}
 
 
 def fetched(page: lxml.html.HtmlElement) -> list[str]:
-    """Return what a page fetches from other hosts."""
     links = [
         link for link in page.iterlinks() if link[0].tag != "a" and link[0].get("rel") not in _NAMED_ONLY
     ]
@@ -68,7 +67,6 @@ def fetched(page: lxml.html.HtmlElement) -> list[str]:
 
 
 def styled(text: str) -> list[str]:
-    """Return what a style sheet fetches from other hosts."""
     return re.findall(r"(?:url\(|@import)\s*['\"]?((?:https?:)?//[^'\")\s]+)", text)
 
 

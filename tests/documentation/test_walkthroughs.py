@@ -90,7 +90,6 @@ class Walk:
             self.printed += done.stdout
 
     def close(self) -> None:
-        """Stop what goes on."""
         for process, _ in self.followed:
             process.terminate()
             process.wait(30)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 from functools import partial
 
 from stream_svt.service.embedded import EmbeddedKafka
@@ -12,14 +14,21 @@ from tests.soak.stage import BROKER
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import ProxiedKafka
 
-KAFKA = partial(EmbeddedKafka, overrides=BROKER)
+
+@contextlib.asynccontextmanager
+async def one_broker(kind: type[EmbeddedKafka] = EmbeddedKafka, **more: str) -> AsyncIterator[EmbeddedKafka]:
+    """Run a broker while the body runs."""
+    with kind(overrides=BROKER | more) as kafka:
+        yield kafka
+
+
 ON_BROKERS = {
-    "kill": (KAFKA, blows.kills),
-    "zombie": (KAFKA, blows.zombies),
-    "proxy": (partial(ProxiedKafka, overrides=BROKER), blows.faults),
+    "kill": (one_broker, blows.kills),
+    "zombie": (one_broker, blows.zombies),
+    "proxy": (partial(one_broker, ProxiedKafka), blows.faults),
     "cluster": (lambda: ThreeBrokers(BROKER).running(), blows.losses),
-    "forward": (KAFKA, forward.blows),
-    "hour": (partial(EmbeddedKafka, overrides=BROKER | hour.COMPACTING), hour.hour),
+    "forward": (one_broker, forward.blows),
+    "hour": (partial(one_broker, **hour.COMPACTING), hour.hour),
 }
 """What runs the brokers, and what plays on them."""
 SHORT = blows.SHORT | {"forward": forward.SHORT, "hour": 60}

@@ -212,7 +212,6 @@ async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
 
 
 async def _leader(brokers: ThreeBrokers, topic: str, partition: int) -> Member:
-    """Return the broker that leads a partition."""
     async with administrator(brokers.bootstrap_servers) as admin:
         (found,) = await admin.describe_topics([topic])
     (leader,) = [place["leader"] for place in found["partitions"] if place["partition"] == partition]

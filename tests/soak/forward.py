@@ -74,9 +74,10 @@ async def blows(
                 outcome.count += 1
                 desk.away = kind == "away"
                 if kind == "restart":
-                    await asyncio.to_thread(
-                        kafka.restart, kill=chance.random() < 0.5, pause=3 * chance.random()
-                    )
+                    kafka.process.send_signal(chance.choice((signal.SIGKILL, signal.SIGTERM)))
+                    await asyncio.to_thread(kafka.process.wait)
+                    await asyncio.sleep(3 * chance.random())
+                    await asyncio.to_thread(kafka.restart)
                 elif kind in {"kill", "stop"}:
                     victim = max(forwarders, key=_waiting)
                     struck["in the middle"] += _waiting(victim) > 0

@@ -170,7 +170,6 @@ class Fuzzer:
 
     @property
     def count(self) -> int:
-        """Malformed messages so far."""
         return self.kinds.total()
 
     def run(self, count: int, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -527,7 +526,6 @@ CONFIG = 'application: app\nkafka: {bootstrap_servers: "127.0.0.1:9092"}\ntopics
 
 
 def play(count: int, seed: int) -> Outcome:
-    """Fuzz from one seed."""
     fuzzer = Fuzzer(seed)
     fuzzer.run(count, report.Progress())
     notes = [

@@ -64,7 +64,6 @@ class Sample:
 
 
 def look(pid: int, at: float) -> Sample:
-    """Return what a process holds now."""
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return Sample(at, resident * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir())))
 

@@ -44,7 +44,6 @@ class Streams:
         self.chance = chance
 
     def good(self, rows: int) -> dict[str, Any]:
-        """Return columns of a well-formed record."""
         chance = self.chance
         columns: dict[str, Any] = {
             "id": [f"q{row}" for row in range(rows)],
@@ -61,7 +60,6 @@ class Streams:
         return columns | {name: column for name, column in options.items() if chance.random() < 0.2}
 
     def written(self, columns: dict[str, Any], *, whole: bool = False, **options: Any) -> bytes:
-        """Return the stream, in one batch or in several."""
         import pyarrow as pa
 
         table = pa.table(columns)
@@ -198,7 +196,6 @@ def _parts(inner: object) -> list[object]:
 
 
 def journal(broker: Broker, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
-    """Return the state on a modelled log."""
     kept: Journal = journal_of(broker, entropy=entropy, masters=masters, epoch=lambda: 1.8e9)
     return kept
 

@@ -181,7 +181,6 @@ class Stage:
     # Workers
 
     def start(self) -> Service:
-        """Start a worker; returns at once."""
         port = free_port()
         config = self.directory / f"worker-{port}.yaml"
         config.write_text(self._configuration(port))
@@ -204,12 +203,10 @@ class Stage:
         )
 
     async def kill(self, worker: Service) -> None:
-        """Kill a worker with SIGKILL."""
         self.workers.remove(worker)
         await worker.end(signal.SIGKILL)
 
     async def leave(self, worker: Service) -> None:
-        """Let a worker end in order."""
         self.workers.remove(worker)
         code = await worker.end()
         if code:
@@ -271,7 +268,6 @@ class Stage:
     # The end
 
     async def ends(self) -> dict[int, int]:
-        """Return the end of each query partition."""
         async with AIOKafkaConsumer(bootstrap_servers=self.servers) as consumer:
             places = [TopicPartition(self.queries, number) for number in range(PARTITIONS)]
             return {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
@@ -306,12 +302,10 @@ class Stage:
         return operator
 
     def said(self, text: str) -> int:
-        """Return how often the workers printed a text."""
         return sum(worker.said(text) for worker in self.past)
 
 
 async def asked(ask: Callable[[Service], Any], workers: Iterable[Service]) -> list[Any]:
-    """Ask all workers at once."""
     return await asyncio.gather(*(asyncio.to_thread(ask, worker) for worker in workers))
 
 

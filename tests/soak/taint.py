@@ -151,7 +151,6 @@ class AlignedEngine(Engine):
         return noise + shifts.queries[branch]
 
     def open_run(self, runner: Runner, open_run: Callable[..., None], dataset: int, clock_ms: int) -> None:
-        """Open a run whose threshold noise is moved, too."""
         nothing = np.zeros(0, dtype=np.int64)
         none = Outcomes(consumed=0, tops=())
         lift = runner.runs.plan.mechanism.shifts(none, nothing, nothing, self.kind(runner)).threshold
@@ -168,7 +167,6 @@ class Seen:
     last: dict[str, str] = field(default_factory=dict)
 
     def note(self, world: World, what: str, text: str) -> None:
-        """Take down a page that has changed."""
         if self.last.get(what) != text:
             self.last[what] = text
             self.lines.append((world.effects, world.now, f"{what}: {text}"))

@@ -27,22 +27,18 @@ def test_malformed_input_in_bulk_breaks_nothing() -> None:
 
 
 def loses_a_neighbour(batch):
-    """A batch without its last row."""
     return replace(batch, offset=batch.offset[:-1], whole=batch.whole[:-1]) if batch.rejects else batch
 
 
 def names_content(batch):
-    """A batch whose refusals repeat what was refused."""
     return replace(batch, rejects=[(offset, f"bad: {offset}") for offset, _ in batch.rejects])
 
 
 def raises(*_):
-    """A reader that does not know what it was given."""
     raise TypeError("expected string or bytes-like object")
 
 
 def refuses(*_):
-    """A reader of values that refuses what it cannot read."""
     raise columnar.Refused(Reason.NOT_ARROW)
 
 

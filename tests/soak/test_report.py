@@ -24,8 +24,6 @@ def as_loud_as_before() -> Iterator[None]:
 
 
 def soak(outcome: Outcome | Exception, *arguments: str) -> int:
-    """Run a soak that comes out like this."""
-
     async def play(brokers: None, name: str, directory: Path, count: int, seed: int) -> Outcome:
         assert directory.name.startswith("stream-svt-soak-")
         if isinstance(outcome, Exception):

@@ -17,8 +17,6 @@ def test_an_outsider_cannot_tell_neighbours_apart_that_released_the_same() -> No
 
 
 def leaking(change):
-    """A service with one leak, for both runs of a pair."""
-
     def wrap(base):
         return type("Leaking", (base,), {"step": lambda self, batch: change(self, batch, base.step)})
 
@@ -26,19 +24,16 @@ def leaking(change):
 
 
 def logs_a_value(engine, batch, step):
-    """Says at debug level how large the values are."""
     logging.getLogger("stream_svt.leak").debug("largest value %d", batch.whole.max(initial=0))
     return step(engine, batch)
 
 
 def commits_early_on_large_values(engine, batch, step):
-    """Wants a commit at once where the values have an odd sum."""
     done = step(engine, batch)
     return type(done)(done.done, done.durable_first, done.urgent or bool(batch.whole.sum() % 2))
 
 
 def refuses_by_value(engine, batch, step):
-    """Rejects a record for what its value is."""
     if len(batch) and batch.whole[0] % 2:
         batch.rejects.append((int(batch.offset[0]), "not-json"))
     return step(engine, batch)

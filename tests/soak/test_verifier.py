@@ -48,7 +48,6 @@ class Logs:
         """Contents of an outbox whose transaction was aborted."""
 
     def read(self, _: Path, topic: str, partition: int = 0) -> list[LogRecord]:
-        """Return what lies in a partition."""
         assert partition == 0
         match topic:
             case "app.alerts":
@@ -91,7 +90,6 @@ entry = partial(LogRecord, transactional=True, marker=None, **of_writer)
 def ended(
     contents: list[Any], timestamp: int, marker: Literal["commit", "abort"] = "commit", first: int = 0
 ) -> list[LogRecord]:
-    """Return a transaction with its marker."""
     pairs = [content if isinstance(content, tuple) else (b"shop", content) for content in contents]
     records = [
         entry(offset=offset, timestamp=timestamp, key=key, value=value)

@@ -34,12 +34,10 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 def received(
     data: Alert | Lifecycle | None = None, *, kind: EventType | None = None, sequence: int = 1
 ) -> Record:
-    """Return an event as the forwarder reads it; an alert by default."""
     return receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
 
 
 def write_keys(directory: Path) -> None:
-    """Write both keys to files."""
     write_secrets(directory, {"hook.key": KEY.hex(), "old.key": OLD_KEY.hex()})
 
 
@@ -61,7 +59,6 @@ def loaded(directory: Path, text: str, environ: Mapping[str, str] | None = None)
 
 
 def destination(directory: Path, text: str) -> Destination:
-    """Return one destination."""
     return configured(directory, f"[{text}]").destinations[0]
 
 
@@ -108,7 +105,6 @@ class Receiver:
 
     @contextlib.asynccontextmanager
     async def listening(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
-        """Serve while the body runs."""
         async with serving(self._handle, tls) as address:
             self.url = f"{address}/hook"
             yield self
@@ -124,7 +120,6 @@ def scraped(metrics: ForwardMetrics, gauges: Samples | None = None) -> dict[tupl
 
 
 def moment(text: str) -> datetime:
-    """Return a moment from RFC 3339 text."""
     return datetime.fromisoformat(text)
 
 
@@ -173,7 +168,6 @@ class Stage:
         (self.directory / "forward.yaml").write_text(text)
 
     def start(self, *options: str) -> Forwarder:
-        """Start a forwarder."""
         port = free_port()
         log = self.directory / f"log-{port}"
         forwarder = Forwarder(self.directory / "forward.yaml", port, log, *options)
@@ -200,7 +194,6 @@ class Stage:
         return ord(dataset) % 2, dataset.encode(), body
 
     async def publish(self, *written: tuple[int, bytes, bytes], commit: bool = True) -> None:
-        """Write records in one transaction."""
         await records.publish(self.servers, self.topic, *written, commit=commit)
 
 
@@ -208,7 +201,6 @@ class Stage:
 async def serving(
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """Serve requests on the loopback address while the body runs; yields the address."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
