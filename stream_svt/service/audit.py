@@ -36,20 +36,26 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords
     ends = await kafka.spans(cluster, places, f"auditing alert topic {alerts!r}")
     auditor, states = Auditor(config.spec.monitors), []
     for shard in range(config.topics.partitions):
-        journal = journal_of(config, cluster, topology.cluster_id, shard)
-        for last in (False, True):  # a compaction may have come in between
-            try:
-                states.append(ShardState.of(shard, await journal.look(), journal))
-                break
-            except UnreadableState as error:
-                if last:
-                    auditor.audit.unreadable.append(str(error))
+        try:
+            states.append(await _read_state(config, cluster, topology.cluster_id, shard))
+        except UnreadableState as error:
+            auditor.audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
     for place, (first, _) in ends.items():
         if first:
             auditor.lost(place.partition)
     return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
+
+
+async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:
+    """Read and verify the state of a shard; once more where a compaction may have come in between."""
+    journal = journal_of(config, cluster, cluster_id, shard)
+    try:
+        records = await journal.look()
+    except UnreadableState:
+        records = await journal.look()
+    return ShardState.of(shard, records, journal)
 
 
 async def audit_topic(
