@@ -10,19 +10,13 @@ import pytest
 
 from stream_svt.planning import Runs, explain, reported_margin
 from stream_svt.planning.budget import SURE, false_alerts
-from stream_svt.settings.application import load_spec
+from tests.support.monitor_forms import spec_of
+
+HOT = "topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
 
 
 def spec(monitor: str = "", limit: str = "{epsilon: 4}"):
-    return load_spec(
-        f"""
-application: shop
-datasets: [{{name: today, limit: {limit}, unit: one basket}}]
-monitors:
-  - {{name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 100000],
-      threshold: 500{monitor}}}
-"""
-    )
+    return spec_of(f"{HOT}{monitor}", datasets=f"{{name: today, limit: {limit}, unit: one basket}}")
 
 
 STREAM = ", expected_queries: 1000000"
@@ -116,7 +110,7 @@ def test_a_finer_grid_leaves_margins_about_where_they_were():
 @pytest.mark.parametrize(
     ("monitor", "said"),
     [
-        ("", "Monitor hot on today:"),
+        ("", "Monitor m0 on today:"),
         ("", "Protects one basket: whatever is published about it costs at most epsilon 4."),
         ("", "19 times in 20"),
         ("", "if a run lasts for 1,000,000 queries"),
@@ -132,35 +126,18 @@ def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monito
 
 
 def test_datasets_alike_are_described_once_and_sharing_is_mentioned():
-    application = load_spec(
-        """
-application: shop
-datasets: [{names: [a, b, c], limit: 4, unit: one basket}]
-monitors:
-  - {name: hot, topic: t, epsilon: 1, cutoff: 9, sensitivity: 1,
-     bounds: [0, 9], threshold: 5, expected_queries: 9}
-  - {name: cold, topic: t, epsilon: 1, cutoff: 9, sensitivity: 1,
-     bounds: [0, 9], threshold: 5, expected_queries: 9}
-"""
-    )
-    text = explain(application)
+    hot = HOT + STREAM
+    text = explain(spec_of(hot, hot, datasets="{names: [a, b, c], limit: 4, unit: one basket}"))
     assert sum(line.startswith("Monitor") for line in text) == 2
     assert any("each of 3 datasets (a, ..)" in line for line in text)
-    assert any("Shares   the budget with cold" in line for line in text)
+    assert any("Shares   the budget with m1" in line for line in text)
 
 
 def test_of_what_was_carried_over_only_the_rest_lasts():
-    spent = 5 * 10**8
     whole = spec(STREAM)
-    datasets = tuple(
-        replace(whole.datasets[0], name=name, spent_before=spent * number)
-        for number, name in enumerate("abc")
-    )
-    text = "\n".join(explain(replace(whole, datasets=datasets)))
-    assert "each of 3 datasets (a, ..)" in text
-    assert (
-        "Carried  over: epsilon 1 of the limit was spent before, the most of any, of c; it lasts for the rest."
-        in text
-    )
+    halves = enumerate("abc")
+    datasets = [replace(whole.datasets[0], name=name, spent_before=n * 5 * 10**8) for n, name in halves]
+    text = "\n".join(explain(replace(whole, datasets=tuple(datasets))))
+    assert "Carried  over: epsilon 1 of the limit was spent before, the most of any, of c; it lasts" in text
     assert "for 3 whole runs: 30 alerts in all" in text
     assert "costs at most epsilon 4" in text

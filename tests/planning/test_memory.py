@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,34 +15,23 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.planning import memory
 from stream_svt.protocol.state_records import hashing
-from stream_svt.settings.application import ApplicationSpec, load_spec
+from stream_svt.settings.application import ApplicationSpec
+from tests.support.monitor_forms import spec_of
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.5
 """The model says no less than is measured, and no more than so many times as much."""
 
 
-@dataclass(frozen=True)
-class Held:
-    """Bytes of an engine with all runs open and of the hashes of its records; bytes of those of datasets."""
-
-    engine: int
-    records: int
-
-
 def _spec(datasets: int, monitors: int) -> ApplicationSpec:
     names = ", ".join(f"ward-{number:05}" for number in range(datasets))
     form = "topic: t, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, expected_queries: 1000000"
-    return load_spec(
-        f"application: a\ndatasets: [{{names: [{names}], limit: 100, unit: u}}]\nmonitors:\n"
-        + "".join(
-            f"  - {{name: monitor-{number:02}, {form}, bounds: [0, 100000], threshold: {5000 + number}}}\n"
-            for number in range(monitors)
-        )
-    )
+    forms = (f"{form}, bounds: [0, 100000], threshold: {5000 + number}" for number in range(monitors))
+    return spec_of(*forms, datasets=f"{{names: [{names}], limit: 100, unit: u}}")
 
 
-def _held(datasets: int, monitors: int) -> Held:
+def _held(datasets: int, monitors: int) -> tuple[int, int]:
+    """Return the bytes of an engine with all runs open and its records' hashes, and those of datasets' records."""
     spec = _spec(datasets, monitors)
     names = [dataset.name for dataset in spec.datasets]
     gc.collect()
@@ -74,7 +62,7 @@ def _held(datasets: int, monitors: int) -> Held:
         stored = sum(size for key, size in sizes.items() if key.startswith("d/"))
         del batch, numbers, zeros, record, sizes
         gc.collect()
-        return Held(tracemalloc.get_traced_memory()[0], stored)
+        return tracemalloc.get_traced_memory()[0], stored
     finally:
         tracemalloc.stop()
 
@@ -82,15 +70,10 @@ def _held(datasets: int, monitors: int) -> Held:
 @pytest.fixture(scope="module")
 def measured() -> dict[str, float]:
     """Return what a further dataset with one monitor, and a further monitor on it, take."""
-    few, many, wide = _held(200, 1), _held(600, 1), _held(600, 9)
-    runs = 600 * 8
-    run, stored = (wide.engine - many.engine) / runs, (wide.records - many.records) / runs
-    return {
-        "RUN": run,
-        "STORED": stored,
-        "DATASET": (many.engine - few.engine) / 400 - run,
-        "RECORD": (many.records - few.records) / 400 - stored,
-    }
+    few, many, wide = (np.array(_held(*size)) for size in ((200, 1), (600, 1), (600, 9)))
+    run, stored = (wide - many) / (600 * 8)
+    dataset, record = (many - few) / 400 - (run, stored)
+    return {"RUN": run, "STORED": stored, "DATASET": dataset, "RECORD": record}
 
 
 @pytest.mark.parametrize("name", ["DATASET", "RUN", "RECORD", "STORED"])

@@ -18,10 +18,11 @@ from stream_svt.planning.advice import as_json, expectations, settings, table, w
 from stream_svt.planning.budget import Runs
 from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
-from stream_svt.settings.application import load_spec
 from stream_svt.settings.options import MechanismForm, OnHalt, Retry, Sweep
+from tests.support.monitor_forms import spec_of
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)
+NONE = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
 
 
 def recommended(*, monotonic=True, form=MechanismForm.SVT, belief=BELIEF, cutoff=20, present=False, **load):
@@ -46,11 +47,8 @@ def closed_set():
     return recommended(finite=True, queries=5000)
 
 
-def test_values_that_stay_get_no_retry_queue():
+def test_only_series_that_rise_get_a_queue_and_it_outlives_the_rise():
     assert static().best.monitor.append is None
-
-
-def test_series_that_rise_get_a_queue_that_outlives_the_rise():
     best = drifting().best
     assert isinstance(best.monitor.append, Retry)
     assert best.lifetime >= 500
@@ -88,23 +86,8 @@ def test_the_best_candidate_comes_first_or_is_as_good_and_simpler():
 
 def test_settings_can_be_pasted_and_then_mean_what_was_forecast():
     found = drifting()
-    lines = "\n".join(f"    {line}" for line in settings(found.best))
-    pasted = load_spec(
-        f"""
-application: shop
-datasets: [{{name: today, limit: 10, unit: one basket}}]
-monitors:
-  - name: hot
-    topic: counts
-    epsilon: 1
-    cutoff: 20
-    sensitivity: 1
-    monotonic: true
-    bounds: [-100000, 100000]
-    threshold: 0
-{lines}
-"""
-    ).monitors[0]
+    form = "topic: counts, epsilon: 1, cutoff: 20, sensitivity: 1, monotonic: true, bounds: [-100000, 100000]"
+    (pasted,) = spec_of(f"{form}, threshold: 0, {', '.join(settings(found.best))}").monitors
     assert pasted.mechanism() == found.best.monitor.mechanism()
     assert forecast(pasted, found.workload) == found.best.forecast
 
@@ -135,6 +118,8 @@ def test_the_present_settings_are_shown_where_they_can_be_planned():
     assert recommended(present=True).present is not None
     assert recommended(present=True, finite=True).present is None
     assert "now" in table(recommended(present=True))[-1]
+    labels = draw(recommended(present=True)).axes[2].get_legend_handles_labels()[1]
+    assert {"as it is now", "other settings"} < set(labels)
 
 
 def test_ranges_hold_the_forecast():
@@ -180,8 +165,7 @@ def test_a_run_that_will_not_last_is_announced():
 
 
 def test_a_stream_without_alerts_lasts_for_ever():
-    none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
-    found = recommended(belief=none)
+    found = recommended(belief=NONE)
     assert "hardly ever" in text_of(found, Runs(runs=1, last_run_alerts=0))
     assert "no end" in " ".join(table(found))
 
@@ -196,8 +180,7 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
 
 
 def test_json_has_no_infinities_and_all_that_is_said():
-    none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
-    found = recommended(belief=none, present=True)
+    found = recommended(belief=NONE, present=True)
     data = json.loads(json.dumps(as_json(found, Runs(runs=1, last_run_alerts=0)), allow_nan=False))
     assert data["recommended"] == found.best.settings
     assert data["candidates"][0]["life_by_chance"]["high"] is None or found.best.forecast.life.high < np.inf
@@ -213,11 +196,6 @@ def test_a_picture_shows_margins_alerts_and_choices(plan, label, tmp_path):
     assert [axes.get_xlabel() for axes in figure.axes] == ["distance from the threshold", label, "recall"]
     figure.savefig(tmp_path / "plan.png", dpi=40)
     assert (tmp_path / "plan.png").stat().st_size > 5000
-
-
-def test_a_picture_shows_the_present_settings():
-    labels = draw(recommended(present=True)).axes[2].get_legend_handles_labels()[1]
-    assert {"as it is now", "other settings"} < set(labels)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
