@@ -97,18 +97,13 @@ def test_numbers_are_taken_from_their_text(full):
     assert full.dataset("other-b").limit == 333_333_333
 
 
-def test_every_field_of_a_monitor_is_read(full):
-    hot = full.monitor("hot-items")
-    assert hot.form is MechanismForm.ADAPTIVE
+def test_every_field_of_a_monitor_is_read_and_has_the_default_that_is_described(full):
+    hot, plain = full.monitors
+    assert (hot.form, plain.form) == (MechanismForm.ADAPTIVE, MechanismForm.SVT)
     assert (hot.query_noise, hot.threshold_noise) == (Noise.LAPLACE, Noise.EXPONENTIAL)
     assert hot.append == Retry(attempts=5, lifetime=Lifetime(ms=600_000), capacity=1000, every=100)
     assert (hot.mute, hot.max_mutes) == (5_400_000, 5)
     assert (hot.on_halt, hot.resample_every) == (OnHalt.STOP, 86_400_000)
-
-
-def test_defaults_are_those_of_the_descriptions(full):
-    plain = full.monitor("plain")
-    assert plain.form is MechanismForm.SVT
     assert (plain.monotonic, plain.granularity, plain.append) == (False, 1, None)
     assert (plain.mute, plain.on_halt) == (Mute.PERIOD, OnHalt.RESAMPLE)
     assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
@@ -146,22 +141,17 @@ def test_corrections_have_short_and_long_forms(written, rule):
     assert monitor(correction=written).correction_rule() == rule
 
 
-def test_an_annealed_correction_belongs_to_a_sweep_and_counts_its_passes():
-    spec = monitor(correction={"annealed": {"start": 12, "end": 3}}, append="sweep")
-    assert spec.correction_rule() == Annealed(start=Fraction(12), end=Fraction(3), step=Fraction(1))
-    assert spec.append == Sweep()
-    assert spec.attempts == 10
+def test_passes_of_a_sweep_are_counted_and_retries_are_part_of_the_exposure():
+    swept = monitor(correction={"annealed": {"start": 12, "end": 3}}, append="sweep")
+    assert swept.correction_rule() == Annealed(start=Fraction(12), end=Fraction(3), step=Fraction(1))
+    assert (swept.append, swept.attempts) == (Sweep(), 10)
+    retried, one = monitor(append={"retry": {"attempts": 4}}), Fraction(1)
+    assert retried.attempts == 4
+    assert retried.correction_rule() == Exposure(expected_queries=1000, false_alerts=one, attempts=4)
 
 
-def test_retries_are_part_of_the_exposure():
-    spec = monitor(append={"retry": {"attempts": 4}})
-    assert spec.attempts == 4
-    assert spec.correction_rule() == Exposure(expected_queries=1000, false_alerts=Fraction(1), attempts=4)
-
-
-@pytest.mark.parametrize("written", ["off", None, False])
-def test_append_can_be_switched_off(written):
-    assert monitor(append=written).append is None
+def test_append_can_be_switched_off():
+    assert [monitor(append=written).append for written in ("off", None, False)] == [None] * 3
 
 
 @pytest.mark.parametrize(("form", "branches"), [("svt", 1), ("adaptive", 2), ("ladder", 4)])
@@ -175,9 +165,8 @@ def test_the_mechanism_has_the_branches_and_the_price_declared(form, branches):
 
 def test_a_split_sets_the_share_of_the_threshold():
     assert monitor(split=4).mechanism().threshold_charge == 200_000_000
-    assert monitor(split="0.3", mechanism="adaptive").mechanism().threshold_charge == pytest.approx(
-        3e8, rel=1e-6
-    )
+    adaptive = monitor(split="0.3", mechanism="adaptive").mechanism()
+    assert adaptive.threshold_charge == pytest.approx(3e8, rel=1e-6)
 
 
 def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
@@ -206,6 +195,7 @@ def test_the_hash_is_stable_across_processes_and_versions():
 def test_how_a_number_is_written_and_what_decides_no_outcome_leave_the_hash_alone():
     same = monitor(epsilon="1.0", threshold="1000/2", beta="0.1", name="n", datasets=["m*"])
     assert same.hash() == monitor().hash()
+    assert changed_fields(monitor(), same) == ["name", "datasets", "beta"]
 
 
 def test_a_key_that_a_release_adds_leaves_the_hash_alone_at_its_default(monkeypatch):
@@ -226,10 +216,6 @@ def test_applications_that_differ_anywhere_have_different_hashes(full):
 # --- changes
 
 
-def test_an_unchanged_monitor_changes_nothing():
-    assert changed_fields(monitor(), monitor(epsilon="1.0")) == []
-
-
 AT_ONCE = [
     {"threshold": 1},
     {"mute": "none"},
@@ -237,20 +223,14 @@ AT_ONCE = [
     {"resample_every": "1h"},
     {"append": "retry"},
 ]
+NUMBERS = ("epsilon", "cutoff", "sensitivity", "granularity", "expected_queries", "split")
 NEXT_RUN = [
-    {"epsilon": 2},
-    {"cutoff": 2},
-    {"sensitivity": 2},
+    *({name: 2} for name in NUMBERS),
     {"bounds": (0, 1)},
-    {"granularity": 2},
     {"monotonic": False},
-    {"query_noise": "laplace"},
-    {"threshold_noise": "laplace"},
     {"correction": "mean"},
-    {"expected_queries": 999},
-    {"split": 3},
-    {"mechanism": "ladder"},
 ]
+NEXT_RUN += [{"query_noise": "laplace"}, {"threshold_noise": "laplace"}, {"mechanism": "ladder"}]
 
 
 @pytest.mark.parametrize("change", [*AT_ONCE, *NEXT_RUN, {"topic": "u"}], ids=str)
@@ -295,29 +275,22 @@ def test_a_generator_declares_one_dataset_a_week_or_day_on_the_public_clock():
     }
 
 
-def test_a_horizon_of_a_plain_dataset_is_declared():
-    (plain,) = datasets("  - {name: a, limit: 1, unit: x}")
-    (declared,) = datasets("  - {name: a, horizon: 90d, limit: 1, unit: x}")
-    assert (plain.horizon_ms, declared.horizon_ms) == (None, 90 * 86_400_000)
-    assert plain.ends_ms is None
-
-
 def test_a_horizon_makes_no_other_specification():
     """Workers and stored states agree whatever it says, for it bears on no outcome."""
-    plain, short, long = (
-        load_spec(SHORT + f"  - {{name: a, {said}limit: 1, unit: x}}")
-        for said in ("", "horizon: 1d, ", "horizon: 90d, ")
-    )
-    assert plain == short == long
-    assert plain.hash() == short.hash() == long.hash()
+    declared = "  - {{name: a, {}limit: 1, unit: x}}"
+    plain, long = (load_spec(SHORT + declared.format(said)) for said in ("", "horizon: 90d, "))
+    assert (plain.datasets[0].horizon_ms, long.datasets[0].horizon_ms) == (None, 90 * 86_400_000)
+    assert plain == long
+    assert plain.hash() == long.hash()
     assert plain.datasets[0].declaration == long.datasets[0].declaration
 
 
 def test_names_can_stand_in_a_file():
-    lines = ["# regions", "north", "", "  south  "]
-    read = {"regions.txt": lines}.__getitem__
-    names = [one.name for one in datasets("  - {file: regions.txt, limit: 1, unit: x}", read_names=read)]
-    assert names == ["north", "south"]
+    declared = "  - {file: regions.txt, limit: 1, unit: x}"
+    read = {"regions.txt": ["# regions", "north", "", "  south  "]}.__getitem__
+    assert [one.name for one in datasets(declared, read_names=read)] == ["north", "south"]
+    with pytest.raises(ConfigError, match="write the names out"):
+        datasets(declared)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +313,6 @@ def test_a_file_of_names_that_cannot_be_used_is_reported(lines, message):
     assert [(problem.line, problem.field) for problem in refusal.value.problems] == [(6, "datasets[0].file")]
 
 
-def test_without_a_way_to_read_files_names_must_be_written_out():
-    with pytest.raises(ConfigError, match="write the names out"):
-        datasets("  - {file: regions.txt, limit: 1, unit: x}")
-
-
 def test_a_declaration_can_be_written_in_python():
     declaration = DatasetDeclaration.model_validate(
         {
@@ -364,17 +332,8 @@ def test_a_declaration_can_be_written_in_python():
     assert monitor(mute=None).mute is Mute.NONE
 
 
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("500ms", 500),
-        ("1.5s", 1500),
-        ("10m", 600_000),
-        ("1h 30m", 5_400_000),
-        ("2d", 172_800_000),
-        ("1w", 604_800_000),
-    ],
-)
-def test_durations_are_exact_and_can_be_written_again(text, milliseconds):
-    assert duration_ms(text) == milliseconds
-    assert duration_ms(duration_text(milliseconds)) == milliseconds
+def test_durations_are_exact_and_can_be_written_again():
+    texts = ["500ms", "1.5s", "10m", "1h 30m", "2d", "1w"]
+    milliseconds = [500, 1500, 600_000, 5_400_000, 172_800_000, 604_800_000]
+    assert [duration_ms(text) for text in texts] == milliseconds
+    assert [duration_ms(duration_text(one)) for one in milliseconds] == milliseconds

@@ -94,6 +94,9 @@ def load(
     return load_spec(text, read_names=read)
 
 
+DAYS = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
+
+
 @pytest.mark.parametrize("limit", [4, 6])
 def test_a_dataset_begins_with_what_was_spent_and_with_the_limit_as_it_was_raised(limit: int) -> None:
     dataset = load(f"{{name: a, limit: {limit}, unit: one basket}}").dataset("a")
@@ -120,11 +123,10 @@ def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str)
 def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
     balances = {f"d-2026-01-0{k}": Balance("x", Kind.PURE, EPSILON, EPSILON, k - 6) for k in (6, 7)}
     carried = replace(CARRIED, datasets=balances)
-    days = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
     with pytest.raises(ConfigError, match=r"generate: 'shop' spent on dataset 'd-2026-01-07'"):
-        load(days, carried=carried)
-    assert load(days, carried=replace(carried, watermarks={"d-{date}": 1_767_830_400_000})).generators
-    assert load(days.replace("'d-", "'e-"), carried=carried).generators
+        load(DAYS, carried=carried)
+    assert load(DAYS, carried=replace(carried, watermarks={"d-{date}": 1_767_830_400_000})).generators
+    assert load(DAYS.replace("'d-", "'e-"), carried=carried).generators
 
 
 def test_a_topic_that_was_not_monotonic_stays_so() -> None:
@@ -134,31 +136,28 @@ def test_a_topic_that_was_not_monotonic_stays_so() -> None:
     assert load(carried=general, topic="other").topics() == ("other",)
 
 
+GAPPY = replace(CARRIED, complete=False)
+"""Alerts are missing."""
+
+
 def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
-    gappy = replace(CARRIED, complete=False)
     with pytest.raises(ConfigError, match=r"'other' is not in the file .* the largest sensitivity"):
-        load(carried=gappy, topic="other")
-    assert load(carried=gappy).topics() == ("counts",)
+        load(carried=GAPPY, topic="other")
+    assert load(carried=GAPPY).topics() == ("counts",)
 
 
-def test_behind_missing_alerts_an_unknown_dataset_must_be_declared_new() -> None:
-    gappy = replace(CARRIED, complete=False)
-    unknown = "{name: c, limit: 4, unit: one basket}"
-    assert load(unknown).dataset("c").spent_before == 0
-    with pytest.raises(ConfigError, match=r"nobody knows what was spent of it\. Write new: true"):
-        load(unknown, carried=gappy)
-    new = "{name: c, limit: 4, unit: one basket, new: true}"
-    assert load(new, carried=gappy).dataset("c").spent_before == 0
+@pytest.mark.parametrize(
+    ("unknown", "name"), [("{name: c, limit: 4, unit: x}", "c"), (DAYS, "d-2026-01-05")], ids=["name", "days"]
+)
+def test_behind_missing_alerts_what_is_unknown_must_be_declared_new(unknown: str, name: str) -> None:
+    assert load(unknown).dataset(name).spent_before == 0
+    with pytest.raises(ConfigError, match=rf"'{name}' is not in the file .* Write new: true"):
+        load(unknown, carried=GAPPY)
+    assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).spent_before == 0
 
 
-def test_behind_missing_alerts_a_generator_that_was_declared_no_longer_must_be_declared_new() -> None:
-    gappy = replace(CARRIED, complete=False)
-    days = "{generate: 'd-{date}', from: 2026-01-05, limit: 1, unit: x}"
-    assert load(days).generators
-    with pytest.raises(ConfigError, match=r"'d-2026-01-05' is not in the file .* Write new: true"):
-        load(days, carried=gappy)
-    assert load(days.replace("x}", "x, new: true}"), carried=gappy).generators
-    assert load(days, carried=replace(gappy, watermarks={"d-{date}": 1_767_830_400_000})).generators
+def test_behind_missing_alerts_a_generator_goes_on_behind_the_last_period_that_had_begun() -> None:
+    assert load(DAYS, carried=replace(GAPPY, watermarks={"d-{date}": 1_767_830_400_000})).generators
 
 
 def test_a_file_that_cannot_be_read_is_named() -> None:
