@@ -7,8 +7,10 @@ and each marker was appended, and what the observer was told.
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,9 +26,8 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, journal_of, lived
-from tests.simulation.log import Broker, Entry
-from tests.simulation.script import Script
-from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process, Silent, World
+from tests.simulation.log import Broker, Entry, Txn
+from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process, Silent
 
 TAKES = {"fetch": 0.001, "append": 0.0005, "end": 0.002, "sleep": 0.0}
 """Seconds of a request; 0.001 for any other."""
@@ -54,18 +55,9 @@ class Stopwatch(Silent):
 
 
 class TimedWorld:
-    """A broker, a session and a clock.
+    """A broker, a session and a clock; ``work`` is how long the decoder takes for queries, and the engine again."""
 
-    Args:
-        application: What runs, with or without a cadence.
-        arrivals: The queries, in order.
-        work: How long the decoder takes for queries, and the engine for them again.
-        seconds: When the session is asked to end.
-    """
-
-    def __init__(
-        self, application: Application, arrivals: Sequence[Arrival], work: Work, *, seconds: float
-    ) -> None:
+    def __init__(self, application: Application, arrivals: Sequence[Arrival], work: Work) -> None:
         self.application = application
         self.now = self._began = 1_000.0
         self.chance = random.Random(1)
@@ -74,16 +66,10 @@ class TimedWorld:
         self.moments: list[tuple[str, int, float, bool]] = []
         self._arrivals = list(arrivals)
         self._work = work
-        self._seconds = seconds
         self._batch: Sequence[bytes] = ()
         self.broker.appended = self._appended
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
-
-    @property
-    def alerts(self) -> list[bytes | None]:
-        """What subscribers were shown, in order."""
-        return [entry.value for entry in self.broker.read("alerts")]
 
     def _appended(self, entry: Entry) -> None:
         if entry.partition not in {TOPIC, OTHER, CONTROL}:
@@ -99,7 +85,7 @@ class TimedWorld:
 
     def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
         """Let a fetch wait for the next query, as long as it may."""
-        process.stop = self.now - self._began >= self._seconds
+        process.stop = self.now - self._began >= SECONDS
         if empty and patience:
             following = self._began + self._arrivals[0][0] if self._arrivals else self.now + patience
             self.pass_until(min(following, self.now + patience))
@@ -157,48 +143,15 @@ class TimedWorld:
                 self.broker.mark("app-0", everything=True)
 
 
-def outside(world: TimedWorld) -> Mapping[str, object]:
-    """Return everything that can be timed."""
-    return {"appended": world.moments, "told": world.observer.told, "alerts": world.alerts}
+def alerts(world: TimedWorld) -> list[bytes | None]:
+    """Return what subscribers were shown, in order."""
+    return [entry.value for entry in world.broker.read("alerts")]
 
 
 CADENCE = 0.25
 JITTER = 0.06
 """Seconds that the modelled world takes between waking and the first record of a transaction."""
 SECONDS = 12.0
-
-
-def begins(form: int, cadence: float | None) -> list[float]:
-    """When each transaction after the takeover wrote its first record, in seconds after the last tick."""
-    world = World(Script(5, form, 40, ()), None, replace(application(form), cadence=cadence))
-    origin: list[float] = []
-    spawn = world._spawn
-    world._spawn = lambda: (origin.append(world.now), spawn())[1]
-    assert world.run() == []
-    found, seen = [], set()
-    for entries in world.broker.partitions.values():
-        for entry in entries:
-            if entry.txn is not None and id(entry.txn) not in seen:
-                seen.add(id(entry.txn))
-                first = min(e.timestamp for e in entry.txn.entries) / 1000
-                found.append(min((first - start) % CADENCE for start in origin if start <= first))
-    return sorted(found)
-
-
-@pytest.mark.parametrize("form", range(len(APPLICATIONS)))
-def test_transactions_begin_at_ticks(form: int) -> None:
-    ticked = begins(form, CADENCE)
-    # The claim of a takeover comes when the takeover does; all others wait.
-    assert len([late for late in ticked if late > JITTER]) <= 2
-    assert len(ticked) > 10
-
-
-def test_without_a_cadence_they_begin_when_there_is_something_to_say_and_with_one_an_idle_shard_has_its_own() -> (
-    None
-):
-    ticked, others = ([begins(form, cadence) for form in range(3)] for cadence in (CADENCE, None))
-    assert len([late for late in others[0] if late > JITTER]) > 3
-    assert sum(map(len, ticked)) > sum(map(len, others))
 
 
 def stream(form: int, seed: int, *, neighbour: bool) -> list[Arrival]:
@@ -218,10 +171,8 @@ def stream(form: int, seed: int, *, neighbour: bool) -> list[Arrival]:
             "series": f"i{chance.randrange(9)}",
             "set": f"s{number // 12}",
         }
-        moment = number * 0.04 + chance.random() * 0.01
-        found.append(
-            (moment, chance.choice(topics), chance.choice(DATASETS).encode(), msgspec.json.encode(body))
-        )
+        moment, topic = number * 0.04 + chance.random() * 0.01, chance.choice(topics)
+        found.append((moment, topic, chance.choice(DATASETS).encode(), msgspec.json.encode(body)))
     return found
 
 
@@ -234,8 +185,24 @@ def labour(queries: Sequence[bytes], most: float = 0.03) -> float:
 def played(form: int, seed: int, *, neighbour: bool, cadence: float | None, most: float = 0.03) -> TimedWorld:
     stage = replace(application(form), cadence=cadence)
     arrivals = stream(form, seed, neighbour=neighbour)
-    world = TimedWorld(stage, arrivals, lambda queries: labour(queries, most), seconds=SECONDS)
-    return world.run()
+    return TimedWorld(stage, arrivals, lambda queries: labour(queries, most)).run()
+
+
+def begins(world: TimedWorld) -> list[float]:
+    """When each transaction wrote its first record, in seconds after the last tick."""
+    first: dict[Txn, float] = {}
+    for entry in itertools.chain.from_iterable(world.broker.partitions.values()):
+        if entry.txn is not None:
+            first[entry.txn] = min(first.get(entry.txn, math.inf), entry.timestamp / 1000)
+    return [moment % CADENCE for moment in first.values()]
+
+
+@pytest.mark.parametrize("form", range(len(APPLICATIONS)))
+def test_transactions_begin_at_ticks_and_at_each_of_them(form: int) -> None:
+    found = begins(played(form, 0, neighbour=False, cadence=CADENCE))
+    # The claim of a takeover comes when the takeover does; all others wait.
+    assert len([late for late in found if late > JITTER]) <= 2
+    assert len(found) >= SECONDS / CADENCE - 2
 
 
 @pytest.mark.parametrize("form", range(len(APPLICATIONS)))
@@ -243,8 +210,9 @@ def played(form: int, seed: int, *, neighbour: bool, cadence: float | None, most
 def test_neighbours_that_released_the_same_cannot_be_told_apart_by_any_time(form: int, seed: int) -> None:
     """Work takes up to 0.2 s and depends on the values; the times of all records and all metrics are the same."""
     one, other = (played(form, seed, neighbour=which, cadence=CADENCE) for which in (False, True))
-    assert len([event for event in one.alerts if b'"gap"' in event]) >= 3
-    assert outside(one) == outside(other)
+    assert len([event for event in alerts(one) if b'"gap"' in event]) >= 3
+    assert alerts(one) == alerts(other)
+    assert (one.moments, one.observer.told) == (other.moments, other.observer.told)
 
 
 @pytest.mark.parametrize("form", range(len(APPLICATIONS)))
@@ -252,6 +220,7 @@ def test_without_a_cadence_the_same_neighbours_are_told_apart(form: int) -> None
     one, other = (played(form, 0, neighbour=which, cadence=None) for which in (False, True))
     assert one.moments != other.moments
     assert one.observer.told != other.observer.told
+    assert len([late for late in begins(one) if late > JITTER]) > 3
 
 
 def test_work_that_does_not_fit_between_two_ticks_shows() -> None:
