@@ -76,7 +76,6 @@ class TimedWorld:
             self.moments.append((entry.partition, entry.offset, round(self.now, 6), entry.marker))
 
     def pass_until(self, moment: float) -> None:
-        """Let time pass; queries arrive meanwhile."""
         while self._arrivals and self._began + self._arrivals[0][0] <= moment:
             after, topic, key, body = self._arrivals.pop(0)
             self.now = max(self.now, self._began + after)
@@ -114,7 +113,6 @@ class TimedWorld:
         return ModelWorkload(self.application.spec, entropy=entropy.randbytes, decoder=Slow, kind=Laborious)
 
     def run(self) -> TimedWorld:
-        """Play the session to its end."""
         entropy = random.Random(2)
         process = Process(1, None, entropy)  # type: ignore[arg-type]
         journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
@@ -144,7 +142,6 @@ class TimedWorld:
 
 
 def alerts(world: TimedWorld) -> list[bytes | None]:
-    """Return what subscribers were shown, in order."""
     return [entry.value for entry in world.broker.read("alerts")]
 
 

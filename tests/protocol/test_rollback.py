@@ -31,7 +31,6 @@ BEGUN = Meta(origin=WAITING, last_event=1, alert_end=2, partitions=1, **SECRETS)
 
 
 def event(number: int, origin: str) -> bytes:
-    """Return an event of which only number and origin matter here."""
     return encoded(number, lifecycle("r"), origin=origin)
 
 

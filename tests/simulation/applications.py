@@ -63,7 +63,6 @@ def application(number: int) -> Application:
 
 
 def monitors_of(number: int) -> list[str]:
-    """Return the monitors of an application, as they are declared."""
     return [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
 
 

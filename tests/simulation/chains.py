@@ -42,8 +42,6 @@ _OTHER_ACCIDENTS = {Fault.ANEW, Fault.RECONFIGURE, Fault.CLOSE}
 
 
 class Ending(StrEnum):
-    """How an application ends."""
-
     CLOSED = "its owner closes it"
     GIVEN_UP = "its state is lost or unusable, and given up"
     MIRROR = "it lives on or dies unseen, and its alerts are read from a mirror"
@@ -77,14 +75,12 @@ class Accounts:
         self._limits: dict[str, int] = defaultdict(lambda: LIMIT)
 
     def copy(self) -> Accounts:
-        """Return what goes on by itself."""
         other = Accounts()
         other._charged |= self._charged
         other._limits |= self._limits
         return other
 
     def add(self, shown: Mapping[str, Any], but: Container[str] = ()) -> None:
-        """Add up events by id."""
         for name, event in shown.items():
             data = event["data"]
             if data.get("account") and name not in but:
@@ -134,7 +130,6 @@ class Chains:
         self._form = self.chance.randrange(len(APPLICATIONS))
 
     def run(self) -> list[str]:
-        """Play them to their ends; return what broke a rule."""
         try:
             self._live(None, Accounts(), self.chance.randint(2, MOST_APPLICATIONS))
         except Exception as error:  # noqa: BLE001  with it the chains would be lost
@@ -310,7 +305,6 @@ class Chains:
 
 
 def _is_of_a_run(entry: Any) -> bool:
-    """Tell whether an event is a top of a run, or a mute."""
     kind = msgspec.json.decode(entry.value or b"")["type"]
     return kind in (EventType.ALERT, EventType.MUTED)
 

@@ -61,7 +61,6 @@ class Computed:
         engine.add, engine.step = added, first_step  # type: ignore[method-assign]
 
     def fork(self, say: Callable[[str], None]) -> Computed:
-        """Return what goes on from here by itself."""
         other = Computed(say)
         other._outcomes, other._unsettled, other._owed = (
             dict(self._outcomes),

@@ -24,7 +24,6 @@ class Effect:
         self.act = act
 
     def __await__(self) -> Generator[Effect, Any, Any]:
-        """Hand the effect to the scheduler."""
         return (yield self)
 
 
@@ -100,7 +99,6 @@ class ModelLog:
 
 
 async def lived(session: ShardSession) -> None:
-    """Go through a session to its end."""
     await session.open()
     await session.run()
 
@@ -126,7 +124,6 @@ PLACE = RecordContext("cluster", "app", "state", 0)
 
 
 def holding(records: Mapping[bytes, bytes]) -> Broker:
-    """Return a log whose state partition holds these records."""
     broker = Broker(now_ms=lambda: 0)
     for key, record in records.items():
         broker.write("state", key, record)

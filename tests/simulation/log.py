@@ -16,8 +16,6 @@ from stream_svt.service.kafka import Fenced
 
 
 class Fate(StrEnum):
-    """State of a transaction."""
-
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -86,12 +84,10 @@ class Broker:
 
     @property
     def producers(self) -> list[str]:
-        """Names of all transactional producers."""
         return sorted(self._producers)
 
     @property
     def writing(self) -> bool:
-        """Whether some producer has a transaction under way."""
         return any(producer.txn is not None for producer in self._producers.values())
 
     # Writing
@@ -106,7 +102,6 @@ class Broker:
         return producer.epoch
 
     def write(self, partition: str, key: bytes | None, value: bytes | None) -> Entry:
-        """Append outside any transaction."""
         return self._append(Entry(partition, 0, 0, key, value))
 
     def append(self, name: str, epoch: int, partition: str, key: bytes | None, value: bytes | None) -> int:
@@ -122,7 +117,6 @@ class Broker:
         return entry.offset
 
     def end(self, name: str, epoch: int) -> None:
-        """Decide to commit; a transaction that was decided already stays what it is."""
         producer = self._current(name, epoch)
         if producer.txn is not None and producer.txn.fate is Fate.OPEN:
             self._decide(producer, Fate.COMMITTED)

@@ -73,8 +73,6 @@ class Feed(Places):
 
 @dataclass
 class Model:
-    """An application on the modelled log."""
-
     spec: ApplicationSpec = SPEC
     partitions: int = PARTITIONS
     now: float = 1_790_000_000.0
@@ -88,7 +86,6 @@ class Model:
 
     @property
     def names(self) -> list[str]:
-        """Names of all datasets, as declared."""
         return [dataset.name for dataset in self.spec.datasets]
 
     def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
@@ -115,7 +112,6 @@ class Model:
             self.broker.write(f"{topic}-{shard}", name.encode(), msgspec.json.encode(body | more))
 
     def serve(self, feed: type[Feed] = Feed) -> list[ShardStatus]:
-        """Let every shard read what there is, as its worker would."""
         found = []
         for shard in range(self.partitions):
             session, status = self.session(shard, feed)
@@ -165,7 +161,6 @@ class Model:
         return found
 
     def settle(self) -> None:
-        """Let every transaction that was decided be seen."""
         self.broker.settle()
 
 
@@ -241,7 +236,6 @@ def replies(model: Model) -> list[tuple[str, int, str]]:
 
 
 def has(kind: EventType) -> Callable[[Any], bool]:
-    """Return what tells whether a commit has an event of this type."""
     return lambda content: any(event.type == kind for event in content.events)
 
 
@@ -297,20 +291,17 @@ def standing(model: Model, shard: int = 0) -> tuple[str, int]:
 
 
 def stored_meta(model: Model, shard: int = 0) -> Meta:
-    """Return what a shard's stored state says of itself."""
     journal: Journal = model.journal(shard, model.partitions)
     finish(journal.look())
     return journal.meta
 
 
 def backup(model: Model, shard: int = 0) -> Stored:
-    """Return the state of a shard."""
     newest = {entry.key: entry.value for entry in model.broker.read(f"state-{shard}")}
     return {key: value for key, value in newest.items() if key is not None and value is not None}
 
 
 def restore(model: Model, state: Stored) -> None:
-    """Put a state in the place of that of shard 0."""
     gone = dict.fromkeys(backup(model).keys() - state.keys())
     for key, value in (state | gone).items():
         model.broker.write("state-0", key, value)

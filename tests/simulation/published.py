@@ -61,7 +61,6 @@ class Published:
         self._retired: set[str] = set()
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take the next event."""
         expected, self._last = self._last + 1, event["sequence"]
         if self._last != expected:
             self._say(f"{event['id']}: here events are lost, doubled or out of order")

@@ -89,7 +89,6 @@ class Rules:
         broker.decided = self._decided
 
     def fork(self, broker: Broker) -> Rules:
-        """Return what watches a log that goes on from here by itself."""
         other = copy(self)
         other._broker, other.violations = broker, []
         for name in ("_charged", "_contents", "_outcomes", "_secrets"):
@@ -101,7 +100,6 @@ class Rules:
 
     @property
     def known(self) -> Known:
-        """What the newest state knows."""
         return Known(dict(self._charged), dict(self._outcomes), self._commands)
 
     def known_beside(self, records: dict[bytes, bytes]) -> Known:
@@ -135,7 +133,6 @@ class Rules:
         self._outcomes = {top: outcome for top, outcome in known.outcomes.items() if top[:3] in shown}
 
     def mended(self) -> None:
-        """Take note that state and alerts belong together again."""
         self.contradicted = False
 
     def make_anew(self, topic: str) -> list[Entry]:
@@ -154,7 +151,6 @@ class Rules:
         return was
 
     def _sent(self) -> list[tuple[bytes, bool]]:
-        """Return what was ever sent to the alert partition, and whether it was committed."""
         entries = self._broker.partitions.get("alerts", [])
         return [(entry.value, entry.visible) for entry in entries if entry.value is not None]
 
@@ -174,7 +170,6 @@ class Rules:
         return {name: msgspec.json.decode(value) for name, value in self._contents.items()}
 
     def say(self, text: str) -> None:
-        """Note a violation."""
         if text not in self.violations:
             self.violations.append(text)
 
@@ -310,7 +305,6 @@ class Rules:
                 self.say(f"{name}: {len(missing)} queries far above the threshold have no alert")
 
     def _high(self, dataset: str) -> set[int]:
-        """Return the offsets of the queries of a dataset that are far above the threshold."""
         found = set()
         for entry in self._broker.read("t"):
             try:
@@ -322,7 +316,6 @@ class Rules:
         return found
 
     def _raised(self) -> frozenset[int]:
-        """Return the limits that commands asked for."""
         asked = re.findall(
             rb'"limit": ?"([0-9.]+)"',
             b" ".join(entry.value or b"" for entry in [*self.commands, *self._broker.read("control")]),

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """What can happen at an effect."""
-
     KILL_BEFORE = "the process dies before the effect"
     KILL_AFTER = "the process dies after the effect"
     LOST = "the request is lost"
@@ -75,7 +73,6 @@ class Script:
 
     @classmethod
     def random(cls, seed: int, forms: int) -> Script:
-        """Return the history of a seed."""
         chance = random.Random(seed)
         faults, at = [], 0
         kinds = [kind for kind in Fault if kind not in RARE or chance.random() < 0.25]

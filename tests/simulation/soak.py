@@ -47,7 +47,6 @@ def played(
     processes: int = 1,
     progress: Callable[[Found], None] = lambda found: None,
 ) -> Found:
-    """Play these seeds; stop after so many failures."""
     found, work = Found(), partial(_quietly, play_one)
     with contextlib.ExitStack() as stack:
         results: Iterable[Any] = map(work, seeds)
@@ -76,7 +75,6 @@ def _quietly(play_one: Play, seed: int) -> Any:
 def history(
     seed: int, variant: Variant | None = None, faults: Faults | None = None
 ) -> tuple[Script, list[str], Mapping[str, int]]:
-    """Play the history of a seed, or one with these faults."""
     script = Script.random(seed, len(APPLICATIONS)) if faults is None else Script(seed, 0, 30, faults)
     world = play(script, variant)
     return script, world.rules.violations, {"alerts": world.rules.tops, "effects": world.effects}
@@ -85,7 +83,6 @@ def history(
 def chain(
     seed: int, broken: tuple[Variant, CarryingOver] | None = None
 ) -> tuple[int, list[str], Mapping[str, int]]:
-    """Play the chains of a seed."""
     whole = Chains(seed, *(broken or (Variant(journal=ProvingJournal), CarryingOver())))
     violations = whole.run()
     counted = {"chains": whole.count, "applications": len(whole.endings), "carried over": whole.carried}

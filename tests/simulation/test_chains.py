@@ -45,8 +45,6 @@ def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
 
 
 class ReadsOn(ShardHistory):
-    """Reads what comes behind the event that closed the shard."""
-
     _found = False
 
     @property
@@ -64,15 +62,11 @@ class ReadsOn(ShardHistory):
 
 
 class CountsNoReserve(ShardHistory):
-    """Takes what is reserved for what is left."""
-
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
         super()._account(sequence, dataset, structs.replace(account, reserved=0.0))
 
 
 class CountsTheLast(ShardHistory):
-    """Takes what the last record says for the most."""
-
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
         if dataset in self.datasets:
             self.datasets[dataset].most = 0
@@ -80,23 +74,17 @@ class CountsTheLast(ShardHistory):
 
 
 class TrustsAnybody(ShardHistory):
-    """Takes every end and every balance for proved."""
-
     def _is_proved(self, envelope: object) -> bool:
         return True
 
 
 class CountsNoBalances(ShardHistory):
-    """Takes the balances that it sees for those of all datasets."""
-
     @property
     def complete(self) -> bool:
         return self._balances is not None
 
 
 def overlooking(name: str, nothing: object) -> type[ShardHistory]:
-    """Return a history that has never seen something."""
-
     class Overlooks(ShardHistory):
         def end(self) -> None:
             super().end()
@@ -106,8 +94,6 @@ def overlooking(name: str, nothing: object) -> type[ShardHistory]:
 
 
 class SeesNoMirror(overlooking("cluster", "")):  # type: ignore[misc]
-    """Takes a mirror for the source, and what it holds for all."""
-
     def end(self) -> None:
         super().end()
         self.closed = self.closed or Closed("app", 0, "")
@@ -136,7 +122,6 @@ def end_for_whoever_asks(one: ShardHistory, successor: str) -> None:
 
 
 def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], **options: Any) -> Any:
-    """Count what this application spent, and nothing of those before it."""
     fresh = tuple(replace(dataset, spent_before=0) for dataset in spec.datasets)
     return carry_over(replace(spec, datasets=fresh, carried=None), shards, **options)
 
@@ -149,14 +134,10 @@ class _NeverClosing(CommandHandler):
 
 
 class GoesOnWhileClosing(Disobedient):
-    """Tests queries between the slices of a close."""
-
     judge = _NeverClosing
 
 
 class OpensClosed(ProvingJournal):
-    """Goes on with an application that was closed."""
-
     async def _prove(self, raw: Mapping[bytes, bytes], **options: Any) -> Any:
         found = await super()._prove(raw, **options)
         if not self.pending:
@@ -165,8 +146,6 @@ class OpensClosed(ProvingJournal):
 
 
 class OverlooksTheRecord(ProvingJournal):
-    """Looks at no record that says that the state was given up."""
-
     async def _read(self) -> dict[bytes, bytes]:
         raw = await self._log.read_state()
         raw.pop(CLOSED, None)
@@ -174,8 +153,6 @@ class OverlooksTheRecord(ProvingJournal):
 
 
 class GivesUpAnything(ProvingJournal):
-    """Gives a state up that can be proved."""
-
     async def give_up(self, command: Command) -> None:
         prove = self._prove
 
@@ -188,8 +165,6 @@ class GivesUpAnything(ProvingJournal):
 
 
 class FencesNobody(ProvingJournal):
-    """Gives a state up beside whoever owns it."""
-
     async def give_up(self, command: Command) -> None:
         log: Any = self._log
 
@@ -211,8 +186,6 @@ class _AnewAccounts(Accounts):
 
 
 class BeginsAnew(Engine):
-    """Gives a successor the whole limit."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.accounts.__class__ = _AnewAccounts

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
+from stream_svt.errors import ApplicationClosed, CommandRefused
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
@@ -30,7 +30,6 @@ UNITS = Kind.PURE.units
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    """An application of many datasets, some of which have spent."""
     made = Model(partitions=1, spec=SPEC)
     for name in NAMES[:20]:
         send(made, 2, f"{name}-", dataset=name)
@@ -49,7 +48,6 @@ def close_for_ever(model: Model) -> None:
 
 
 def serve_to_the_end(model: Model) -> None:
-    """Serve until the shard says that it is closed."""
     with contextlib.suppress(ApplicationClosed):
         model.serve()
     with pytest.raises(ApplicationClosed, match="closed for ever"):
@@ -147,35 +145,6 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
         assert NAMES[31] not in model.spent()
 
 
-def test_without_the_key_every_open_run_counts_in_full(model: Model) -> None:
-    most = {
-        name: max(
-            event["data"]["account"]["spent"] + event["data"]["account"]["reserved"]
-            for event in events(model)
-            if event["data"].get("dataset") == name and event["data"]["account"]
-        )
-        for name in NAMES[:20]
-    }
-    close_for_ever(model)
-    assert history(model, key=bytes(32)).closed is None
-    carried, notes = left(history_of_closed(model, key=bytes(32)))
-    assert spent(carried) == most
-    assert [note.partition(":")[0] for note in notes] == ["shard 0"]
-    assert carried.complete  # every event is there, so a dataset that none shows has spent nothing
-
-
-def test_a_lost_state_costs_what_the_alerts_show_reserved_and_no_more(model: Model) -> None:
-    restore(model, {})
-    with pytest.raises(UnreadableState):
-        finish(model.journal(0, 1).open())
-    give_up(model)
-    carried, _ = left(history_of_closed(model))
-    assert set(spent(carried)) == set(NAMES[:20])
-    assert all(amount <= 2 for amount in spent(carried).values())
-    with pytest.raises(ApplicationClosed):
-        finish(model.journal(0, 1).open())
-
-
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -212,19 +181,6 @@ def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(mod
     assert all(spent(carried)[name] >= amount for name, amount in model.spent().items())
 
 
-def test_a_mirror_holds_what_its_source_proved_and_else_nothing_unless_the_operator_says_so(
-    model: Model,
-) -> None:
-    carried, notes = left(history(model), cluster="mirror")
-    assert nothing_is_left(carried)
-    assert "nobody says that it holds the source's last event" in notes[0]
-    told, _ = left(history(model), cluster="mirror", source_ended=True)
-    assert set(spent(told)) == set(NAMES[:20])
-    close_for_ever(model)
-    proved, _ = left(history(model), cluster="mirror")
-    assert spent(proved) == model.spent()
-
-
 def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
     entries = model.broker.partitions["alerts-0"]
     while msgspec.json.decode(entries[-1].value or b"{}").get("type") != EventType.ALERT:
@@ -249,20 +205,6 @@ def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model, end: b
         shown.insert(3, replace(shown[0], value=msgspec.json.encode(early | changed)))
     carried, _ = left(history(model, closed=closed, shown=shown))
     assert all(carried.datasets[name].spent >= amount * UNITS for name, amount in spend.items())
-
-
-def test_what_stands_before_a_gap_has_nothing_left(model: Model) -> None:
-    entries = model.broker.partitions["alerts-0"]
-    gone = [at for at, entry in enumerate(entries) if b'"dataset":"d005"' in (entry.value or b"")][-1]
-    later = {name for name in NAMES for entry in entries[gone + 1 :] if name.encode() in (entry.value or b"")}
-    model.broker.first["alerts-0"] = gone + 1
-    restore(model, {})
-    give_up(model)
-    carried, notes = left(history_of_closed(model))
-    empty = {name for name, balance in carried.datasets.items() if balance.spent == balance.limit}
-    assert empty == set(NAMES) - later
-    assert not carried.complete
-    assert "are missing" in notes[0]
 
 
 @pytest.mark.parametrize("before", [0, 1])

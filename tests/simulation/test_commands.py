@@ -39,7 +39,6 @@ def refused(model: Model) -> list[bytes | None]:
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    """An application of many datasets."""
     made = Model(partitions=1, spec=SPEC)
     made.serve()
     return made

@@ -24,7 +24,6 @@ class Patient(Feed):
 
 
 def lost() -> Model:
-    """A model that has lost queries of both its topics."""
     model = Model(partitions=1, spec=declared(HOT, ELSEWHERE))
     for topic in "tu":
         send(model, 1, topic, topic)

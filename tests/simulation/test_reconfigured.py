@@ -85,7 +85,6 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
 
 
 def both_read(spec: ApplicationSpec) -> Model:
-    """A model that has read both topics."""
     model = Model(partitions=1, spec=spec)
     send(model, 1, "first", value=0)
     send(model, 1, "first", "u", value=0)

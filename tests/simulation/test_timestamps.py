@@ -26,7 +26,6 @@ def alerts(model: Model) -> list[int]:
 
 
 def refused(model: Model) -> TimestampAhead:
-    """Serve until the shard refuses to go on."""
     session, _ = model.session()
     finish(session.open())
     with pytest.raises(TimestampAhead) as ahead:

@@ -75,8 +75,6 @@ MOST_EFFECTS = 20_000
 
 @dataclass(eq=False)
 class Process:
-    """One owner of the shard, rightful or not."""
-
     number: int
     life: Coroutine[Effect, Any, None]
     entropy: random.Random
@@ -91,8 +89,6 @@ class Process:
 
 
 class Silent:
-    """An observer of nothing."""
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *told: None
 
@@ -220,8 +216,6 @@ class ModelFeed(Places):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The state partition as a transaction left it, and what it knows."""
-
     records: dict[bytes, bytes]
     known: Known
 
@@ -360,7 +354,6 @@ class World:
                 finish(journal.close())
 
     async def _parked(self, process: Process, seconds: float = 1.0) -> None:
-        """Look again after a while: something may have changed."""
         if not self._calm:
             process.idle = _IDLE + 1
         with contextlib.suppress(BrokerUnavailable):
@@ -630,12 +623,10 @@ class World:
 
     @property
     def _meta(self) -> Meta | None:
-        """What the durable state says of itself."""
         meta = self._backups[-1].records.get(META)
         return None if meta is None else msgspec.msgpack.decode(meta[FRAME:], type=Meta)
 
     def close_application(self) -> None:
-        """Have an operator close the application for good."""
         self._commands += 1
         self.rules.plain = False
         self._send(Action.CLOSE_APPLICATION, successor=SUCCESSOR)
@@ -691,7 +682,6 @@ class World:
         self.broker.fence("app-0")
 
     def _roll_back(self) -> None:
-        """Put back an older state, the topic made anew."""
         if self.rules.contradicted:
             return  # one accident at a time: each is mended by taking it back
         # Mostly one of the last, now and then the newest; each may be put back as well, and the empty one.
@@ -728,17 +718,14 @@ class World:
 
     @property
     def spec(self) -> ApplicationSpec:
-        """What is run."""
         return self._applied[-1]
 
     @property
     def closed(self) -> bool:
-        """Whether the durable state says that the application is closed."""
         return bool(self._meta and self._meta.commands.closed)
 
     @property
     def damaged(self) -> bool:
-        """Whether a record of the state is damaged."""
         return self._damaged is not None
 
     def asleep(self, effects: int) -> Process:
@@ -765,7 +752,6 @@ class World:
         self.settle()
 
     def fork(self, seed: int) -> World:
-        """Return what goes on where this world was abandoned, with other chances and no faults."""
         other = copy(self)
         other.script = replace(self.script, seed=seed, faults=())
         other.chance, other._writer = random.Random(seed), random.Random(seed + 1)
@@ -793,7 +779,6 @@ class World:
         self.broker.settle(abandoned=True)
 
     def mend(self) -> None:
-        """Take back what was damaged, put back or made anew."""
         self._mend()
         self._belong_together()
 
@@ -838,7 +823,6 @@ def audited(broker: Broker) -> Audit:
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:
-    """Play one history."""
     world = World(script, variant, stage)
     world.run()
     return world
