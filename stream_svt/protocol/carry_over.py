@@ -8,6 +8,7 @@ published can cost more. Where events may be missing, what they do not show coun
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.carried import Balance, Carried
+from stream_svt.settings.carried import NOTHING, Balance, Carried
 from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import begun_by, is_over, period_end
 
@@ -75,6 +76,7 @@ class ShardHistory:
             Beyond every number where later ones may be missing, too.
         conflict: Whether events of different histories stand here: two origins of one number, or two states.
         partitions, cluster: As the first event of the state says; 0 and "" where it is missing.
+        lost: Whether these are a part of the events, and nobody says which.
     """
 
     application: str
@@ -86,6 +88,7 @@ class ShardHistory:
     partitions: int = 0
     cluster: str = ""
     latest_ms: int = 0
+    lost: bool = False
     datasets: dict[str, Shown] = field(default_factory=dict)
     topics: dict[str, Declared] = field(default_factory=dict)
     _state: str = ""
@@ -170,9 +173,13 @@ class ShardHistory:
                 self.partitions = partitions if isinstance(partitions, int) else 0
                 self.cluster = str(detail.get("cluster", ""))
             case EventType.TOPIC_DECLARED:
-                self._declared(
-                    str(detail.get("topic", "")), str(detail.get("sensitivity", "")), detail.get("monotonic")
-                )
+                with contextlib.suppress(ValueError):
+                    declared = Declared(
+                        exact(str(detail.get("sensitivity"))), detail.get("monotonic") is True
+                    )
+                    if declared.sensitivity > 0:
+                        topic = str(detail.get("topic", ""))
+                        self.topics[topic] = declared | self.topics.get(topic)
             case EventType.APPLICATION_CLOSED if self._is_proved(envelope):
                 balances = detail.get("balances")
                 self._balances = balances if isinstance(balances, int) else -1
@@ -188,15 +195,6 @@ class ShardHistory:
     def _is_proved(self, envelope: Envelope) -> bool:
         return bool(envelope.proof) and self.is_proved(envelope.proof, proved_content(envelope))
 
-    def _declared(self, topic: str, sensitivity: str, monotonic: object) -> None:
-        try:
-            declared = Declared(exact(sensitivity), monotonic is True)
-        except ValueError:
-            return
-        if declared.sensitivity <= 0:
-            return
-        self.topics[topic] = declared | self.topics.get(topic)
-
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
         kind = KINDS.get(account.measure)
         if kind is None:
@@ -208,6 +206,37 @@ class ShardHistory:
         shown.last = max(shown.last, sequence)
         shown.most = max(shown.most, _units(account.spent + account.reserved, kind))
         shown.limit = max(shown.limit, _units(account.limit, kind))
+
+    def note(self) -> str:
+        """Return what an operator should know of what is left, "" where all is proved."""
+        if self.lost:
+            return "this is a mirror, and nobody says that it holds the source's last event"
+        if self.complete:
+            return ""
+        missing = ""
+        if self.conflict:
+            missing = ". Its events belong to different histories: nothing is left of its budgets"
+        elif self.gap > LARGEST_SEQUENCE:
+            missing = ". Its last events may be missing: nothing is left of its budgets"
+        elif self.gap:
+            seen = "a dataset not shown since then has nothing left"
+            missing = f". Events before number {self.gap} are missing: {seen}"
+        return f"no proved balances; every open run counts in full{missing}"
+
+    def left(self, name: str, limit: int, before: int) -> tuple[int, int]:
+        """Return what counts as spent of a declared dataset, and its limit."""
+        shown = self.datasets.get(name)
+        if self.conflict:  # what each of the histories spent adds up
+            return _nothing_left(shown, limit)
+        if shown is not None and shown.balance is not None:
+            return shown.balance
+        if self.complete:
+            return before, limit
+        unseen = bool(self.gap) and (shown is None or shown.last < self.gap)
+        if self.lost or unseen:
+            return _nothing_left(shown, limit)
+        spent = before if shown is None else max(before, shown.most)
+        return spent, max(limit, spent)
 
 
 def carry_over(
@@ -234,32 +263,23 @@ def carry_over(
     Raises:
         CarryOverRefused: A shard is not closed, or closed for another successor.
     """
-    notes: list[str] = []
     mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}
     _require_closed(shards, successor, mirrored)
-    lost = {one.shard for one in shards if one.shard in mirrored and not one.complete and not source_ended}
     for one in shards:
-        if one.shard in lost:
-            notes.append(
-                f"shard {one.shard}: this is a mirror, and nobody says that it holds the source's last event"
-            )
-        elif not one.complete:
-            notes.append(
-                f"shard {one.shard}: no proved balances; every open run counts in full{_missing(one)}"
-            )
+        one.lost = one.shard in mirrored and not one.complete and not source_ended
+    notes = [f"shard {one.shard}: {note}" for one in shards if (note := one.note())]
     datasets: dict[str, Balance] = {}
-    earlier = {} if spec.carried is None else spec.carried.datasets
+    earlier = spec.carried or NOTHING
     for dataset in spec.datasets:
-        known = earlier.get(dataset.name)
+        known = earlier.datasets.get(dataset.name)
         declared = dataset.limit if known is None else known.declared
         one = shards[home(dataset.name)]
-        spent, limit = _left(one, dataset.name, dataset.limit, dataset.spent_before, lost=one.shard in lost)
+        spent, limit = one.left(dataset.name, dataset.limit, dataset.spent_before)
         shown = one.datasets.get(dataset.name)
         if shown is not None and shown.balance is None and shown.limit > dataset.limit:
-            raised = f"{dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
-            notes.append(
-                f"dataset {dataset.name}: events show a limit of {raised}, which nobody proves: no budget comes of it"
-            )
+            raised = f"a limit of {dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
+            why = "which nobody proves: no budget comes of it"
+            notes.append(f"dataset {dataset.name}: events show {raised}, {why}")
         datasets[dataset.name] = Balance(dataset.unit, dataset.kind, declared, limit, spent)
     for one in shards:
         for name, shown in one.datasets.items():
@@ -267,30 +287,29 @@ def carry_over(
                 proved = None if one.conflict else shown.balance
                 spent, limit = proved or _nothing_left(shown, 1)
                 datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
-    watermarks = _watermarks(spec, shards, now_ms)
-    datasets = {
-        name: balance for name, balance in {**earlier, **datasets}.items() if not is_over(name, watermarks)
-    }
-    topics: dict[str, Declared] = {} if spec.carried is None else dict(spec.carried.topics)
+    watermarks = _watermarks(spec, earlier, shards, now_ms)
+    every = {**earlier.datasets, **datasets}
+    datasets = {name: balance for name, balance in every.items() if not is_over(name, watermarks)}
+    topics = dict(earlier.topics)
     declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
         topics[topic] = declared_of | topics.get(topic)
-    complete = all(one.complete or not (one.gap or one.conflict or one.shard in lost) for one in shards)
+    complete = all(one.complete or not (one.gap or one.conflict or one.lost) for one in shards)
     found = Carried(spec.application, cluster, alerts, successor, complete, topics, datasets, watermarks)
     return found, notes
 
 
-def _watermarks(spec: ApplicationSpec, shards: Sequence[ShardHistory], now_ms: int) -> dict[str, int]:
+def _watermarks(
+    spec: ApplicationSpec, earlier: Carried, shards: Sequence[ShardHistory], now_ms: int
+) -> dict[str, int]:
     """Return by pattern the end of the last period that was shown, or had begun soon after the close."""
     closed_ms = max((one.latest_ms for one in shards), default=0) or now_ms
-    found = {} if spec.carried is None else dict(spec.carried.watermarks)
+    found = dict(earlier.watermarks)
     patterns = {generator.pattern for generator in spec.generators}
     patterns.update(dataset.pattern for dataset in spec.datasets if dataset.pattern)
     for pattern in patterns:
-        ends = [
-            end for one in shards for name in one.datasets if (end := period_end(pattern, name)) is not None
-        ]
-        found[pattern] = max(*ends, begun_by(pattern, closed_ms + SOON_MS), found.get(pattern, 0), 0)
+        ends = (period_end(pattern, name) or 0 for one in shards for name in one.datasets)
+        found[pattern] = max(*ends, begun_by(pattern, closed_ms + SOON_MS), found.get(pattern, 0))
     return found
 
 
@@ -307,34 +326,6 @@ def _require_closed(shards: Sequence[ShardHistory], successor: str, mirrored: se
         raise CarryOverRefused(
             f"the application was closed for successor {others[0]!r}: a second one would spend its budgets once more"
         )
-
-
-def _missing(one: ShardHistory) -> str:
-    if one.conflict:
-        return ". Its events belong to different histories: nothing is left of its budgets"
-    if one.gap > LARGEST_SEQUENCE:
-        return ". Its last events may be missing: nothing is left of its budgets"
-    if one.gap:
-        return (
-            f". Events before number {one.gap} are missing: a dataset not shown since then has nothing left"
-        )
-    return ""
-
-
-def _left(one: ShardHistory, name: str, limit: int, before: int, *, lost: bool) -> tuple[int, int]:
-    """Return what counts as spent of a declared dataset, and its limit."""
-    shown = one.datasets.get(name)
-    if one.conflict:  # what each of the histories spent adds up
-        return _nothing_left(shown, limit)
-    if shown is not None and shown.balance is not None:
-        return shown.balance
-    if one.complete:
-        return before, limit
-    unseen = bool(one.gap) and (shown is None or shown.last < one.gap)
-    if lost or unseen:
-        return _nothing_left(shown, limit)
-    spent = before if shown is None else max(before, shown.most)
-    return spent, max(limit, spent)
 
 
 def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:

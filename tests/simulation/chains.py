@@ -246,7 +246,8 @@ class Chains:
         again = world.fork(self.chance.randrange(2**32))
         known = set(world.rules.shown)
         for one in (world, again):
-            one.go_on(self.chance.randint(3, 8))
+            one.unwritten = self.chance.randint(3, 8)
+            one.settle()
         after = [entry for entry in self._shown(again) if entry not in self._shown(world)]
         accounts.add(again.rules.shown, but=known)
         self.violations += again.rules.violations

@@ -51,12 +51,12 @@ class Week(World):
         self.rules = Rules(self.broker, replace(SPEC, datasets=SPEC.datasets + days))
 
     def _write(self, count: int) -> None:
-        for _ in range(min(count, self._unwritten)):
+        for _ in range(min(count, self.unwritten)):
             self.now += self._writer.expovariate(QUERIES / (7 * DAY))
             if self._writer.random() < 0.02:
                 self.skew = self._writer.choice((0.0, 0.0, 3600.0, -5 * 3600.0, 500.0, -DAY))
                 self.leaps += 1
-            number = self.script.queries - self._unwritten
+            number = self.script.queries - self.unwritten
             key, body = query(self._writer, number)
             topic = self._writer.choice((TOPIC, OTHER))
             if topic == TOPIC and self._writer.random() < 0.5:
@@ -64,7 +64,7 @@ class Week(World):
                 day = min(int(self.now / DAY), 6) - (self._writer.random() < 0.2)
                 key = f"shop-1970-01-0{1 + max(day, 0)}".encode()
             self.written.append(self.broker.write(topic, key, body).timestamp)
-            self._unwritten -= 1
+            self.unwritten -= 1
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -50,11 +50,9 @@ from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
 from tests.support.state_records import FRAME
 
-T = TypeVar("T")
 CONTROL = "control"
 SUCCESSOR = "app"
 """Name of who goes on with a closed application, on a log of its own."""
-_AWAITED = {Cause.RECORDS_LOST}
 _WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 _ACTIONS = (
     *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
@@ -93,17 +91,6 @@ class Silent:
         return lambda *told: None
 
 
-def _nothing(*numbers: object) -> tuple[()]:
-    return ()
-
-
-def _no_totals() -> Totals:
-    return _TOTALS
-
-
-_TOTALS = Totals()
-
-
 @dataclass(frozen=True)
 class ModelWorkload(Workload):
     """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
@@ -122,8 +109,8 @@ class ModelWorkload(Workload):
             self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )
         if self.without_totals:  # what operators are shown of all datasets together is tested elsewhere
-            engine.projection.sum_up = engine.projection.update = _nothing  # type: ignore[assignment,method-assign]
-            engine.projection.take = _no_totals  # type: ignore[method-assign]
+            engine.projection.sum_up = engine.projection.update = lambda *numbers: ()
+            engine.projection.take = Totals
         self.watch(engine)
         return engine
 
@@ -259,12 +246,12 @@ class World:
         self.rules = Rules(self.broker, *specs)
         self.rules.applied = self._applied
         self._writer = random.Random(script.seed + 1)
-        self._unwritten = script.queries
+        self.unwritten = script.queries
         self._commands = 0
         self._paused = False
         self._calm = False
         self._backups: list[Backup] = [Backup({}, Known({}))]
-        self._damaged: bytes | None = None
+        self.damaged: bytes | None = None
         self._beside: list[Backup] = []
         self._newest: Backup | None = None
         self._alerts: tuple[list[Entry], int | None] | None = None
@@ -278,8 +265,7 @@ class World:
     def _spawn(self) -> Process:
         self._born += 1
         entropy = random.Random(f"{self.script.seed}/{self._born}")
-        observer = self._variant.observer()
-        process = Process(self._born, None, entropy, observer=observer)  # type: ignore[arg-type]
+        process = Process(self._born, None, entropy, observer=self._variant.observer())
         process.life = self._live(process)
         self._processes.append(process)
         return process
@@ -376,10 +362,10 @@ class World:
         """Play the history to its end, or break it off as it is; return what broke the rules."""
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
-        self._write(self._writer.randint(0, self._unwritten))
+        self._write(self._writer.randint(0, self.unwritten))
         last = self.script.faults[-1][0] if self.script.faults else 0
         try:
-            while self._faults or self._unwritten or self.effects < last:
+            while self._faults or self.unwritten or self.effects < last:
                 if not self._turn():
                     break
             if settles:
@@ -395,7 +381,7 @@ class World:
             return False
         if not self._processes:
             self._spawn()
-        if self._unwritten and self.chance.random() < 0.08:
+        if self.unwritten and self.chance.random() < 0.08:
             self._write(self.chance.randint(1, 6))
         awake = [process for process in self._processes if process.asleep_until <= self.effects]
         if not awake:
@@ -404,7 +390,7 @@ class World:
         process = awake[0] if len(awake) == 1 else self.chance.choice(awake)
         if all(p.idle > _IDLE for p in awake) and not self._delayed:
             # Nothing more will happen by itself: bring the next queries and the next fault forward.
-            self._write(self._unwritten)
+            self._write(self.unwritten)
             self._faults = [(self.effects, self._faults[0][1]), *self._faults[1:]] if self._faults else []
             if not self._faults:
                 return False
@@ -444,7 +430,11 @@ class World:
     def _disturb(self, process: Process, effect: Effect, fault: Fault) -> None:
         match fault:
             case Fault.KILL_BEFORE | Fault.KILL_AFTER | Fault.PAUSE:
-                self._die(process, effect, fault)
+                if fault is Fault.KILL_AFTER:
+                    self._attempt(effect)
+                elif fault is Fault.PAUSE:
+                    self._command(Action.PAUSE)
+                self._kill(process)
                 return
             case Fault.LOST:
                 process.error = BrokerUnavailable("the request was lost")
@@ -534,30 +524,23 @@ class World:
         records = self._backups[-1].records
         # What waits to be published is read by the rules as it is written.
         keys = sorted(key for key in records if not key.startswith(b"ob/"))
-        if self._damaged is not None or not keys:
+        if self.damaged is not None or not keys:
             return
         key = self.chance.choice(keys)
-        self._damaged, self._was_damaged = key, True
+        self.damaged, self._was_damaged = key, True
         self.broker.write("state", key, records[key][:-1] + bytes([records[key][-1] ^ 1]))
 
     def _mend(self) -> None:
         """Put the record back as its owner knows it; later where a transaction under way may hold a newer one."""
-        if self._damaged is not None and not self.broker.writing:
-            self.broker.write("state", self._damaged, self._backups[-1].records.get(self._damaged))
-            self._damaged = None
+        if self.damaged is not None and not self.broker.writing:
+            self.broker.write("state", self.damaged, self._backups[-1].records.get(self.damaged))
+            self.damaged = None
 
     def _attempt(self, effect: Effect) -> None:
         try:
             effect.act()
         except (Fenced, RecordsLost):
             self.trace.append("  it was refused")
-
-    def _die(self, process: Process, effect: Effect, fault: Fault) -> None:
-        if fault is Fault.KILL_AFTER:
-            self._attempt(effect)
-        elif fault is Fault.PAUSE:
-            self._command(Action.PAUSE)
-        self._kill(process)
 
     def _kill(self, process: Process) -> None:
         process.life.close()
@@ -572,7 +555,7 @@ class World:
         for name in self.broker.producers:
             if self.chance.random() < 0.7:
                 self.broker.mark(name)
-        if self._damaged is not None and self.chance.random() < 0.02:
+        if self.damaged is not None and self.chance.random() < 0.02:
             self._mend()
         if self.rules.contradicted and self.chance.random() < 0.02:
             self._belong_together()
@@ -583,11 +566,11 @@ class World:
 
     def _write(self, count: int) -> None:
         usual = self._application.spec.topics()
-        for _ in range(min(count, self._unwritten)):
+        for _ in range(min(count, self.unwritten)):
             topics = usual if self._writer.random() < 0.8 else self._topics
-            key, body = self._application.query(self._writer, self.script.queries - self._unwritten)
+            key, body = self._application.query(self._writer, self.script.queries - self.unwritten)
             self.broker.write(self._writer.choice(topics), key, body)
-            self._unwritten -= 1
+            self.unwritten -= 1
 
     def _command(self, action: Action | None = None) -> None:
         """Have an operator send a command, or somebody send what is none of his."""
@@ -657,7 +640,7 @@ class World:
 
     def _answer(self, process: Process) -> None:
         """Send the command that a process waits for, at times."""
-        if process.status.cause not in _AWAITED or self.chance.random() >= 0.15:
+        if process.status.cause is not Cause.RECORDS_LOST or self.chance.random() >= 0.15:
             return
         self._commands += 1
         if wanted := _WANTED.search(process.status.reason):
@@ -697,7 +680,7 @@ class World:
             self._newest = newest
 
     def _put_back(self, backup: Backup) -> None:
-        self._damaged = None
+        self.damaged = None
         self.broker.partitions["state"] = []
         for key, value in backup.records.items():
             self.broker.write("state", key, value)
@@ -724,10 +707,6 @@ class World:
     def closed(self) -> bool:
         return bool(self._meta and self._meta.commands.closed)
 
-    @property
-    def damaged(self) -> bool:
-        return self._damaged is not None
-
     def asleep(self, effects: int) -> Process:
         """Return an owner that stands still in the middle of its work."""
         self._calm, self._faults = True, []
@@ -739,17 +718,11 @@ class World:
 
     def finish(self, process: Process) -> None:
         """Let an owner go on to its end, or for a while."""
-        self._calm, self._faults = True, []
         for _ in range(200):
-            if process not in self._processes:
-                return
-            self._step(process)
-        self._kill(process)
-
-    def go_on(self, queries: int) -> None:
-        """Write more queries, and let one healthy owner finish."""
-        self._unwritten = queries
-        self.settle()
+            if process in self._processes:
+                self._step(process)
+        if process in self._processes:
+            self._kill(process)
 
     def fork(self, seed: int) -> World:
         other = copy(self)
@@ -765,7 +738,8 @@ class World:
 
     def lose_state(self) -> dict[bytes, bytes]:
         """Put back an older state, or an empty or damaged one; return the newest."""
-        self.mend()
+        self._mend()
+        self._belong_together()
         newest = dict(self._backups[-1].records)
         self._go_back(self.chance.choice((self._backups[0], *self._backups[-4:])))
         if self.chance.random() < 0.4:
@@ -778,23 +752,20 @@ class World:
         self._delayed.clear()
         self.broker.settle(abandoned=True)
 
-    def mend(self) -> None:
-        self._mend()
-        self._belong_together()
-
     def settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
         self._calm = True
         self._faults = []
         self._kill_all()
         self.broker.settle(abandoned=True)  # of owners that are gone: whoever comes fences its own name only
-        self.mend()
-        self._write(self._unwritten)
+        self._mend()
+        self._belong_together()
+        self._write(self.unwritten)
         process = self._spawn()
         resumed = -1
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
             self._step(process)
-            if process.idle > 2 and process.status.cause not in _AWAITED:
+            if process.idle > 2 and process.status.cause is not Cause.RECORDS_LOST:
                 # What waits comes first: the number is known once it is used up.
                 process.idle, number = 0, self._standing()[1]
                 if self.closes and not self.closed:
