@@ -76,8 +76,8 @@ class QueryBatch:
 class View:
     """A batch as one monitor sees it: rows [start, stop), with the clock at each row.
 
-    ``eligible`` says which rows are queries for the monitor (None: all), ``outside`` which would be but for their
-    dataset's period, ``markers`` which close a set of a dataset it covers; ``marked`` are their rows in order.
+    ``eligible`` says which rows are queries for it (None: all), ``outside`` which would be but for their dataset's
+    period; ``markers``, in order the rows ``marked``, close a set of a dataset it covers.
     """
 
     batch: QueryBatch

@@ -244,10 +244,10 @@ class Engine:
     # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test queries of a batch, or of what earlier calls with the same batch left of it.
+        """Test queries of a batch, or of what earlier calls left of it: a bounded number.
 
-        One call does a bounded amount of work. With ``durable_first`` the shard commits before the next one: an opened
-        run is compared only after that, and no commit grows beyond what a transaction takes.
+        With ``durable_first`` the shard commits before the next call: an opened run is compared only after that, and
+        no commit grows beyond what a transaction takes.
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)

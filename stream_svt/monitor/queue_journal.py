@@ -1,8 +1,7 @@
 """Journal of queues: what changed in the queues of a shard since its last commit, in records that they share.
 
-A record ``w/<n>`` holds changes of many queues: entries, and the numbers that are gone. Reading all records in order
-gives every queue as it was. Records are deleted oldest first; what still lives in the oldest one is first written
-again. Nothing depends on the rules of a monitor, and no length on a value.
+Reading all records in order gives every queue as it was. They are deleted oldest first; what still lives in the oldest
+one is first written again. Nothing depends on the rules of a monitor, and no length on a value.
 """
 
 from __future__ import annotations

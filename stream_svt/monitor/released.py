@@ -1,11 +1,7 @@
-"""The only module that builds what may leave the trusted zone.
+"""What may leave the trusted zone: alerts, lifecycle events, and the views that metrics and status are drawn from.
 
-Everything an adversary may read about an outcome is one of the records below: alerts, lifecycle events and the
-views from which metrics, the status API and the demo's screen are drawn. A field belongs here only if it is
-public, a released outcome of a charged test, or an account of charges.
-
-Amounts of privacy loss are written as decimal numbers with at most nine (epsilon) or twelve (rho) decimals, so
-``round(amount * 10**9)`` gives the ledger's exact integer back.
+A field belongs here only if it is public, a released outcome of a charged test, or an account of charges. Amounts have
+at most nine (epsilon) or twelve (rho) decimals: ``round(amount * 10**9)`` is the ledger's exact integer.
 """
 
 from __future__ import annotations

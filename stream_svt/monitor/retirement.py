@@ -72,7 +72,6 @@ class Retirement:
 
         This comes before any query is read again: those of these datasets are passed over from now on, and an owner
         before may have tested them and lost the outcomes; but none of a period that was over before what it replayed.
-
         Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
         for account, over in self._undeclared:

@@ -1,7 +1,6 @@
 """Steps one monitor through batches: noise is drawn for many rows at once, and only crossings are handled one by one.
 
-A monitor stops at a row whose run has threshold noise that is not durable yet, and where the next commit is full. It
-goes on from there once the shard has committed.
+It stops at a row whose run is not durable yet, or where the next commit is full, until the shard has committed.
 """
 
 from __future__ import annotations
@@ -208,10 +207,7 @@ class Runner:
     # -- on arrival ------------------------------------------------------------------------------------------
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
-        """Test rows [start, stop) once; the segment ends before ``stop`` where something comes first.
-
-        That is a run whose noise is not durable yet, a commit that is full, or a row that a top concerns.
-        """
+        """Test rows [start, stop) once; the segment ends before a run that is not durable, or a row a top concerns."""
         segment = self._begin(view, start, self.open_waiting(view, start, stop))
         self._find_tops(segment)
         size, runs = segment.stop - start, self.runs
@@ -227,10 +223,9 @@ class Runner:
         return segment
 
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
-        """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance.
+        """Open runs for rows [first, last) in order, perhaps ``ahead`` of the tests, for one commit to make durable.
 
-        ``ahead`` of the tests one commit makes all of a batch durable. Returns ``last``, or the first row whose run
-        has to wait for the next commit.
+        Returns the row reached: ``last``, or the first one whose run has to wait for the next commit.
         """
         runs = self.runs
         waiting = view.only_eligible(runs.status[view.batch.dataset[first:last]] == Status.WAITING, first)

@@ -1,7 +1,6 @@
 """The runs of one monitor: opened, charged and ended here, and nowhere else.
 
-What a query needs to know of them stands in arrays over the datasets of the shard: so it costs the same whether there
-is one dataset or a hundred thousand. A run may not be compared before the commit that holds it is durable.
+What a query meets stands in arrays over the datasets of the shard: it costs the same whether they are one or 100,000.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ Q = TypeVar("Q", bound=Queue[Any])
 
 
 class Status:
-    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested.
-
-    Plain numbers, as they stand in the arrays: a member of an enumeration takes several times as long to look up.
-    """
+    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested."""
 
     SKIP: Final = 0
     WAITING: Final = 1

@@ -97,10 +97,8 @@ class RunState(_Secret, array_like=True, gc=False):
     """One monitor on one dataset, in memory as it is stored.
 
     ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record tells nothing of them; it is zero once the
-    run is closed. ``left`` is what the open run may still spend, in epsilon units.
-
-    A shard holds up to millions of these: they refer to nothing but text, bytes and numbers, so that Python's garbage
-    collector need not know them.
+    run is closed. ``left`` is what the open run may still spend, in epsilon units. A shard holds up to millions of
+    these: they refer to text, bytes and numbers alone, so that the garbage collector need not know them.
     """
 
     state: State = State.IDLE

@@ -1,8 +1,4 @@
-"""Goes on with another specification, at a barrier between two commits.
-
-`check_spec` refuses what cannot be gone on with, `close_removed` closes what the new one has no place for, and
-`changing_spec` adds, changes and removes monitors. The last two do a slice of work at a time.
-"""
+"""Goes on with another specification, at a barrier between two commits, in slices of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -64,10 +60,8 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
     """Close the open runs that another specification has no place for, and drop what waits there.
 
     Those of a monitor whose noise or price changes are among them: all its runs are of one specification. What waits
-    is dropped, too, where the declaration or the grid changes that it was measured under.
-
-    Of the topics ``unread``, which were not read again since the takeover, an owner before may have tested queries
-    and lost the outcomes: runs of a monitor that goes there close at full price.
+    is dropped, too, where the declaration or the grid changes that it was measured under. Of the topics ``unread``
+    since the takeover, an owner before may have tested queries and lost the outcomes: runs there close at full price.
 
     Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
     """

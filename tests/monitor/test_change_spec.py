@@ -113,8 +113,7 @@ def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
     ],
     ids=lambda change: change[1],
 )
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(change, restart):
+def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(change):
     play = _play(_PLAIN)
     play.more(Query(0, 10**5))
     account = play.engine.accounts.account(0)
@@ -126,8 +125,7 @@ def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(c
         (EventType.SPEC_CHANGED, "changed"),
     ]
     assert (account.ledger.spent, account.ledger.reserved) == (spent, 0), "what it did not spend is released"
-    if restart:
-        play.crash()
+    play.crash()
     play.more(Query(0, 0))
     plan, run_state = play.runs().plan, play.run_state()
     assert (run_state.run, run_state.left) == (2, plan.mechanism.epsilon - plan.mechanism.threshold_charge)
@@ -222,23 +220,17 @@ def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(for
 
 def _paused(play, monitor):
     """Return the datasets whose queries a monitor covers and skips for a pause."""
-    runner = play.engine.runners[monitor]
-    return [
-        n
-        for n in range(len(play.engine.datasets))
-        if runner.runs.covers[n] and play.engine.accounts.run_state(runner.name, n).paused
-    ]
+    runs = play.runs(monitor)
+    return [n for n in range(len(play.engine.datasets)) if runs.covers[n] and runs.run_state(n).paused]
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause(restart):
+def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause():
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     play.more(Query(0, 10**5, "x"), Query(0, 10**5, "y"))
     play.runs("m1").pause(0)
     _change(play, _PLAIN)
-    if restart:
-        play.crash()
+    play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
     play.runs("m1").pause(0, paused=False)
@@ -249,16 +241,14 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     assert_books_balance(play)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
+def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back():
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
     for number in (0, 1):
         play.runs().pause(number)
     for spec, paused in ((elsewhere, [1]), (_PLAIN, [0, 1])):
         _change(play, spec)
-        if restart:
-            play.crash()
+        play.crash()
         assert _paused(play, "m0") == paused
     assert play.views()[0].monitors[0].state == "paused"
     for dataset in "ab":

@@ -22,21 +22,17 @@ def _play(*forms: str, queries: int = 30, datasets: str = _LIMIT) -> Play:
     return play
 
 
-def _more(play: Play, *values: int, dataset: int = 0, time_ms: int = 0) -> None:
-    at = play.engine.next_offset(TOPIC)
-    queries = [Query(dataset, 0)] * at + [Query(dataset, value, time_ms=time_ms) for value in values]
-    play.play(TOPIC, queries)
+def _more(play: Play, *values: int) -> None:
+    play.more(*[Query(0, value) for value in values])
 
 
 def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> ReleasedEvent:
     operations.apply(play.engine, Command(id="c1", action=Action(action), dataset=dataset, **fields))
-    commit = play.commit()
-    replies = [event for event in commit.events if event.type is EventType.COMMAND_REPLY]
-    assert len(replies) == 1
-    assert commit.events[-1] is replies[0]
-    assert replies[0].data.detail["command"] == "c1"
-    assert replies[0].data.detail["action"] == action
-    return replies[0]
+    events = play.commit().events
+    (reply,) = [event for event in events if event.type is EventType.COMMAND_REPLY]
+    assert events[-1] is reply
+    assert (reply.data.detail["command"], reply.data.detail["action"]) == ("c1", action)
+    return reply
 
 
 @pytest.mark.parametrize(
@@ -85,12 +81,8 @@ def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_c
         _more(play, 10**6)
         assert play.commits[-1].skipped == {("m0", "paused"): 1}
         assert play.commits[-1].tested == {}
-    play.feed(
-        TOPIC,
-        [*[Query(0, 0)] * play.engine.next_offset(TOPIC), Query(1, 0)],
-        play.engine.next_offset(TOPIC) + 1,
-    )
-    assert play.commit().tested == {"m0": 1}
+    play.more(Query(1, 0))
+    assert play.commits[-1].tested == {"m0": 1}
     assert (play.run_state().state, play.run_state().run, play.ledger().spent) == (State.RUNNING, run, spent)
     assert _command(play, "pause").data.reason == "refused"
     assert _command(play, "resume").data.reason == "accepted"

@@ -56,7 +56,7 @@ def _check(
 
 
 @pytest.mark.parametrize("datasets", [DATASETS, MIXED])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_sums_follow_every_commit(seed: int, datasets: str) -> None:
     forms = [FORMS["plain"], FORMS["adaptive"]] if datasets == MIXED else [*FORMS.values()]
     play = Play(spec_of(*forms, datasets=datasets))
@@ -69,7 +69,7 @@ def test_sums_follow_every_commit(seed: int, datasets: str) -> None:
     assert commit.totals.monitors["m0"].muted > 0
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 500])
+@pytest.mark.parametrize("at_once", [1, 500])
 def test_a_takeover_sums_up_what_it_loads_in_slices(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", at_once)
     play = Play(spec_of(*FORMS.values(), datasets=DATASETS))
@@ -77,7 +77,7 @@ def test_a_takeover_sums_up_what_it_loads_in_slices(monkeypatch: pytest.MonkeyPa
     before = play.commits[-1].totals
     play.crash()
     slices = list(play.engine.projection.sum_up())
-    assert len(slices) == {1: 2, 2: 1, 500: 0}[at_once]
+    assert len(slices) == {1: 2, 500: 0}[at_once]
     assert play.engine.projection.totals() == before
     _check(before, play.views(), play.spec)
 

@@ -13,7 +13,7 @@ from stream_svt.monitor.released import EventType, decode, encode
 from stream_svt.monitor.released_status import CHARGES_KEPT, Budget, ReleasedStatus
 from stream_svt.privacy.loss import to_float
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of
+from tests.support.monitor_forms import FORMS, spec_of
 from tests.support.released import account_of, alert, lifecycle
 
 DATASETS = {
@@ -32,77 +32,48 @@ commands = st.tuples(
 )
 
 
-class Reader:
-    """Folds what a play commits, as it would stand on the alert topic."""
-
-    def __init__(self, play: Play) -> None:
-        spec = play.spec
-        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.datasets}
-        self.status = ReleasedStatus(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
-        self._play = play
-        self._read = 0
-
-    def follow(self) -> None:
-        """Read on to the latest event."""
-        for event in self._play.events[self._read :]:
-            record = encode(
-                event, application="shop", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
-            )
-            self.status.take(*decode(record))
-        self._read = len(self._play.events)
-
-    def agrees(self) -> None:
-        """Hold the board against the engine's views."""
-        for view in self._play.views():
-            budget = self.status.budgets[view.dataset]
-            assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
-                view.measure,
-                view.limit,
-                view.spent,
-                view.reserved,
-            )
-            assert budget.left == max(view.limit - view.spent, 0.0)
-            statuses = self.status.of_dataset(view.dataset)
-            for one in view.monitors:
-                status = statuses[one.monitor]
-                assert (status.shown, status.run, status.tops, status.halts) == (
-                    one.state,
-                    one.run,
-                    one.tops,
-                    one.halts,
-                ), (view.dataset, one.monitor)
+def agrees(status: ReleasedStatus, play: Play) -> None:
+    """Hold what was folded against the engine's views."""
+    for view in play.views():
+        budget = status.budgets[view.dataset]
+        for name in ("measure", "limit", "spent", "reserved"):
+            assert getattr(budget, name) == getattr(view, name)
+        assert budget.left == max(view.limit - view.spent, 0.0)
+        statuses = status.of_dataset(view.dataset)
+        for one in view.monitors:
+            found = statuses[one.monitor]
+            shown = (found.shown, found.run, found.tops, found.halts)
+            assert shown == (one.state, one.run, one.tops, one.halts), (view.dataset, one.monitor)
 
 
-def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
+def do(play: Play, step: tuple[str, object]) -> None:
     kind, what = step
     if kind == "queries":
-        at = play.engine.next_offset(TOPIC)
-        play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
-    else:
-        dataset, monitor, limit = what
-        operations.apply(
-            play.engine,
-            Command(
-                id="c",
-                action=Action(kind),
-                dataset=dataset,
-                monitor="" if kind == "raise-budget" else monitor,
-                limit=str(limit) if kind == "raise-budget" else "",
-            ),
-        )
-        play.commit()
-    reader.follow()
+        play.more(*[Query(dataset, value) for dataset, value in what])
+        return
+    dataset, monitor, limit = what
+    raised = {"limit": str(limit)} if kind == "raise-budget" else {"monitor": monitor}
+    operations.apply(play.engine, Command(id="c", action=Action(kind), dataset=dataset, **raised))
+    play.commit()
 
 
 @pytest.mark.parametrize("measure", list(DATASETS))
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.one_of(queries, queries, commands), max_size=25))
 def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps: list) -> None:
-    play = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure]))
-    reader = Reader(play)
+    play, read = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure])), 0
+    declared = {
+        one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in play.spec.datasets
+    }
+    status = ReleasedStatus(declared, {monitor.name: list(declared) for monitor in play.spec.monitors})
     for step in steps:
-        do(play, reader, step)
-        reader.agrees()
+        do(play, step)
+        for event in play.events[read:]:
+            status.take(
+                *decode(encode(event, application="a", shard=0, time="2026-01-01T00:00:00Z", origin="1-a"))
+            )
+        read = len(play.events)
+        agrees(status, play)
 
 
 # What the engine does not show

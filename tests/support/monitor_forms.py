@@ -137,6 +137,11 @@ def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
     return dict(lines)
 
 
+def of_monitors(play: Play) -> dict[tuple[str, str], list[Any]]:
+    """Return the `transcript` without what concerns datasets as a whole."""
+    return {key: lines for key, lines in transcript(play).items() if key[1]}
+
+
 def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
     """Return how many queries were tested and skipped, over all commits."""
     tested: Counter[Any] = Counter()
