@@ -18,13 +18,16 @@ from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import ERROR, Row, Table, measured, paired_ratio
 from benchmarks.simulation import Floats
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Mean, Noise, SparseVector, Top, adaptive, sparse_vector
-from stream_svt.mechanisms.estimates import certain_gap, estimate, marginal_lower_bound, standard_deviation
-from stream_svt.mechanisms.merging import (
+from stream_svt.mechanisms.estimates import (
     blue_error_ratio,
     blue_top_k,
+    certain_gap,
+    estimate,
     expected_reduction,
     inverse_variance,
     joint,
+    marginal_lower_bound,
+    standard_deviation,
 )
 from stream_svt.mechanisms.noise import variance
 from stream_svt.mechanisms.top_k import TopK

@@ -1,28 +1,53 @@
-"""What a reported gap says about the answer behind it.
+"""What a reported gap says about the answer behind it, alone and together with a measurement of the same answer.
 
 N = query noise - threshold noise and gap = q - bar + N, the bar being the threshold plus the correction of the branch
 and attempt that reported; `query` and `threshold` are the laws of the two noises. All numbers are in grid steps; the
-true value lies up to one grid step above q.
+true value lies up to one grid step above q. They read what was released, and cost nothing.
 
 * `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
 * `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
 * `marginal_lower_bound` holds before selection only; among reports its coverage fails.
 * `selective_bounds` hold for a report that is the first test under its threshold.
+
+A selection that costs half the budget releases gaps for free; the other half buys measurements of what was selected.
+Both are unbiased **before selection**; their weighted mean has less variance than the measurement. But an answer is
+reported because its noise was high (by up to three scales where most reports were false), and merging then makes the
+estimate **worse** than the measurement alone: mean squared error up to twice as large on real counts, elevenfold
+among those with a certified bound. Merge only where a plan predicts a precision near 1.
+
+References:
+    Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with
+    sparse vector. Ding et al., VLDB Journal, 2023 (exponential noise).
 """
 
 from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import TypeVar
 
+import numpy as np
+
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.noise import MONITORED, Law, Noise, least, mean, quotient, variance
+from stream_svt.mechanisms.grid import Floats
+from stream_svt.mechanisms.noise import (
+    MONITORED,
+    RELATIVE_VARIANCE,
+    Law,
+    Noise,
+    least,
+    mean,
+    quotient,
+    variance,
+)
 
 Real = TypeVar("Real", float, Decimal, Fraction)
+Numbers = Sequence[float] | Floats
 
 _DIGITS = 60
 
@@ -66,40 +91,6 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fractio
     return bar + gap - least + 1 if gap >= least else None
 
 
-def survival(query: Law, threshold: Law, t: int) -> float:
-    """P(query noise - threshold noise >= t); Gumbel noise is refused, as by the bounds built on this."""
-    with decimal.localcontext(prec=_DIGITS):
-        return float(_survival(query, threshold, t))
-
-
-def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
-    """P(query noise - threshold noise >= t), exact in Fractions.
-
-    `a` = e^-threshold rate and `b` = e^-query rate. Gumbel noise is refused.
-    """
-    _refuse_gumbel(query_noise, threshold_noise)
-    both = a * b / (1 - a * b)
-    match threshold_noise, query_noise:
-        case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
-            return (1 - a) * b**t / (1 - a * b) if t >= 0 else 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
-        case Noise.EXPONENTIAL, Noise.LAPLACE:
-            if t >= 0:
-                return (1 - a) * b**t / ((1 - a * b) * (1 + b))
-            return 1 - (1 - a) * (1 - b) / (1 + b) * (_overlap(a, b, 1 - t) + a ** (1 - t) * both / (1 - a))
-        case Noise.LAPLACE, Noise.EXPONENTIAL:
-            if t >= 0:
-                return (1 - b) * (1 - a) / (1 + a) * (_overlap(a, b, t) + b**t * both / (1 - b))
-            return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
-        case Noise.LAPLACE, Noise.LAPLACE:
-            if t < 0:
-                return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
-            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
-            return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
-        case _:
-            message = f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
-            raise MisuseError(message)
-
-
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:
     """Lower bound that holds with probability 1 - beta before the gap is known to be reported.
 
@@ -135,10 +126,48 @@ def selective_bounds(
     return lower, upper
 
 
+def survival(query: Law, threshold: Law, t: int) -> float:
+    """P(query noise - threshold noise >= t); Gumbel noise is refused, as by the bounds built on this."""
+    with decimal.localcontext(prec=_DIGITS):
+        return float(_survival(query, threshold, t))
+
+
 def _survival(query: Law, threshold: Law, t: int) -> Decimal:
     """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
     a, b = (-quotient(threshold.rate)).exp(), (-quotient(query.rate)).exp()
     return exact_survival(query.noise, b, threshold.noise, a, t)
+
+
+def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
+    """P(query noise - threshold noise >= t) for a = e^-threshold rate and b = e^-query rate; exact in Fractions."""
+    _refuse_gumbel(query_noise, threshold_noise)
+    both = a * b / (1 - a * b)
+    match threshold_noise, query_noise:
+        case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
+            return (1 - a) * b**t / (1 - a * b) if t >= 0 else 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
+        case Noise.EXPONENTIAL, Noise.LAPLACE:
+            if t >= 0:
+                return (1 - a) * b**t / ((1 - a * b) * (1 + b))
+            return 1 - (1 - a) * (1 - b) / (1 + b) * (_overlap(a, b, 1 - t) + a ** (1 - t) * both / (1 - a))
+        case Noise.LAPLACE, Noise.EXPONENTIAL:
+            if t >= 0:
+                return (1 - b) * (1 - a) / (1 + a) * (_overlap(a, b, t) + b**t * both / (1 - b))
+            return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
+        case Noise.LAPLACE, Noise.LAPLACE:
+            if t < 0:
+                return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
+            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
+            return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
+        case _:
+            message = f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
+            raise MisuseError(message)
+
+
+def _overlap(a: Real, b: Real, t: int) -> Real:
+    """H(t) = [b^(t+1)/(1-b) - a^(t+1)/(1-a)]/(b-a), the part of a tail where both noises are positive."""
+    if a == b:
+        return a**t * (t + 1 - t * a) / (1 - a) ** 2
+    return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
 
 
 def _refuse_gumbel(*noises: Noise) -> None:
@@ -149,15 +178,141 @@ def _refuse_gumbel(*noises: Noise) -> None:
     )
 
 
-def _overlap(a: Real, b: Real, t: int) -> Real:
-    """H(t) = [b^(t+1)/(1-b) - a^(t+1)/(1-a)]/(b-a), the part of a tail where both noises are positive."""
-    if a == b:
-        return a**t * (t + 1 - t * a) / (1 - a) ** 2
-    return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
-
-
 def _level(beta: Fraction | float) -> Decimal:
-    """Return the level of a bound as a decimal, checked."""
     require(0 < beta < 1, "beta, the level of a bound, lies strictly between 0 and 1")
     with decimal.localcontext(prec=_DIGITS):
         return quotient(Fraction(beta))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Estimated answers in grid steps and their variances before selection, each of shape (answers,)."""
+
+    values: Floats
+    variances: Floats
+
+
+def inverse_variance(
+    first: Numbers | float,
+    first_variance: Numbers | float,
+    second: Numbers | float,
+    second_variance: Numbers | float,
+) -> Estimate:
+    """Return the weighted mean of two independent unbiased estimates of the same answers with the least variance.
+
+    >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
+    >>> merged.values.tolist(), merged.variances.tolist()
+    ([12.5], [3.0])
+    """
+    a, b = _positive(first_variance), _positive(second_variance)
+    values = (np.atleast_1d(first) * b + np.atleast_1d(second) * a) / (a + b)
+    return Estimate(values=values, variances=np.broadcast_to(a * b / (a + b), values.shape))
+
+
+def joint(
+    gaps: Numbers,
+    query_variance: Numbers | float,
+    threshold_variance: float,
+    measurements: Numbers,
+    measurement_variance: Numbers | float,
+) -> Estimate:
+    """Return the best linear unbiased estimates of all alerts under one threshold noise.
+
+    With x_i = q_i + nu_i - rho and y_i = q_i + xi_i, the differences y_i - x_i estimate rho; its best linear
+    predictor has the precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). Each gap estimate, freed of it, is then
+    merged with its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
+
+    Args:
+        gaps: Values of `estimate`, shape (alerts,).
+        query_variance, threshold_variance: Of nu, of each alert (branches differ) or of all; of rho.
+        measurements, measurement_variance: Independent unbiased estimates, shape (alerts,); of each or of all.
+
+    Raises:
+        MisuseError: When a variance is not positive, or the numbers of gaps and measurements differ.
+    """
+    x, y = np.asarray(gaps, dtype=np.float64), np.asarray(measurements, dtype=np.float64)
+    require(
+        x.shape == y.shape and x.ndim == 1 and len(x) > 0,
+        "joint estimates need one measurement for each gap, and at least one alert",
+    )
+    query = np.broadcast_to(_positive(query_variance), x.shape)
+    measured = np.broadcast_to(_positive(measurement_variance), x.shape)
+    precision = 1 / float(_positive(threshold_variance)[0]) + float(np.sum(1 / (query + measured)))
+    rho = float(np.sum((y - x) / (query + measured))) / precision
+    weight = measured / (query + measured)  # of the gap
+    return Estimate(
+        values=y + weight * (x + rho - y),
+        variances=query * measured / (query + measured) + weight**2 / precision,
+    )
+
+
+def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
+    """Return the best linear unbiased estimates of the k largest answers: Ding et al. 2019, Theorem 3.
+
+    The deviations of the answers from their mean are the measured ones and those of the gaps, weighted lambda : 1,
+    and the mean is the measured one: (X y + Y g)/((1 + lambda) k) of the paper, in k steps.
+
+    Args:
+        measurements: Of the answers reported by noisy top-k, in its order, shape (k,).
+        gaps: The k - 1 gaps between them; a last gap, to an answer that was not measured, takes no part.
+        ratio: lambda = Var(selection noise)/Var(measurement noise); 1 where the budget is halved and both noises are
+            of one family and sensitivity.
+
+    Raises:
+        MisuseError: When there is not one gap less than there are measurements, or the ratio is not positive.
+
+    Examples:
+        >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
+        [9.5, 6.5]
+    """
+    y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
+    require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements go with the k - 1 gaps between them")
+    relative = float(_positive(ratio)[0])
+    shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers, but for a common term
+    merged: Floats = y.mean() + (relative * (y - y.mean()) + shape - shape.mean()) / (1 + relative)
+    return merged
+
+
+def blue_error_ratio(count: int, ratio: float) -> float:
+    """Mean squared error of `blue_top_k` / that of the measurements, (1 + lambda k)/(k + lambda k): Corollary 1.
+
+    >>> blue_error_ratio(10, 1.0)
+    0.55
+    """
+    require(count >= 1, "count must be at least 1")
+    relative = float(_positive(ratio)[0])
+    return (1 + relative * count) / (count * (1 + relative))
+
+
+def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> float:
+    """Share of the mean squared error that merging an alert's gap with its measurement saves, for small rates.
+
+    Half of the budget goes to a sparse-vector run with `count` alerts (k) and the split of least variance, half to
+    Laplace measurements of each. With U/D = 1 for monotonic queries and 2 for others, the variance of a gap estimate
+    is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise.
+    For answers far above the threshold only.
+
+    >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
+    [0.358, 0.527]
+    """
+    require(count >= 1, "count must be at least 1")
+    width = 1 if monotonic else 2
+    family = RELATIVE_VARIANCE[noise] / RELATIVE_VARIANCE[Noise.LAPLACE]
+    spread = family * width**2 * (1 + math.pow(width * count, -2 / 3)) ** 3
+    return 1 / (1 + spread)
+
+
+def reduction(gap_variance: float, measurement_variance: float) -> float:
+    """Share of the mean squared error saved by merging, Var y/(Var x + Var y), from the variances actually used."""
+    x, y = float(_positive(gap_variance)[0]), float(_positive(measurement_variance)[0])
+    return y / (x + y)
+
+
+def _positive(numbers: Numbers | float) -> Floats:
+    """Return variances, or a ratio of them, as an array."""
+    result = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
+    require(
+        bool(((result > 0) & (result < math.inf)).all()),
+        "variances, and ratios of them, are finite and greater than 0",
+    )
+    return result
