@@ -54,9 +54,6 @@ def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions
     Args:
         split: Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
         options: See `RunOptions`.
-
-    Raises:
-        MisuseError: For options out of range, and where epsilon is too small for so many tops.
     """
     run = _Run(**options)
     return run.build(run.theta_of(split), (1,), 0)
@@ -94,9 +91,6 @@ def adaptive(
             the paper, for corrections that do not know the number of tests; none under exposure and annealing, which
             set each branch's bar by its own noise and count the branches.
         options: See `RunOptions`.
-
-    Raises:
-        MisuseError: As `sparse_vector`.
     """
     run = _Run(**options)
     if theta is None:
@@ -121,9 +115,6 @@ def ladder(
         margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not know
             the number of tests; two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
         options: See `RunOptions`.
-
-    Raises:
-        MisuseError: As `sparse_vector`, and for shares that do not fall to 1.
     """
     require(
         bool(shares) and shares[-1] == 1 and all(a > b for a, b in pairwise(shares)),

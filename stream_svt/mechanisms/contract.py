@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from fractions import Fraction
 from functools import lru_cache
@@ -84,6 +84,10 @@ class Run:
     mechanism: bytes = field(repr=False)
     left: int
     tops: int = 0
+
+    def after(self, outcomes: Outcomes) -> Run:
+        """Return the run that has told and paid these outcomes."""
+        return replace(self, left=self.left - outcomes.charge, tops=self.tops + len(outcomes.tops))
 
     def to_bytes(self) -> bytes:
         """Return the run in 57 bytes."""
@@ -154,9 +158,9 @@ class Outcomes:
 
 @lru_cache(maxsize=1024)
 def mechanism_id(mechanism: Hashable) -> bytes:
-    """Return 16 bytes that name a mechanism: a digest of its class and of all its parameters.
+    """Return 16 bytes that name a mechanism, in every release that writes runs of this version.
 
-    Equal mechanisms have equal names, in every process and release that writes runs of this version.
+    They are a digest of its class and of all its parameters.
     """
     return hashlib.sha256(_described(mechanism).encode()).digest()[:_MECHANISM_BYTES]
 
@@ -185,11 +189,7 @@ def rate_of(units: int, reach: int) -> Fraction:
 
 
 def check_fields(parameters: Hashable) -> None:
-    """Check the fields of a frozen dataclass by their types and names, and put options in place of their names.
-
-    Raises:
-        MisuseError: For a flag that is not True or False, an option that is none, and a count below 1.
-    """
+    """Check the fields of a frozen dataclass by their types and names, and put options in place of their names."""
     for name, kind in _typed_fields(type(parameters)):
         given = getattr(parameters, name)
         if kind is bool:
@@ -239,10 +239,8 @@ class Mechanism:
     """A frozen dataclass of parameters whose runs are opened, stepped and proved alike.
 
     It has no fields of its own: a mechanism's fields name its runs. Where nothing else is said there is no threshold,
-    and the one step of a run costs all of `epsilon` at most.
-
-    Raises:
-        MisuseError: When a parameter is out of range, or noise would be wider than the grid.
+    and the one step of a run costs all of `epsilon` at most. What has no meaning or no proof is refused with
+    `MisuseError`: parameters out of range, noise wider than the grid, arguments that are not whole numbers of it.
     """
 
     __slots__ = ()
@@ -301,9 +299,6 @@ class Mechanism:
         Args:
             threshold_noise: A fresh draw of `threshold_law` from the system's entropy; 0 where there is no threshold.
             salt: 128 fresh secret bits.
-
-        Raises:
-            MisuseError: For a threshold noise or a salt that cannot be.
         """
         require(
             not threshold_noise or self.threshold_law is not None,
@@ -316,12 +311,7 @@ class Mechanism:
         return run.left < self.smallest_charge
 
     def entered(self, run: Run, values: object) -> Integers:
-        """Answers of a step as int64, once the run is known to be this mechanism's and not over.
-
-        Raises:
-            RunExhausted: When the run is over; nothing was drawn.
-            MisuseError: For a run of another mechanism, and for answers that are no whole numbers of the grid.
-        """
+        """Answers of a step as int64, once the run is known to be this mechanism's and not over."""
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has reported all that it pays for; a new run pays again")

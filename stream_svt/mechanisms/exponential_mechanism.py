@@ -39,7 +39,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, grid_values, require
+from stream_svt.mechanisms.arguments import grid_values, require
 from stream_svt.mechanisms.contract import (
     Mechanism,
     Neighbours,
@@ -47,13 +47,12 @@ from stream_svt.mechanisms.contract import (
     Outcomes,
     Run,
     Top,
-    mechanism_id,
     rate_of,
 )
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, quotient
 from stream_svt.mechanisms.sampler import prefixes
-from stream_svt.mechanisms.top_k import TopK
+from stream_svt.mechanisms.top_k import Ranking, TopK
 
 Word = Callable[[], int]
 """Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
@@ -99,18 +98,18 @@ class ExponentialMechanism(Mechanism):
 
         Raises:
             RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: As `SparseVector.step`, and when there are fewer than two utilities.
+            MisuseError: When there are fewer than two utilities.
         """
         values = self.entered(run, values)
         require(len(values) >= 2, "an exponential mechanism chooses among at least two answers")
         row = draw_index(values, self.rate, word)
         gap = draw_gap(values, row, self.rate, word) if self.release_gap else None
         outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
-        return replace(run, left=0, tops=1), outcomes
+        return run.after(outcomes), outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMaxGumbel(Mechanism):
+class NoisyMaxGumbel(Ranking):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise, on a finer grid.
 
     The grid is `refinement` times finer, where ties are rare; the lexicographic gap is rounded down to whole grid
@@ -139,22 +138,16 @@ class NoisyMaxGumbel(Mechanism):
         """Law of the noise, in steps of the finer grid."""
         return self.fine.branch_laws
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Report the largest noisy utility and its gap, and end the run.
-
-        As `TopK.step`, with utilities below 2^47/refinement in magnitude and noise in steps of the finer grid.
-        """
-        values = self.entered(run, values)
+    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+        """The largest noisy utility; those are below 2^47/refinement in magnitude, noise in steps of the finer grid."""
         most = (VALUE_LIMIT - 1) // self.refinement
         require(
             not len(values) or int(abs(values).max()) <= most,
             f"a utility does not fit a grid {self.refinement} times finer: refine less",
         )
-        part = replace(run, mechanism=mechanism_id(self.fine))
-        after, outcomes = self.fine.step(part, values * self.refinement, noise)
-        (top,) = outcomes.tops
-        gap = None if top.gap is None else top.gap // self.refinement
-        return replace(after, mechanism=run.mechanism), replace(outcomes, tops=(replace(top, gap=gap),))
+        outcomes = self.fine.chosen(run, values * self.refinement, noise)
+        tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
+        return replace(outcomes, tops=tuple(tops))
 
     def shifts(
         self,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -76,11 +76,7 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
 
 
 def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
-    """Variance with which a shift is (epsilon, delta)-private: the least, up to one part in a thousand.
-
-    Raises:
-        MisuseError: When epsilon or delta has no meaning, or the noise would be wider than `WIDEST`.
-    """
+    """Variance with which a shift is (epsilon, delta)-private: the least, up to one part in a thousand."""
     require(
         epsilon > 0 and 0 < delta < 1 and shift >= 1,
         "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of a grid step",
@@ -138,10 +134,8 @@ class GaussianSparseVector:
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)
         tops = tuple(Top(row=row, gap=None) for row in reached[: run.left].tolist())
         consumed = tops[-1].row + 1 if len(tops) == run.left else len(values)
-        return (
-            replace(run, left=run.left - len(tops), tops=run.tops + len(tops)),
-            Outcomes(consumed=consumed, tops=tops),
-        )
+        outcomes = Outcomes(consumed=consumed, tops=tops, charge=len(tops))
+        return run.after(outcomes), outcomes
 
 
 def gaussian(
@@ -164,9 +158,6 @@ def gaussian(
             only.
         as_published: Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with
             theirs. What such a run loses is not proved: its bottoms go unpaid.
-
-    Raises:
-        MisuseError: When a number has no meaning, or when the noise would be wider than `WIDEST`.
     """
     require(
         as_published == (tests is None),

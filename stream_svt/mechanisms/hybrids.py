@@ -15,21 +15,21 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, require
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, lifted, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.top_k import gaps_of, largest, lexicographic_shifts, ranked
+from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridIdentity(Mechanism):
+class HybridIdentity(Ranking):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
     The threshold takes part as an answer of value `threshold`, public and in grid steps, and index before all others,
@@ -75,29 +75,21 @@ class HybridIdentity(Mechanism):
         """Law of the noise of the answers, that of the threshold."""
         return (self.threshold_law,)
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
-
-        Arguments and errors are those of `TopK.step`; one answer is enough.
-        """
-        values = self.entered(run, values)
+    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+        """The largest noisy values, no more than `count`, down to the noisy threshold; of one answer or more."""
         require(len(values) > 0, "a selection needs at least one answer")
-        noisy = np.concatenate(
-            ([self.threshold + run.threshold_noise], values + noise_of_each(noise, len(values))(0))
-        )
+        noisy = np.concatenate(([self.threshold + run.threshold_noise], values + noise))
         order = largest(noisy, min(self.count + 1, len(noisy)))
         place = np.flatnonzero(order == 0)
         answers = min(int(place[0]), self.count) if len(place) else self.count
         gaps = gaps_of(noisy, order, lexicographic=answers == self.count)
         told = self.threshold_gap and answers < min(self.count, len(gaps))
-        charge = self._charge_of(answers, with_gap=told)
-        outcomes = Outcomes(
+        return Outcomes(
             consumed=len(values),
             tops=ranked(order[:answers] - 1, gaps[:answers]),
-            charge=charge,
+            charge=self._charge_of(answers, with_gap=told),
             threshold_gap=gaps[answers] if told else None,
         )
-        return replace(run, left=run.left - charge, tops=answers), outcomes
 
     def _charge_of(self, answers: int, *, with_gap: bool) -> int:
         """Units that an output with so many answers, and the threshold's gap or not, costs, rounded up."""
@@ -133,7 +125,7 @@ class HybridIdentity(Mechanism):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridEstimates(Mechanism):
+class HybridEstimates(Ranking):
     """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
 
     The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its gap to
@@ -178,22 +170,13 @@ class HybridEstimates(Mechanism):
         """Units of a listed answer."""
         return self.query_charge
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """List the largest noisy values above the noisy threshold, no more than the run can pay.
-
-        Arguments and errors are those of `TopK.step`; there may be no answer.
-        """
-        values = self.entered(run, values)
-        gaps = values + noise_of_each(noise, len(values))(0)
-        gaps -= self.threshold + run.threshold_noise
+    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+        """The largest noisy values above the noisy threshold, no more than the run can pay, or none."""
+        gaps = values + noise - (self.threshold + run.threshold_noise)
         above = np.flatnonzero(gaps >= 0)
         order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
         tops = ranked(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
-        charge = len(tops) * self.query_charge
-        return (
-            replace(run, left=run.left - charge, tops=run.tops + len(tops)),
-            Outcomes(consumed=len(values), tops=tops, charge=charge),
-        )
+        return Outcomes(consumed=len(values), tops=tops, charge=len(tops) * self.query_charge)
 
     def shifts(
         self,
@@ -228,9 +211,6 @@ def hybrid_estimates(
     >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
     >>> hybrid.threshold_charge, hybrid.query_charge
     (200000000, 100000000)
-
-    Raises:
-        MisuseError: When epsilon is too small to be divided so, or a parameter is out of range.
     """
     require(count >= 1, "count must be at least 1")
     noises = {"query_noise": query_noise, "threshold_noise": threshold_noise}

@@ -28,7 +28,7 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Required, TypedDict, Unpack
@@ -155,8 +155,7 @@ class UnboundedQuantile(Mechanism):
     def answers(self, data: Integers, first: int, tests: int) -> Integers:
         """Answers less their threshold, for so many candidates from `first` on; at least 0 is a yes.
 
-        Raises:
-            MisuseError: When the records are no sorted array of whole grid steps, or are too many for the grid.
+        The records are a sorted array of whole grid steps.
         """
         data = whole_numbers(data, "records")
         require(
@@ -185,7 +184,6 @@ class UnboundedQuantile(Mechanism):
 
         Raises:
             RunExhausted: When the run has reported already; nothing was drawn.
-            MisuseError: As `SparseVector.step`.
         """
         values = self.entered(run, values)
         gaps = values + noise_of_each(noise, len(values))(0) - run.threshold_noise
@@ -194,7 +192,8 @@ class UnboundedQuantile(Mechanism):
             return run, Outcomes(consumed=len(values), tops=())
         row = int(reached[0])
         top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
-        return replace(run, left=0, tops=1), Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
+        outcomes = Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
+        return run.after(outcomes), outcomes
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
@@ -232,9 +231,6 @@ def unbounded_quantile(
     """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2); `split` is e2/e1, query over threshold.
 
     See `UnboundedQuantile` and `QuantileOptions` for the others.
-
-    Raises:
-        MisuseError: When epsilon is too small, or a number has no meaning.
     """
     require(split > 0, "a split is epsilon of the query / epsilon of the threshold and greater than 0")
     _require_level(level)

@@ -216,11 +216,7 @@ class Sparse(Mechanism):
         return run.left > 0 and run.left % self._round_charge == 0
 
     def resample(self, run: Run, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Go on after a top with a fresh threshold noise, which is charged; durable before the next test.
-
-        Raises:
-            MisuseError: When the threshold in force has not reported its top, and for a run of another mechanism.
-        """
+        """Go on after a top with a fresh threshold noise, which is charged; durable before the next test."""
         require_own(run, self, self.epsilon - self.threshold_charge)
         require(
             self.needs_threshold(run),
@@ -257,8 +253,8 @@ class Sparse(Mechanism):
             if self.answer_charge:
                 answer = int(values[top.row] + noise_of_each(noise, len(values))(1)[top.row])
             tops[number] = replace(top, charge=charge, left=left, answer=answer)
-        after = replace(run, left=left, tops=run.tops + len(tops))
-        return after, replace(outcomes, tops=tuple(tops), charge=charge)
+        outcomes = replace(outcomes, tops=tuple(tops), charge=charge)
+        return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
         """Randomness alignment of the tests under one threshold: that of `SparseVector.shifts`.
@@ -287,9 +283,6 @@ def sparse(
         composition: How its rounds are added up. Each gets the largest charge that keeps the total within epsilon
             and delta; for few tops pure composition leaves more than advanced composition does.
         options: Those of `above_threshold` for each round.
-
-    Raises:
-        MisuseError: When epsilon is too small, or a delta is missing or given where it has no use.
     """
 
     def build(units: int) -> Sparse:

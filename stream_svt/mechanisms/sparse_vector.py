@@ -74,9 +74,6 @@ class SparseVector(Mechanism):
             the rate of its noise.
         branches: Tested in this order.
 
-    Raises:
-        MisuseError: When rates and charges disagree, or the charges of a run do not fit its epsilon.
-
     Examples:
         >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
         >>> svt = sparse_vector(epsilon=1_000_000_000, cutoff=1, monotonic=True, correction=Uncorrected())
@@ -220,8 +217,6 @@ class SparseVector(Mechanism):
 
         Raises:
             RunExhausted: When the run is over already; nothing was drawn.
-            MisuseError: For a run of another mechanism, for answers that are no whole numbers of the grid, and for
-                noise that is not one int64 for each of them.
         """
         values = self.entered(run, values)
         tests = len(values)
@@ -244,7 +239,7 @@ class SparseVector(Mechanism):
                 consumed = row + 1
                 break
         outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge=run.left - left)
-        return replace(run, left=left, tops=run.tops + len(tops)), outcomes
+        return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
         """Randomness alignment: how far noise moves so that the values `second` give these outcomes too.

@@ -36,8 +36,9 @@ References:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum, nonmember
 from fractions import Fraction
 from itertools import pairwise
@@ -70,8 +71,32 @@ class LastGap(StrEnum):
     )
 
 
+class Ranking(Mechanism):
+    """A mechanism that gives all answers noise in one step, and reports the largest."""
+
+    __slots__ = ()
+
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
+        """Report the largest noisy values.
+
+        Args:
+            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
+            noise: Noise of all answers; asked for branch 0 only.
+
+        Raises:
+            RunExhausted: When the run is over; nothing was drawn.
+        """
+        values = self.entered(run, values)
+        outcomes = self.chosen(run, values, noise_of_each(noise, len(values))(0))
+        return run.after(outcomes), outcomes
+
+    @abstractmethod
+    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+        """What the step reports, and its charge."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopK(Mechanism):
+class TopK(Ranking):
     """Noisy top-k with gaps; see the module for the guarantee and its proof.
 
     Charge: `epsilon`, whatever comes out. With k = 1 it is Report Noisy Max with gap.
@@ -104,31 +129,20 @@ class TopK(Mechanism):
         """Law of the noise of the answers."""
         return (Law(self.noise, self.rate),)
 
-    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Report the `count` largest noisy values and end the run.
-
-        Args:
-            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
-            noise: Noise of all answers; asked for branch 0 only.
-
-        Raises:
-            RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: When there are not more than `count` answers (as many are enough without a last gap),
-                and for a run, answers or noise that `SparseVector.step` refuses.
-        """
-        values = self.entered(run, values)
+    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+        """The `count` largest of more than `count` answers; as many are enough without a last gap."""
+        del run
         bare = self.last_gap is LastGap.NONE
         require(
             len(values) >= self.count + (not bare),
             f"the top {self.count} of {len(values)} answers{'' if bare else ' and the gap to the next'} "
             "cannot be told: lower the count",
         )
-        noisy = values + noise_of_each(noise, len(values))(0)
+        noisy = values + noise
         order = largest(noisy, self.count if bare else self.count + 1)
         gaps = gaps_of(noisy, order, lexicographic=self.last_gap is LastGap.LEXICOGRAPHIC)
         tops = ranked(order[: self.count], [*gaps, None] if bare else gaps)
-        outcomes = Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
-        return replace(run, left=0, tops=self.count), outcomes
+        return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
 
     def shifts(
         self,
