@@ -34,11 +34,8 @@ _ROUNDING = 1 + 1e-9
 class Accuracy:
     """Margins beyond which nothing goes wrong, except with probability beta, in grid steps.
 
-    Attributes:
-        above: A query of at least threshold + above is reported: by `accuracy` at the latest at its first test with
-            the lowest correction.
-        below: No query of at most threshold - below is reported.
-        answer: No number of a top is farther than this from its answer; 0 where there are no numbers.
+    Every query of at least threshold + above is reported (by `accuracy` at the latest at its first test with the
+    lowest correction), none of at most threshold - below, and no number of a top is farther than `answer` from it.
     """
 
     above: int

@@ -43,17 +43,7 @@ from stream_svt.mechanisms.arguments import (
     require,
     whole_numbers,
 )
-from stream_svt.mechanisms.contract import (
-    UNITS_PER_EPSILON,
-    Mechanism,
-    Neighbours,
-    Noises,
-    Outcomes,
-    Run,
-    Top,
-    lifted,
-    rate_of,
-)
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, lifted, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -68,7 +58,6 @@ class Adjacency(StrEnum):
 
     SWAP = "swap"
     """One record replaced; the number of records is public."""
-
     ADD_REMOVE = "add_remove"
     """One record added or removed; the number of records is private."""
 
@@ -107,7 +96,7 @@ class UnboundedQuantile(Mechanism):
 
     @property
     def sensitivity(self) -> int:
-        """Grid steps that rates are divided by, and a top's noise moves at most: 1 for swaps, B for add or remove."""
+        """Grid steps that rates are divided by, and a top's noise moves at most: 1 for swaps, B for others."""
         return 1 if self.monotonic else self.level.denominator
 
     @property
@@ -143,7 +132,7 @@ class UnboundedQuantile(Mechanism):
     @property
     def rho(self) -> Fraction:
         """Zero-concentrated loss of a run, gap included: width of the log-ratio's interval, squared, by 8."""
-        e1, e2 = (Fraction(units, UNITS_PER_EPSILON) for units in (self.threshold_units, self.query_units))
+        e1, e2 = (rate_of(units, 1) for units in (self.threshold_units, self.query_units))
         if self.monotonic:
             return (e1 + 2 * e2) ** 2 / 8
         return (self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)) ** 2 / 8
@@ -180,19 +169,13 @@ class UnboundedQuantile(Mechanism):
         return run.tops > 0
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Test the next candidates, with values from `answers`, in order until one is reported.
-
-        Raises:
-            RunExhausted: When the run has reported already; nothing was drawn.
-        """
+        """Test the next candidates, with values from `answers`, in order until one is reported."""
         values = self.entered(run, values)
         gaps = values + noise_of_each(noise, len(values))(0) - run.threshold_noise
-        reached = np.flatnonzero(gaps >= 0)
-        if not len(reached):
-            return run, Outcomes(consumed=len(values), tops=())
-        row = int(reached[0])
-        top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
-        outcomes = Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
+        outcomes = Outcomes(consumed=len(values), tops=())
+        for row in np.flatnonzero(gaps >= 0)[:1].tolist():
+            top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
+            outcomes = Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
         return run.after(outcomes), outcomes
 
     def shifts(
@@ -203,8 +186,7 @@ class UnboundedQuantile(Mechanism):
         The threshold noise moves by the most that an answer tested rises, the top's by as much plus what its own
         falls.
         """
-        rise = (second - first)[: outcomes.consumed]
-        lift = max(0, int(rise.max())) if len(rise) else 0
+        lift = int((second - first)[: outcomes.consumed].max(initial=0))
         return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
 
 

@@ -47,6 +47,7 @@ from stream_svt.mechanisms.contract import mechanism_id
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import head, mean, pmf, tail, variance
+from stream_svt.mechanisms.sparse import zcdp_delta
 
 ONE = 10**9
 SALT = (1, 2)
@@ -461,9 +462,20 @@ REFUSED = {
         ({"answer_noise": Noise.EXPONENTIAL}, "moved up only"),
         ({"answer_noise": Noise.GUMBEL}, "moved up only"),
         ({"answer_share": Fraction(0)}, "share"),
+        ({"epsilon": 5}, "too small"),
+        (
+            {"epsilon": 9 * ONE, "cutoff": 1, "sensitivity": 2**11, "answer_share": Fraction(1, 9 * 2**29)},
+            "wider",
+        ),
     ],
+    "top_k": [({"last_gap": "random"}, "has no proof"), ({"last_gap": "delta"}, "coarse grid")],
+    "noisy_max": [({"refinement": 0}, "refinement"), ({"refinement": 2**50}, "wider than the grid")],
     "hybrid_identity": [({"threshold": 2**50}, r"2\^47")],
-    "hybrid_estimates": [({"threshold": 2**50}, r"2\^47"), ({"split": Fraction(0)}, "split")],
+    "hybrid_estimates": [
+        ({"threshold": 2**50}, r"2\^47"),
+        ({"split": Fraction(0)}, "split"),
+        ({"epsilon": 2, "count": 9}, "wider than the grid"),
+    ],
     "quantile": [
         ({"epsilon": 1}, "epsilon"),
         ({"level": Fraction(0)}, "level"),
@@ -508,6 +520,10 @@ def test_what_a_mechanism_cannot_do_is_refused_with_the_reason():
     for reason, call in (
         ("no threshold", partial(top_k.open, 1, SALT)),
         ("no threshold", partial(ALL["exponential"]().open, 1, SALT)),
+        ("at least one answer", partial(stepped, SELECTIONS["hybrid_identity"](), few)),
+        ("refine less", partial(stepped, SELECTIONS["noisy_max"](), np.array([2**46, 0]))),
+        ("one branch and one top", partial(replace, sums, per_top=STREAMS["adaptive"]())),
+        ("0 or more", partial(zcdp_delta, -1.0, 1.0)),
         ("lower the count", partial(stepped, top_k, few)),
         ("lower the count", partial(stepped, SELECTIONS["noisy_max"](), few)),
         ("at least two", partial(stepped, ALL["exponential"](), few)),

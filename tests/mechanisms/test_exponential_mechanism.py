@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms.contract import Run, Top
 from stream_svt.mechanisms.exponential_mechanism import (
     ExponentialMechanism,
@@ -146,23 +146,3 @@ def test_a_run_makes_one_step_and_survives_encoding():
     naive = NoisyMaxGumbel(epsilon=EPSILON, monotonic=True)
     after, _ = naive.step(naive.open(0, SALT), np.array([1, 90]), lambda _: np.array([0, 0]))
     assert naive.is_over(after)
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: NoisyMaxGumbel(epsilon=EPSILON, monotonic=True, refinement=0), "refinement"),
-        (lambda: NoisyMaxGumbel(epsilon=EPSILON, monotonic=True, refinement=2**50), "wider than the grid"),
-        (
-            lambda: NoisyMaxGumbel(epsilon=EPSILON, monotonic=True).step(
-                NoisyMaxGumbel(epsilon=EPSILON, monotonic=True).open(0, SALT),
-                np.array([2**46, 0]),
-                lambda _: np.array([0, 0]),
-            ),
-            "refine less",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_reason(call, reason):
-    with pytest.raises(MisuseError, match=reason):
-        call()

@@ -10,7 +10,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
@@ -111,19 +110,3 @@ def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
     assert [one.row for one in selection.tops] == [0, 1]
     assert selection.tops[0].gap == GAP_LIMIT
     assert 0 < selection.tops[1].gap <= GAP_LIMIT
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: released(HybridIdentity(**IDENTITY), integers(), quiet(0)), "at least one answer"),
-        (lambda: hybrid_estimates(epsilon=EPSILON, count=0, threshold=0, monotonic=True), "count"),
-        (lambda: hybrid_estimates(epsilon=2, count=9, threshold=0, monotonic=True), "wider than the grid"),
-        (lambda: TopK(epsilon=EPSILON, count=1, monotonic=True, last_gap="random"), "has no proof"),
-        (lambda: TopK(epsilon=EPSILON, count=1, monotonic=True, last_gap="delta"), "coarse grid"),
-        (lambda: TopK(epsilon=EPSILON, count=1, monotonic=True, last_gap="wide"), "no such option"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_reason(call, reason):
-    with pytest.raises(MisuseError, match=reason):
-        call()

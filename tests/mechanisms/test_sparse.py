@@ -10,11 +10,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms import Explicit, Noise, Run, Top, above_threshold, adaptive
+from stream_svt.errors import RunExhausted
+from stream_svt.mechanisms import Noise, Run, Top, above_threshold
 from stream_svt.mechanisms.sparse import (
     Composition,
-    Sparse,
     advanced_epsilon,
     numeric_sparse,
     sparse,
@@ -116,29 +115,3 @@ def test_composition_is_that_of_its_theorems():
             for a in 1 + np.geomspace(1e-3, 15, 1000)
         )
         assert zcdp_delta(rho, epsilon) <= least * (1 + 1e-6)
-
-
-TWO_TOPS = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0,)))
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: numeric_sparse(epsilon=5, cutoff=2, monotonic=True), "too small"),
-        (lambda: Sparse(per_top=TWO_TOPS, cutoff=2), "one branch and one top"),
-        (
-            lambda: numeric_sparse(
-                epsilon=9 * ONE,
-                cutoff=1,
-                monotonic=True,
-                sensitivity=2**11,
-                answer_share=Fraction(1, 9 * 2**29),
-            ),
-            "wider than the grid",
-        ),
-        (lambda: zcdp_delta(-1.0, 1.0), "0 or more"),
-    ],
-)
-def test_budgets_without_a_meaning_are_refused(call, reason):
-    with pytest.raises(MisuseError, match=reason):
-        call()
