@@ -52,13 +52,6 @@ def counted(outcomes):
     return counts
 
 
-def test_the_indices_have_probabilities_in_proportion_to_their_weights():
-    ratio = Fraction(2, 3)
-    law = [tail_probability(UTILITIES, row, 0, ratio) for row in range(4)]
-    assert sum(law) == 1
-    assert [p / law[0] for p in law] == [ratio ** (3 - u) for u in UTILITIES]
-
-
 def test_the_gap_by_steps_has_the_law_of_the_closed_form():
     """Lower the winner by a step and draw again; a win, or a flip of probability e^-l, goes on: exactly."""
     ratio = Fraction(3, 5)
@@ -69,21 +62,6 @@ def test_the_gap_by_steps_has_the_law_of_the_closed_form():
             again = tail_probability(lowered, row, 0, ratio)
             probability *= again + (1 - again) * ratio
             assert probability == tail_probability(UTILITIES, row, gap + 1, ratio)
-
-
-def test_the_drawn_index_and_gap_have_the_law_of_the_closed_form():
-    mechanism = ExponentialMechanism(epsilon=EPSILON, monotonic=False)
-    word, draws = words(np.random.default_rng(1)), 8_000
-    values = np.array(UTILITIES)
-    outcomes = []
-    for _ in range(draws):
-        run, selection = mechanism.step(mechanism.open(0, SALT), values, word)
-        assert (run.left, selection.charge) == (0, EPSILON)
-        outcomes.append((selection.tops[0].row, selection.tops[0].gap))
-    law = law_of_gaps(UTILITIES, math.exp(-mechanism.rate))
-    assert abs(chi_square(counted(outcomes), law, draws)) < 5
-    wrong = law_of_gaps(UTILITIES, math.exp(-mechanism.rate * 1.1))
-    assert chi_square(counted(outcomes), wrong, draws) > 10
 
 
 def test_noisy_max_with_gumbel_noise_has_that_law_too():

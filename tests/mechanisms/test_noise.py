@@ -137,23 +137,6 @@ def test_the_survival_function_agrees_with_the_closed_form(query, threshold, rat
         assert summed == pytest.approx(closed, rel=2e-6)
 
 
-@pytest.mark.parametrize("noise", Noise)
-def test_with_gumbel_noise_it_is_the_plain_sum(noise):
-    query, threshold = Law(Noise.GUMBEL, NARROW), Law(noise, Fraction(1, 4))
-    for steps in (-6, 0, 5, 40):
-        plain = math.fsum(
-            pmf(noise, threshold.rate, rho) * tail(Noise.GUMBEL, query.rate, rho + steps)
-            for rho in range(-400, 400)
-        )
-        assert survival_of_difference(query, threshold, steps) == pytest.approx(plain, rel=1e-9)
-
-
-def test_without_threshold_noise_it_is_the_tail():
-    for noise in Noise:
-        survival = survival_of_difference(Law(noise, NARROW), None, 4)
-        assert survival == pytest.approx(tail(noise, NARROW, 4), rel=1e-12)
-
-
 def test_no_other_module_tells_families_apart():
     """What somebody touches who adds a family; `CONTRIBUTING.md` says so too."""
     package = Path(stream_svt.__file__).parent

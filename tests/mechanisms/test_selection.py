@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
-from stream_svt.mechanisms.noise import Noise, variance
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
 EPSILON = 1_234_567_890
@@ -77,28 +76,6 @@ def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pa
     assert second.tops == (Top(row=2, gap=5),)
     assert hybrid.is_over(run)
     assert first.charge + second.charge + hybrid.threshold_charge == EPSILON
-
-
-@pytest.mark.parametrize(("threshold_noise", "query_noise"), list(product(Noise, Noise)))
-def test_the_default_split_of_estimates_has_the_least_variance(threshold_noise, query_noise):
-    def spread(hybrid):
-        laws = (hybrid.threshold_law, hybrid.branch_laws[0])
-        return sum(variance(law.noise, law.rate) for law in laws)
-
-    common = {
-        "epsilon": 10**6,
-        "count": 9,
-        "threshold": 0,
-        "monotonic": False,
-        "threshold_noise": threshold_noise,
-        "query_noise": query_noise,
-    }
-    chosen = hybrid_estimates(**common)
-    split = Fraction(9 * chosen.query_charge, chosen.threshold_charge)
-    assert all(
-        spread(chosen) < spread(hybrid_estimates(**common, split=split * factor))
-        for factor in (Fraction(9, 10), Fraction(11, 10))
-    )
 
 
 @pytest.mark.parametrize("noise", Noise)

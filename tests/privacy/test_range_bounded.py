@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers
 
-from stream_svt.mechanisms.noise import Noise
 from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS, zcdp_adaptive, zcdp_general, zcdp_monotone
 from stream_svt.privacy.range_bounded import exact_bounded_range, zcdp_of_range
-from tests.exact.enumeration import Kind
-from tests.exact.enumeration import law as law_of
 
 ONE = EPSILON_UNITS
 losses = integers(1, 8 * ONE)
@@ -114,17 +111,15 @@ def test_the_closed_form_for_a_bounded_range_agrees_with_the_two_point_laws(epsi
 
 def test_one_noisy_answer_of_a_monotone_run_stays_below_its_price():
     """AboveThreshold on one counting query, exponential noises with e0 = e1 = ln 2, both orders, exactly enumerated."""
-    reach = 60
+    numbers = np.arange(60)
 
     def exponential(k):
-        return law_of(Kind.EQUAL, Noise.EXPONENTIAL, Fraction(1, 2), k)
+        return np.where(k >= 0, 0.5 ** (k + 1.0), 0.0)
 
     def law(value):
-        gaps = {
-            gap: sum(exponential(rho) * exponential(gap + rho - value) for rho in range(reach))
-            for gap in range(reach)
-        }
-        return np.array([float(p) for p in (*gaps.values(), 1 - sum(gaps.values()))])
+        noise = numbers[:, np.newaxis] + numbers - value  # by gap and threshold noise
+        gaps = exponential(noise) @ exponential(numbers)
+        return np.append(gaps, 1 - gaps.sum())
 
     charge = int(math.log(2) * ONE)
     price = zcdp_of_range(2 * charge, charge) / RHO_UNITS
