@@ -205,7 +205,6 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
 
     `ratio` is k, queries for every answer wanted. Where the law of the threshold noise is given, G is that of query
     noise - threshold noise; without it the noisy threshold is taken as given, as in the paper.
-
     """
     require(ratio > 0, "queries for every answer wanted: the ratio must be greater than 0")
     balance = 1 / (float(ratio) + 1)

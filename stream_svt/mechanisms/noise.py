@@ -78,11 +78,7 @@ class Noise(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Noise:
-        """Noise of that name for a monitor: one of `MONITORED`; others are refused with the reason.
-
-        Raises:
-            MisuseError: For an unknown family, one without a proof, or a baseline.
-        """
+        """Noise of that name for a monitor: one of `MONITORED`; others are refused with the reason."""
         for noise in MONITORED:
             if noise.value == name.lower():
                 return noise
@@ -234,10 +230,9 @@ def _gumbel_moments(rate: float) -> tuple[float, float]:
     """
     if rate <= _WIDE_RATE:
         return _EULER / rate - 0.5, (math.pi / rate) ** 2 / 6 + 1 / 12
-    points = range(-math.ceil(7 / rate), math.ceil(60 / rate) + 1)  # outside lies less than 10^-25
-    law = [pmf(Noise.GUMBEL, rate, k) for k in points]
-    average = math.fsum(k * p for k, p in zip(points, law, strict=True))
-    return average, math.fsum((k - average) ** 2 * p for k, p in zip(points, law, strict=True))
+    law = Law(Noise.GUMBEL, Fraction(rate))
+    average = expectation(lambda steps: steps, law)
+    return average, expectation(lambda steps: (steps - average) ** 2, law)
 
 
 def _over_expm1(rate: float) -> float:
@@ -252,11 +247,8 @@ def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale:
     width, at most 1/512 of either scale (as long as 2^20 blocks cover the law), by the midpoint rule: the relative
     error is about (1/512)^2 / 24.
 
-    Args:
-        function: Of grid steps, elementwise.
-        law: Of the noise; None for none, whose mean is the value at 0.
-        scale: Grid steps over which the function changes by a factor of about e, if less than the scale of
-            the noise.
+    The function is elementwise of grid steps, and changes by a factor of about e over `scale` of them, if that is
+    less than the scale of the noise. Without a law its mean is the value at 0.
     """
     if law is None:
         return float(function(np.zeros(1))[0])

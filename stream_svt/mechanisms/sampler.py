@@ -71,11 +71,8 @@ Salt = tuple[int, int] | tuple[Words, Words]
 def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
 
-    Args:
-        word: Returns the next 64 bits of the uniform, most significant first; called until the draw is
-            settled.
-        rate: Epsilon per grid step.
-        limit: Draws above it are returned as `limit`.
+    `word` returns the next 64 bits of the uniform, most significant first; it is called until the draw is settled.
+    Draws above `limit` are returned as `limit`.
     """
     for least, most, _, _ in _exponents(word, rate):
         low = min(max(0, least // rate), limit)
@@ -89,11 +86,8 @@ def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIM
     """Discretised Gumbel draw, P(G >= k) = 1 - exp(-e^(-rate k)), exact for any positive rational rate.
 
     y is at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
-    division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
-
-    Args:
-        word, rate: As for `exact_geometric`.
-        limit: Draws are clipped to [-limit, limit].
+    division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p. Draws are clipped to
+    [-limit, limit].
     """
     for least, most, slack, context in _exponents(word, rate):
         low, high = -limit, limit
@@ -145,11 +139,7 @@ def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
 def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]) -> int:
     """Threshold noise in grid steps, exact, from `entropy(n)` = n fresh random bytes of the operating system.
 
-    The caller stores it durably before the first comparison: each further draw would cost the threshold
-    again.
-
-    Raises:
-        MisuseError: When `noise` is no family, or `entropy` returns another number of bytes.
+    The caller stores it durably before the first comparison: each further draw would cost the threshold again.
     """
     noise = Noise.of(noise)
 
@@ -242,8 +232,7 @@ class KeyedSampler:
 
         Raises:
             PackingError: When a part of an identity does not fit its field; nothing is drawn.
-            MisuseError: When `noise` is no family, or an array has not one whole number for each test: two
-                tests would share their noise.
+            MisuseError: When an array has not one whole number for each test: two would share their noise.
         """
         noise = Noise.of(noise)
         require(rate > 0, "a noise rate must be greater than 0")
