@@ -42,7 +42,6 @@ import numpy as np
 from stream_svt.mechanisms.arguments import grid_values, require
 from stream_svt.mechanisms.contract import (
     Mechanism,
-    Neighbours,
     Noises,
     Outcomes,
     Run,
@@ -52,7 +51,7 @@ from stream_svt.mechanisms.contract import (
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, quotient
 from stream_svt.mechanisms.sampler import prefixes
-from stream_svt.mechanisms.top_k import Ranking, TopK
+from stream_svt.mechanisms.top_k import Pair, Ranking, TopK
 
 Word = Callable[[], int]
 """Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
@@ -149,17 +148,11 @@ class NoisyMaxGumbel(Ranking):
         tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
         return replace(outcomes, tops=tuple(tops))
 
-    def shifts(
-        self,
-        outcomes: Outcomes,
-        first: Integers,
-        second: Integers,
-        neighbours: Neighbours,
-        noise_on_first: Noises,
-    ) -> Noises:
-        """Randomness alignment of the noisy max on the finer grid, which repeats even the finer gap."""
-        finer = self.refinement
-        return self.fine.shifts(outcomes, first * finer, second * finer, neighbours, noise_on_first)
+    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+        """Alignment of the noisy max on the finer grid, which repeats even the finer gap."""
+        first, second = pair
+        finer = (first * self.refinement, second * self.refinement)
+        return self.fine.moves(outcomes, finer, lift, drawn)
 
 
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:

@@ -21,11 +21,11 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, lifted, rate_of
+from stream_svt.mechanisms.contract import Mechanism, Noises, Outcomes, Run, lifted, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, ranked
+from stream_svt.mechanisms.top_k import Pair, Ranking, gaps_of, largest, lexicographic_shifts, ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +98,21 @@ class HybridIdentity(Ranking):
         threshold = Fraction(1) if with_gap else Fraction(self.sensitivity, self.query_sensitivity)
         return -(-(answers + threshold) * self.epsilon // self.count)
 
-    def shifts(
-        self,
-        outcomes: Outcomes,
-        first: Integers,
-        second: Integers,
-        neighbours: Neighbours,
-        noise_on_first: Noises,
-    ) -> Noises:
-        """Randomness alignment; like `TopK` it reads the noise.
+    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+        """Alignment.
 
         Where the threshold ended the list and no gap leads to a hidden answer, that of sparse vector; otherwise the
         lexicographic one with the threshold as index 0.
         """
         rows = outcomes.rows + 1
-        before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
+        before, after = (np.concatenate(([self.threshold], values)) for values in pair)
         stopped = len(rows) < self.count
         if stopped:
             rows = np.append(rows, 0)
         if stopped and outcomes.threshold_gap is None:
-            moved = lifted(before, after, rows, self.lift(neighbours))
+            moved = lifted(before, after, rows, lift)
         else:
-            noise = np.concatenate(([noise_on_first.threshold], noise_on_first.queries[0]))
+            noise = np.concatenate(([drawn.threshold], drawn.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
         return Noises(int(moved[0]), moved[np.newaxis, 1:])
 
@@ -178,18 +171,10 @@ class HybridEstimates(Ranking):
         tops = ranked(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
         return Outcomes(consumed=len(values), tops=tops, charge=len(tops) * self.query_charge)
 
-    def shifts(
-        self,
-        outcomes: Outcomes,
-        first: Integers,
-        second: Integers,
-        neighbours: Neighbours,
-        noise_on_first: Noises | None = None,
-    ) -> Noises:
-        """Randomness alignment of sparse vector, which does not read the noise; see the class."""
-        del noise_on_first
-        lift = self.lift(neighbours)
-        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
+    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+        """Alignment of sparse vector, which does not read the noise; see the class."""
+        del drawn
+        return Noises(lift, lifted(*pair, outcomes.rows, lift)[np.newaxis])
 
 
 def hybrid_estimates(

@@ -50,6 +50,9 @@ from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcom
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
+Pair = tuple[Integers, Integers]
+"""Answers on two neighbouring datasets."""
+
 
 class LastGap(StrEnum):
     """What is told about the gap between the last reported answer and the best one that is not."""
@@ -93,6 +96,21 @@ class Ranking(Mechanism):
     @abstractmethod
     def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """What the step reports, and its charge."""
+
+    def shifts(
+        self,
+        outcomes: Outcomes,
+        first: Integers,
+        second: Integers,
+        neighbours: Neighbours,
+        noise_on_first: Noises,
+    ) -> Noises:
+        """Randomness alignment; see the class. It may read the noise, which tells what is hidden."""
+        return self.moves(outcomes, (first, second), self.lift(neighbours), noise_on_first)
+
+    @abstractmethod
+    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+        """The alignment of two neighbours' answers, where a threshold's noise moves up by `lift`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,22 +162,15 @@ class TopK(Ranking):
         tops = ranked(order[: self.count], [*gaps, None] if bare else gaps)
         return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
 
-    def shifts(
-        self,
-        outcomes: Outcomes,
-        first: Integers,
-        second: Integers,
-        neighbours: Neighbours,
-        noise_on_first: Noises,
-    ) -> Noises:
-        """Randomness alignment; see the module. It reads the noise, for that tells the hidden runner-up."""
-        rows = outcomes.rows
+    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+        """Alignment; see the module. The noise tells the hidden runner-up."""
+        (first, second), noise, rows = pair, drawn.queries[0], outcomes.rows
         if self.last_gap is LastGap.LEXICOGRAPHIC:
-            moved = lexicographic_shifts(first, second, noise_on_first.queries[0], rows, self.noise)
+            moved = lexicographic_shifts(first, second, noise, rows, self.noise)
         else:
             if self.last_gap is LastGap.PLAIN:
-                rows = largest(first + noise_on_first.queries[0], self.count + 1)
-            moved = lifted(first, second, rows, self.lift(neighbours))
+                rows = largest(first + noise, self.count + 1)
+            moved = lifted(first, second, rows, lift)
         return Noises(0, moved[np.newaxis])
 
 

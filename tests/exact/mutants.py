@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
-from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, Top, mechanism_id
+from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Top, mechanism_id
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
 from stream_svt.mechanisms.gaussian import gaussian
-from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
@@ -103,36 +102,70 @@ def stream(
     return of(mechanism=mechanism, tests=13, neighbours=tuple(neighbours), **options)
 
 
-class HalfTheNoise(SparseVector):
-    """Scales of half the width that the charge pays for."""
+def broken(kind: type, **members: Any) -> Any:
+    """Return a mechanism or a form with some of its members replaced."""
+    return type(f"Broken{kind.__name__}", (kind,), members)
 
-    @property
-    def branch_laws(self) -> tuple[Law, ...]:
-        return tuple(Law(law.noise, 2 * law.rate) for law in super().branch_laws)
+
+def query_noise(law_of: Callable[[Any, Law], Any]) -> Any:
+    """Sparse vector whose query noise has other laws than its charges pay for."""
+    laws = SparseVector.branch_laws.fget
+    return broken(
+        SparseVector, branch_laws=property(lambda self: tuple(law_of(self, law) for law in laws(self)))
+    )
 
 
 @dataclass(frozen=True)
 class GaussianLaw:
-    """What the package's own laws refuse to be."""
+    """What the package's own laws refuse to be: the variance that Laplace noise would have."""
 
     rate: Fraction
     noise: Any = GAUSSIAN
 
 
-class GaussianNoise(SparseVector):
-    """Gaussian query noise of the variance that Laplace noise would have."""
-
-    @property
-    def branch_laws(self) -> tuple[Law, ...]:
-        return tuple(GaussianLaw(law.rate) for law in super().branch_laws)
-
-
-class HalfTheThresholdNoise(SparseVector):
-    """The same, of the threshold."""
-
-    @property
-    def threshold_law(self) -> Law:
-        return Law(self.threshold_noise, 2 * self.threshold_rate)
+HalfTheNoise = query_noise(lambda _, law: Law(law.noise, 2 * law.rate))
+FullRateForEveryTop = query_noise(lambda self, law: Law(law.noise, self.cutoff * law.rate))
+"""Noise that does not know the cutoff: each of c tops has the noise that pays for one."""
+GaussianNoise = query_noise(lambda _, law: GaussianLaw(law.rate))
+HalfTheThresholdNoise = broken(
+    SparseVector, threshold_law=property(lambda self: Law(self.threshold_noise, 2 * self.threshold_rate))
+)
+OneThresholdCharged = broken(StreamForm, resample_charge=0)
+"""RESAMPLE that charges the first threshold only."""
+RedrawnThreshold = broken(
+    StreamForm,
+    next_round=lambda _, run, number, tape: (
+        replace(run, threshold_noise=tape.thresholds[number + 1]),
+        number + 1,
+    ),
+)
+"""A new threshold noise at every restart, without a charge."""
+CachedNoise = broken(StreamForm, columns=lambda _self, _test, queries: list(queries))
+"""A retry meets the noise of the first attempt."""
+OrderByValue = broken(
+    StreamForm,
+    order=lambda self, values: sorted(range(min(self.queries, len(values))), key=lambda q: -values[q]),
+)
+"""The largest answer is tested first, and its name is told."""
+ForgetfulStorage = broken(
+    StreamForm, restored=lambda _, run: replace(run, threshold_noise=run.threshold_noise + 1)
+)
+ReadsTheValue = broken(
+    SparseVector,
+    branch_gaps=lambda self, values, thresholds, *rest: SparseVector.branch_gaps(
+        self, values, thresholds - 2 * values, *rest
+    ),
+)
+"""A correction that falls with the answer: r = -2 q."""
+NoQueryNoise = broken(
+    SparseVector,
+    branch_gaps=lambda self, values, thresholds, rho, attempt, _draw: SparseVector.branch_gaps(
+        self, values, thresholds, rho, attempt, lambda _: np.zeros_like(values)
+    ),
+)
+"""Answers are compared as they are."""
+BareGap = broken(TopK, rate=property(lambda self: TopK.rate.fget(self) * (self.count + 1) / self.count))
+"""Top-k with the plain last gap, at the noise of the lexicographic one."""
 
 
 class FreeThreshold(StreamForm):
@@ -142,37 +175,6 @@ class FreeThreshold(StreamForm):
         told = super().play(*arguments, **options)
         runs = len({batch.run for batch in told.batches})
         return replace(told, charge=told.charge - runs * self.mechanism.threshold_charge)
-
-
-class OneThresholdCharged(StreamForm):
-    """RESAMPLE that charges the first threshold only."""
-
-    @property
-    def resample_charge(self) -> int:
-        return 0
-
-
-class RedrawnThreshold(StreamForm):
-    """A new threshold noise at every restart, without a charge."""
-
-    def next_round(self, run: Run, number: int, tape: Any) -> tuple[Run, int]:
-        return replace(run, threshold_noise=tape.thresholds[number + 1]), number + 1
-
-
-class CachedNoise(StreamForm):
-    """A retry meets the noise of the first attempt."""
-
-    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
-        return list(queries)
-
-
-class ReadsTheValue(SparseVector):
-    """A correction that falls with the answer: r = -2 q."""
-
-    def branch_gaps(
-        self, values: Integers, thresholds: Any, rho: Any, attempt: Any, draw: Callable[[int], Integers]
-    ) -> Integers:
-        return super().branch_gaps(values, thresholds - 2 * values, rho, attempt, draw)
 
 
 class GapsOfBottoms(StreamForm):
@@ -190,13 +192,6 @@ class NoisyValue(StreamForm):
         gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
         noisy = values + noise(0)
         return {row: (int(noisy[row]),) for row in np.flatnonzero(gaps[-1] >= 0).tolist()}
-
-
-class OrderByValue(StreamForm):
-    """The largest answer is tested first, and its name is told."""
-
-    def order(self, values: tuple[int, ...]) -> list[int]:
-        return sorted(range(min(self.queries, len(values))), key=lambda query: -values[query])
 
 
 class LostCharge(SparseVector):
@@ -252,13 +247,6 @@ class NoCutoff(SparseVector):
         return replace(after, left=run.left), replace(outcomes, tops=tops, charge=charge)
 
 
-class ForgetfulStorage(StreamForm):
-    """A restored run has another threshold noise."""
-
-    def restored(self, run: Run) -> Run:
-        return replace(run, threshold_noise=run.threshold_noise + 1)
-
-
 class Downward(SparseVector):
     """Answers that fall are aligned by lowering the threshold, below the support of its noise."""
 
@@ -268,14 +256,6 @@ class Downward(SparseVector):
         for top in outcomes.tops:
             lowered[top.branch, top.row] -= self.sensitivity
         return Noises(moved.threshold - self.sensitivity, lowered)
-
-
-class BareGap(TopK):
-    """Top-k with the plain last gap, at the noise of the lexicographic one."""
-
-    @property
-    def rate(self) -> Fraction:
-        return super().rate * (self.count + 1) / self.count
 
 
 class RaisesTheOtherLoser(TopK):
@@ -335,24 +315,6 @@ class GapDrawnAsPrinted(ExponentialMechanism):
         gap = draw_gap(10 * values, row, self.rate, word)
         outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
         return replace(run, left=0, tops=1), outcomes
-
-
-class FullRateForEveryTop(SparseVector):
-    """Query noise that does not know the cutoff: each of c tops has the noise that pays for one."""
-
-    @property
-    def branch_laws(self) -> tuple[Law, ...]:
-        return tuple(Law(law.noise, self.cutoff * law.rate) for law in super().branch_laws)
-
-
-class NoQueryNoise(SparseVector):
-    """Answers are compared as they are."""
-
-    def branch_gaps(
-        self, values: Integers, thresholds: Any, rho: Any, attempt: Any, draw: Callable[[int], Integers]
-    ) -> Integers:
-        del draw
-        return super().branch_gaps(values, thresholds, rho, attempt, lambda _: np.zeros_like(values))
 
 
 def two_branches(of: type) -> Any:

@@ -22,6 +22,7 @@ from stream_svt.mechanisms import (
     Law,
     Neighbours,
     Noise,
+    Noises,
     NoisyMaxGumbel,
     Outcomes,
     Run,
@@ -181,11 +182,18 @@ def test_a_flag_is_true_or_false_and_no_word_for_it(make, field):
 
 
 def test_neighbours_are_known_by_name():
-    for mechanism in (STREAMS["sparse_vector"](), SELECTIONS["hybrid_estimates"]()):
-        values, nothing = np.array([1, 2]), Outcomes(consumed=2, tops=())
-        down = mechanism.shifts(nothing, values, values, "down")
-        assert down.threshold == mechanism.shifts(nothing, values, values, Neighbours.DOWN).threshold == 0
-        refused("'up', 'down' or 'mixed'", partial(mechanism.shifts, nothing, values, values, "sideways"))
+    values, nothing = np.array([1, 2]), Outcomes(consumed=2, tops=())
+    for mechanism, drawn in (
+        (STREAMS["sparse_vector"](), ()),
+        (SELECTIONS["hybrid_estimates"](), (Noises(0, np.zeros((1, 2))),)),
+    ):
+        down = mechanism.shifts(nothing, values, values, "down", *drawn)
+        assert (
+            down.threshold
+            == mechanism.shifts(nothing, values, values, Neighbours.DOWN, *drawn).threshold
+            == 0
+        )
+        refused("'up', 'down' or 'mixed'", partial(mechanism.shifts, nothing, values, values, "side", *drawn))
 
 
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
