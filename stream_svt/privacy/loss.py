@@ -126,11 +126,6 @@ def best_guess(loss: float, kind: Kind) -> float:
     return (1 + min(sqrt(loss / 2), sqrt(-expm1(-loss)))) / 2
 
 
-def _squared(loss: int, parts: int) -> int:
-    """Return (loss in epsilon units)**2 / parts in rho units, rounded up."""
-    return ceil(Fraction(loss * loss * RHO_UNITS, parts * EPSILON_UNITS**2))
-
-
 def zcdp_general(total: int) -> int:
     """Return the rho units of a run of ``total`` epsilon units on queries that may move in any direction.
 
@@ -140,34 +135,30 @@ def zcdp_general(total: int) -> int:
     >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
     '0.5'
     """
-    return _squared(_counted(total, "total"), 2)
+    return _eighth_of_square(2 * _counted(total))
 
 
-def zcdp_monotone(threshold: int, query: int, cutoff: int) -> int:
-    """Return the rho units of a monotone run with one shared threshold and up to ``cutoff`` tops with gaps.
+def zcdp_monotone(total: int, threshold: int) -> int:
+    """Return the rho units of a monotone run of ``total`` epsilon units B, of which the threshold's are e0.
 
-    ``threshold`` and ``query`` are epsilon units e0 and e1. The log-ratio lies in [-(e0 + c e1), c e1]:
-    rho = (e0 + 2 c e1)**2 / 8. A new threshold after each of c tops (RESAMPLE) costs c times as much as cutoff 1.
+    The log-ratio lies in [-B, B - e0], gaps included and for any number of branches: rho = (2 B - e0)**2 / 8, which
+    is (e0 + 2 c e1)**2 / 8 for c tops at e1. A new threshold after each of c tops (RESAMPLE) costs c times as much as
+    one with one top.
 
-    >>> as_text(zcdp_monotone(EPSILON_UNITS, EPSILON_UNITS, 1), Kind.ZCDP)
+    >>> as_text(zcdp_monotone(2 * EPSILON_UNITS, EPSILON_UNITS), Kind.ZCDP)
     '1.125'
-    """
-    if cutoff < 1:
-        raise ValueError("cutoff must be at least 1")
-    return _squared(_counted(threshold, "threshold") + 2 * cutoff * _counted(query, "query"), 8)
-
-
-def zcdp_adaptive(total: int, threshold: int) -> int:
-    """Return the rho units of a monotone run with several branches and a total of ``total`` epsilon units.
-
-    The log-ratio lies in [-B, B - e0], for any number of branches: rho = (2 B - e0)**2 / 8.
     """
     if threshold > total:
         raise ValueError("the threshold's share cannot exceed the total")
-    return _squared(2 * _counted(total, "total") - _counted(threshold, "threshold"), 8)
+    return _eighth_of_square(2 * _counted(total) - _counted(threshold))
 
 
-def _counted(units: int, name: str) -> int:
+def _eighth_of_square(width: int) -> int:
+    """Return (width in epsilon units)**2 / 8 in rho units, rounded up."""
+    return ceil(Fraction(width * width * RHO_UNITS, 8 * EPSILON_UNITS**2))
+
+
+def _counted(units: int) -> int:
     if type(units) is not int or units < 0:
-        raise ValueError(f"{name} must be a whole number of epsilon units, 0 or more")
+        raise ValueError("a price takes a whole number of epsilon units, 0 or more")
     return units

@@ -21,7 +21,7 @@ from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_flo
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings.fields import (
     Duration,
     Exact,
@@ -213,9 +213,7 @@ class MonitorSpec(Strict):
             return mechanism.epsilon
         if not mechanism.monotonic:
             return zcdp_general(mechanism.epsilon)
-        if len(mechanism.branches) > 1:
-            return zcdp_adaptive(mechanism.epsilon, mechanism.threshold_charge)
-        return zcdp_monotone(mechanism.threshold_charge, mechanism.branches[0].charge, mechanism.cutoff)
+        return zcdp_monotone(mechanism.epsilon, mechanism.threshold_charge)
 
     def covers(self, dataset: str) -> bool:
         """Tell whether the monitor runs on a dataset."""

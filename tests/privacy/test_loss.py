@@ -20,7 +20,6 @@ from stream_svt.privacy.loss import (
     to_float,
     to_loss,
     to_units,
-    zcdp_adaptive,
     zcdp_general,
     zcdp_monotone,
 )
@@ -83,8 +82,7 @@ def test_prices_are_the_formulas_rounded_up(threshold, query, cutoff):
     total = threshold + cutoff * query
     prices = {
         zcdp_general(total): (e0 + cutoff * e1) ** 2 / 2,
-        zcdp_monotone(threshold, query, cutoff): (e0 + 2 * cutoff * e1) ** 2 / 8,
-        zcdp_adaptive(total, threshold): (2 * (e0 + cutoff * e1) - e0) ** 2 / 8,
+        zcdp_monotone(total, threshold): (e0 + 2 * cutoff * e1) ** 2 / 8,
     }
     for units, rho in prices.items():
         assert 0 <= Fraction(units, RHO_UNITS) - rho < Fraction(1, RHO_UNITS)
@@ -96,11 +94,9 @@ def test_a_price_takes_whole_units_only(wrong):
         zcdp_general(wrong)
 
 
-def test_a_price_needs_a_top_and_a_share_within_the_total():
-    with pytest.raises(ValueError, match="cutoff"):
-        zcdp_monotone(1, 1, 0)
+def test_the_share_of_a_threshold_is_within_the_total():
     with pytest.raises(ValueError, match="share"):
-        zcdp_adaptive(1, 2)
+        zcdp_monotone(1, 2)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

@@ -12,7 +12,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.plan import Plan
-from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.privacy.loss import Kind, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.changes import changed_fields, ends_runs
@@ -172,8 +172,10 @@ def test_a_split_sets_the_share_of_the_threshold():
 def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
     plain, several, general = (monitor(), monitor(mechanism="adaptive"), monitor(monotonic=False))
     one = plain.mechanism()
-    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(one.threshold_charge, one.branches[0].charge, 10)
-    assert several.run_price(Kind.ZCDP) == zcdp_adaptive(10**9, several.mechanism().threshold_charge)
+    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(
+        one.threshold_charge + 10 * one.branches[0].charge, one.threshold_charge
+    )
+    assert several.run_price(Kind.ZCDP) == zcdp_monotone(10**9, several.mechanism().threshold_charge)
     assert general.run_price(Kind.ZCDP) == zcdp_general(10**9)
 
 
