@@ -117,11 +117,12 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
         if problems := [finding.message for finding in made if finding.is_problem]:
             raise StreamSvtError("; ".join(problems))
         screen.say("starting the service: stream-svt run --apply ...")
-        service = await start(["run", "--apply", "-c", str(config)], directory / "service.log")
-        stack.push_async_callback(service.stop)
+        log = directory / "service.log"
+        service = await start(["run", "--apply", "-c", str(config)], log)
+        stack.push_async_callback(stop, service)
         address = f"http://127.0.0.1:{setting.port}"
         http = await stack.enter_async_context(aiohttp.ClientSession(address))
-        await _first(_ready(http), service.must_go_on())
+        await _first(_ready(http), must_go_on(service, log))
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
         pages = {"page": "/", "metrics": "/metrics", "health": "/health/ready", "status": "/api/v1/status"}
@@ -130,38 +131,32 @@ async def _demo(duration: float | None, broker: str | None, clock: Clock, consol
         if not console.is_terminal:
             screen.say(screen.foot)
         board = Board({name: float(limit) for name, limit in limits(clock).items()}, await counting)
-        await Session(setting, clock, board, events, http, screen).run(service, duration)
+        await Session(setting, clock, board, events, http, screen).run(service, log, duration)
         return board
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A process, and the file that it logs to."""
-
-    process: Process
-    log: Path
-
-    async def must_go_on(self) -> None:
-        """Wait until it ends, which it should not; raises then, with the end of its log."""
-        code = await self.process.wait()
-        lines = self.log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
-        said = "".join(f"\n  {line}" for line in lines)
-        raise StreamSvtError(
-            f"the service ended too early, with exit code {code}; the end of its log:{said or ' empty'}"
-        )
-
-    async def stop(self) -> int:
-        """Ask it to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
-        for end in (self.process.terminate, self.process.kill):
-            with contextlib.suppress(ProcessLookupError):
-                end()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GRACE):
-                    return await self.process.wait()
-        return await self.process.wait()
+async def must_go_on(service: Process, log: Path) -> None:
+    """Wait until the service ends, which it should not; raises then, with the end of its log."""
+    code = await service.wait()
+    lines = log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]  # noqa: ASYNC240  it ends here
+    said = "".join(f"\n  {line}" for line in lines)
+    raise StreamSvtError(
+        f"the service ended too early, with exit code {code}; the end of its log:{said or ' empty'}"
+    )
 
 
-async def start(arguments: Sequence[str], log: Path) -> Child:
+async def stop(service: Process) -> int:
+    """Ask the service to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
+    for end in (service.terminate, service.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                return await service.wait()
+    return await service.wait()
+
+
+async def start(arguments: Sequence[str], log: Path) -> Process:
     """Start ``stream-svt`` in a session of its own, so that Ctrl-C on the terminal reaches the demo alone.
 
     Its environment lacks what moves a service: the demo's must not reach the user's brokers.
@@ -169,10 +164,9 @@ async def start(arguments: Sequence[str], log: Path) -> Child:
     own = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
     command = [sys.executable, "-m", "stream_svt.demo", *arguments]
     with log.open("ab") as sink:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=sink, stderr=STDOUT, env=own, start_new_session=True
         )
-    return Child(process, log)
 
 
 async def _ready(http: aiohttp.ClientSession) -> None:
@@ -214,11 +208,11 @@ class Session:
     screen: Screen
     began: float = field(default_factory=time.monotonic)
 
-    async def run(self, service: Child, duration: float | None) -> None:
+    async def run(self, service: Process, log: Path, duration: float | None) -> None:
         """Stream, then stop the service and take what it has published."""
         with self.screen:
-            await _first(self._stream(duration), self._show(), service.must_go_on())
-            if code := await service.stop():
+            await _first(self._stream(duration), self._show(), must_go_on(service, log))
+            if code := await stop(service):
                 raise StreamSvtError(f"stream-svt run ended with exit code {code} when asked to stop")
             async with deadline(CALL_DEADLINE, "reading the last alerts"):
                 for place, end in (await self.events.end_offsets(self.events.assignment())).items():

@@ -17,7 +17,7 @@ from rich.console import Console
 from stream_svt.demo import run_demo
 from stream_svt.demo.config import ADAPTIVE, APPEND, Setting, yaml
 from stream_svt.demo.queries import Clock
-from stream_svt.demo.session import INTERRUPTED, start
+from stream_svt.demo.session import INTERRUPTED, must_go_on, start, stop
 from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import load_config
 
@@ -31,8 +31,8 @@ async def test_a_service_that_ends_too_early_fails_the_demo_with_the_end_of_its_
     ended = r"the service ended too early, with exit code 2(?s:.*)nowhere.yaml"
     async with asyncio.timeout(30):
         with pytest.raises(StreamSvtError, match=ended):
-            await child.must_go_on()
-    assert await child.stop() == 2
+            await must_go_on(child, tmp_path / "log")
+    assert await stop(child) == 2
 
 
 async def test_the_service_is_not_led_to_the_brokers_of_the_users_own(tmp_path, monkeypatch):
@@ -44,7 +44,7 @@ async def test_the_service_is_not_led_to_the_brokers_of_the_users_own(tmp_path, 
     with pytest.raises(ConfigError, match="STREAM_SVT_KAFKA_NONSENSE"):
         load_config(config, os.environ)
     child = await start(["check", "--offline", "-c", str(config)], tmp_path / "log")
-    assert await child.process.wait() == 0, (tmp_path / "log").read_text()
+    assert await child.wait() == 0, (tmp_path / "log").read_text()
 
 
 @pytest.mark.loopback
