@@ -63,7 +63,7 @@ def serve(config: str, report: str) -> int:
 
     app.Monitoring.on_start = on_start
     connection = load_config(config, is_whole=False)
-    return app.run(connection, versions=lambda: follow(connection, cluster_of(connection)))
+    return app.run(connection, follow(connection, cluster_of(connection)))
 
 
 async def _beat(report: str) -> None:

@@ -89,7 +89,7 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
         apply_file(path, key_file)
     return run_service(
         config,
-        versions=lambda: follow(config, common.cluster(config)),
+        follow(config, common.cluster(config)),
         reread=lambda: load_config(path, os.environ, is_whole=False),
     )
 

@@ -50,15 +50,15 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
 
 
 class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
-    """Runs the worker from start to stop; a fatal error ends the process in order, with its exit code."""
+    """Runs the worker from start to stop; a fatal error ends the process in order, with its exit code.
+
+    The worker is handed every version of the configuration that it can read, one after the other.
+    """
 
     logger = HOST_LOG
 
     def __init__(
-        self,
-        worker: Worker,
-        versions: Callable[[], AsyncIterator[Version]] | None,
-        loop: asyncio.AbstractEventLoop,
+        self, worker: Worker, versions: AsyncIterator[Version], loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(loop=loop)
         self._worker = worker
@@ -68,11 +68,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         self.stopped_in_time = True
 
     async def on_start(self) -> None:
-        """Begin, and follow the versions of the configuration."""
-        # In a task: joining a group takes as long as it takes, and signals must be served meanwhile.
-        self._tasks = [asyncio.create_task(self._run(), name="worker")]
-        if self._versions is not None:
-            self._tasks.append(asyncio.create_task(self._follow(self._versions()), name="configuration"))
+        """Begin in tasks: joining a group takes as long as it takes, and signals must be served meanwhile."""
+        self._tasks = [asyncio.create_task(work()) for work in (self._run, self._follow)]
 
     async def _run(self) -> None:
         try:
@@ -102,9 +99,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             return self.error.exit_code if isinstance(self.error, StreamSvtError) else FAILED
         return (code if isinstance(code, int) else OK) or (OK if self.stopped_in_time else FAILED)
 
-    async def _follow(self, versions: AsyncIterator[Version]) -> None:
-        """Hand the worker every version that it can read, one after the other."""
-        async for version in versions:
+    async def _follow(self) -> None:
+        async for version in self._versions:
             try:
                 await self._worker.adopt(await read(version))
             except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
@@ -139,18 +135,10 @@ def build(
     return app
 
 
-def run(
-    config: Config,
-    *,
-    versions: Callable[[], AsyncIterator[Version]] | None = None,
-    reread: Callable[[], Config] | None = None,
-) -> int:
+def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], Config] | None = None) -> int:
     """Run a worker until a signal ends it; return 0, 1 where its stop was late, or the exit code of an error it prints.
 
-    Args:
-        versions: Yields the versions of the configuration as they are applied; None goes on with that of
-            ``config``.
-        reread: Reads the worker's own file again: see `Worker`.
+    ``versions`` are those of the configuration as they are applied; ``reread`` reads the worker's own file again.
     """
     quiet_libraries()
     limit_logs()

@@ -177,17 +177,8 @@ class Worker:
         if self._reread is None:
             return
         found = await asyncio.to_thread(self._reread)  # a program may print the keys
-        self.config = replace(
-            self.config,
-            kafka=found.kafka,
-            password=found.password,
-            ca_file=found.ca_file,
-            sealing=found.sealing,
-            master_key=found.master_key,
-            previous_keys=found.previous_keys,
-            control=found.control,
-            command_keys=found.command_keys,
-        )
+        own = self.config
+        self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         self._cluster = cluster_of(self.config)
 
     def _stay_out(self, fault: Fault) -> None:

@@ -54,8 +54,7 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
     caplog, errors: tuple[Exception, ...], text: str, said: str
 ) -> None:
     worker = Worker(*errors)
-    monitoring = Monitoring(worker, None, asyncio.get_running_loop())
-    await monitoring._follow(_versions(text, SPEC))
+    await Monitoring(worker, _versions(text, SPEC), asyncio.get_running_loop())._follow()
     assert worker.adopted == [2]
     assert "event=configuration_refused version=1" in caplog.text
     assert said in caplog.text
@@ -98,7 +97,7 @@ async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, ca
     async def stop() -> None:
         await asyncio.sleep(0 if in_time else 60)
 
-    monitoring = module.Monitoring(SimpleNamespace(stop=stop), None, asyncio.get_running_loop())
+    monitoring = module.Monitoring(SimpleNamespace(stop=stop), _versions(), asyncio.get_running_loop())
     await monitoring.on_stop()
     assert ("event=stop_timeout" in caplog.text) is not in_time
     assert monitoring.stopped_in_time is in_time

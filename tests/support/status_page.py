@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from faust.web.drivers.aiohttp import Web
 
 from stream_svt.service.app import Monitoring, build
+from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.overview import Overview, Reading
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.service.worker_states import State
 from tests.support.process import free_port
 
@@ -106,7 +107,12 @@ class Stage:
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does, by the same host."""
         loop = asyncio.get_running_loop()
-        app = build(self.worker, Monitoring(self.worker, None, loop), loop, self.overview)
+        app = build(
+            self.worker,
+            Monitoring(self.worker, follow(self.worker.config, cluster_of(self.worker.config)), loop),
+            loop,
+            self.overview,
+        )
         server: Web = app.web
         server.init_server()
         await server.start_server()
