@@ -179,8 +179,9 @@ def test_the_demo_feeds_a_service_that_runs_elsewhere(monkeypatch, stream_svt, c
 def test_run_starts_the_service_with_the_configuration(monkeypatch, stream_svt, config):
     seen = []
 
-    def service(loaded, *, versions, reread):
-        seen.extend([loaded.spec.application, loaded.spec.monitors, callable(versions), reread() == loaded])
+    def service(loaded, versions, *, reread):
+        seen.extend([loaded.spec.application, loaded.spec.monitors, aiter(versions) is versions])
+        seen.append(reread() == loaded)
         return 4
 
     monkeypatch.setattr("stream_svt.service.app.run", service)
