@@ -23,7 +23,7 @@ from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, standing_of, stream
 
-HISTORIES = 60
+HISTORIES = 40
 TURNS = 25
 BOUNDS = (
     Bounds(),
