@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import shutil
 import socket
@@ -31,33 +30,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for several processes.
 
-    Three processes take the tests of a broker, module by module: they share its broker, and mostly wait. Tests that
+    Three processes take the tests of brokers, module by module: they start those once, and mostly wait. Tests that
     share a fixture of their module are kept together. Slow tests come first, so that no process is left with one at the
     end.
     """
-    of_broker: dict[str, set[str]] = {}
-    for item in items:
-        if item.get_closest_marker("kafka"):
-            of_broker.setdefault(item.location[0], set()).update(getattr(item, "fixturenames", ()))
-    groups = _groups(of_broker)
+    of_brokers = sorted({item.location[0] for item in items if item.get_closest_marker("kafka")})
     for item in items:
         path = item.location[0]
         if item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group(f"kafka-{groups[path]}"))
+            item.add_marker(pytest.mark.xdist_group(f"kafka-{of_brokers.index(path) % 3}"))
         elif not item.get_closest_marker("xdist_group") and _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(path))
     slow = {item.location[0] for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.location[0] not in slow)
-
-
-def _groups(modules: dict[str, set[str]]) -> dict[str, int]:
-    """Return the group of each module by the fixtures it uses: those that share a further broker are in one."""
-    further = {"secure_broker": 0, "guarded_broker": 1, "lax_broker": 1}
-    groups, others = {}, itertools.cycle((2, 1, 2))
-    for path in sorted(modules):
-        shared = [group for fixture, group in further.items() if fixture in modules[path]]
-        groups[path] = shared[0] if shared else next(others)
-    return groups
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:

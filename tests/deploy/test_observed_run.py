@@ -138,12 +138,13 @@ class Observed:
 def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
     programs = [debian_program(name) for name in ("prometheus", "prometheus-alertmanager")]
     directory: Path = tmp_path_factory.mktemp("observed")
-    fleet = Fleet(broker.bootstrap_servers, Topics(broker.bootstrap_servers).name("observed"), directory)
+    servers = broker.bootstrap_servers
+    fleet = Fleet(servers, Topics(servers).name("observed"), directory=directory)
     with (
         receiving("/") as (webhook, received),
         Alertmanager(programs[1], alertmanager_config(directory, f"{webhook}/"), directory) as alertmanager,
         Prometheus(
-            programs[0], prometheus_config(directory, fleet.ports, alertmanager.address), directory
+            programs[0], prometheus_config(directory, fleet.all_ports, alertmanager.address), directory
         ) as prometheus,
     ):
         run = Observed(fleet, prometheus, alertmanager, received)
@@ -159,8 +160,8 @@ async def _run(run: Observed) -> None:
     def seen(expr: str, least: float = 1) -> Callable[[], bool]:
         return lambda: any(float(one["value"][1]) >= least for one in run.prometheus.instant(expr))
 
-    async with fleet.on() as feed:
-        first, second = fleet.start(0), fleet.start(1)
+    async with fleet.feeding() as feed:
+        first, second = [fleet.serve(file=file) for file in fleet.files]
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
         await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120, "each worker owns a shard")
@@ -168,14 +169,12 @@ async def _run(run: Observed) -> None:
         await asyncio.sleep(3)
         await second.end(SIGKILL)
         await until(lambda: len(first.shards()) == PARTITIONS, 30, "one took the other's shard over")
-        second = fleet.start(1)
+        second = fleet.serve(file=fleet.files[1])
         await until(second.shards, 30, "the second worker owns a shard again")
         projected = (
             f'count(stream_svt:budget_exhaustion:seconds{{application="{fleet.application}", bound="late"}})'
         )
-        await until(
-            seen(projected, len(fleet.datasets) - 1), 60, "the end of every other budget was projected"
-        )
+        await until(seen(projected, len(fleet.names) - 1), 60, "the end of every other budget was projected")
         await until(lambda: run.posted("BudgetExhausted"), 60, "a spent budget was passed on")
         await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60, "a budget was found to burn")
         await until(lambda: run.held_names() >= EXPECTED, 30, "Alertmanager holds what this run brings about")
@@ -255,7 +254,7 @@ def test_alertmanager_has_the_alert_of_a_spent_budget_and_passes_it_on(observed)
 
 def test_released_alerts_reach_the_same_alertmanager(observed):
     released = [one for one in observed.held if one["labels"]["alertname"] == "AboveThreshold"]
-    assert {one["labels"]["dataset"] for one in released} & set(observed.fleet.datasets)
+    assert {one["labels"]["dataset"] for one in released} & set(observed.fleet.names)
 
 
 def test_what_alerts_say_is_complete(observed):
@@ -309,4 +308,4 @@ def test_the_budgets_shown_are_those_of_the_workers(observed):
         )
     }
     assert shown == pytest.approx(observed.spent)
-    assert set(shown) == set(observed.fleet.datasets)
+    assert set(shown) == set(observed.fleet.names)

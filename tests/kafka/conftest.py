@@ -13,22 +13,14 @@ from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
 from tests.support.shard_topics import ShardTopics
-from tests.support.tls import PASSWORD, USERS, Authority, GuardedKafka, SecureKafka
+from tests.support.tls import USERS, Authority, SecureKafka
 from tests.support.worker import Scene
 
 
 @pytest.fixture(scope="session")
 def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
-    """A second cluster: "svt" and others may log in over TLS, and without TLS it takes everything."""
-    directory, users = tmp_path_factory.mktemp("broker"), dict.fromkeys(("svt", *USERS), PASSWORD)
-    with SecureKafka(Authority.new(), directory, users) as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="session")
-def guarded_broker() -> Iterator[GuardedKafka]:
-    """A third one: its users log in with a password, without TLS, and may do only what they were allowed."""
-    with GuardedKafka({"svt": "secret", "guest": 'wel"come'}) as kafka:
+    """A second cluster: "svt" and others may log in over TLS, and do what they were allowed to."""
+    with SecureKafka(Authority.new(), tmp_path_factory.mktemp("broker"), ("svt", *USERS)) as kafka:
         yield kafka
 
 
@@ -63,10 +55,11 @@ async def shard_topics(broker, topics) -> AsyncIterator[ShardTopics]:
 
 
 @pytest.fixture
-async def scene(request, broker, topics) -> AsyncIterator[Scene]:
+async def scene(request, broker, topics, tmp_path) -> AsyncIterator[Scene]:
     """The topics of an application; ``SCENE`` of a module says what is special about it."""
     options = getattr(request.module, "SCENE", {})
-    async with Scene(broker.bootstrap_servers, topics.name("shop"), **options).on_stage() as scene:
+    name = topics.name("shop")
+    async with Scene(broker.bootstrap_servers, name, directory=tmp_path, **options).on_stage() as scene:
         yield scene
 
 

@@ -26,31 +26,32 @@ from stream_svt.service.applied import (
     read_versions,
 )
 from stream_svt.service.config import Config, bundle_of, load_config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.reading import read
 from stream_svt.service.shard_log import place_of, verifier_of
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
-from tests.support.process import Service, applied, free_port
+from tests.support.process import applied
 from tests.support.worker import HIGH, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def file(scene: Scene, tmp_path: Path) -> Path:
-    path = tmp_path / "shop.yaml"
-    path.write_text(scene.text())
-    return path
+def file(scene: Scene) -> Path:
+    return scene.write()
 
 
-async def commit(config: Config, brokers: Cluster, proposal: Proposal, **options: Any) -> Version:
-    return await publish(config, brokers, proposal.bundle, before=proposal.before, **options)
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
 
 
-def write(path: Path, text: str) -> None:
-    path.write_text(text)
+async def commit(config: Config, proposal: Proposal, **options: Any) -> Version:
+    return await publish(config, cluster_of(config), proposal.bundle, before=proposal.before, **options)
+
+
+async def proposed(config: Config, file: Path) -> Proposal:
+    return await propose(config, cluster_of(config), bundle_of(file))
 
 
 def _more(scene: Scene) -> str:
@@ -60,81 +61,74 @@ def _more(scene: Scene) -> str:
     return scene.text(datasets="a, b, c, d", threshold=700) + other
 
 
-async def test_what_is_applied_is_what_every_worker_runs(
-    scene: Scene, file: Path, tmp_path: Path, stream_svt
-) -> None:
+async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Path, stream_svt) -> None:
     """Workers know their brokers only; datasets, monitors and query topics come while they run."""
     services = []
-    for number in range(2):
-        port = free_port()
-        config = tmp_path / f"worker-{number}.yaml"
-        write(config, scene.text().partition("datasets:")[0] + f"web: {{port: {port}}}\n")
-        services.append(Service(config, port, tmp_path / f"worker-{number}.log", applies=False))
+    for known in (scene.write(), scene.write()):
+        text = known.read_text()
+        known.write_text(text[: text.index("datasets:")] + text[text.index("web:") :])
+        services.append(scene.serve(file=known, applies=False))
     first, second = services
-    try:
-        for service in services:
-            await service.until(
-                lambda service=service: "waits for a configuration" in (service.fetch("/health/ready") or "")
-            )
-        write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
-        ended = await stream_svt("apply", "-c", file, "--yes")
-        assert (ended.code, "monitors[0].cutoff" in ended.err) == (2, True)
-        write(file, scene.text())
-        ended = await stream_svt("apply", "-c", file)  # nobody can answer
-        assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
-        assert (await stream_svt("config", "-c", file)).code == 1
-        assert "Version 1 of" in await asyncio.to_thread(applied, file)
-        for service in services:
-            await service.ready()
-        await scene.send("a", HIGH)
-        await until(lambda: _read(services, scene.queries) == 1)
+    for service in services:
+        await service.until(
+            lambda service=service: "waits for a configuration" in (service.fetch("/health/ready") or "")
+        )
+    write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
+    ended = await stream_svt("apply", "-c", file, "--yes")
+    assert (ended.code, "monitors[0].cutoff" in ended.err) == (2, True)
+    write(file, scene.text())
+    ended = await stream_svt("apply", "-c", file)  # nobody can answer
+    assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
+    assert (await stream_svt("config", "-c", file)).code == 1
+    assert "Version 1 of" in await asyncio.to_thread(applied, file)
+    for service in services:
+        await service.ready()
+    await scene.send("a", HIGH)
+    await until(lambda: sum(one.offsets(scene.queries) for one in services) == 1)
 
-        write(file, _more(scene))
-        refused = await stream_svt("apply", "-c", file, "--dry-run")
-        assert refused.code == 2
-        assert f"topic '{scene.application}.others' does not exist" in refused.err
-        said = await asyncio.to_thread(applied, file, "--create-topics")
-        assert "~ monitor hot\n    threshold: 5000 -> 700" in said
-        assert f"+ monitor other on topic {scene.application}.others" in said
-        assert "+ dataset d: epsilon 4 each, for one basket" in said
-        assert "Adopted by 2 of 2 shards." in said
-        await scene.send("a", 2_000)
-        await scene.send("d", HIGH, topic=f"{scene.application}.others")
-        await until(lambda: _read(services, scene.queries) == 2)
-        await until(lambda: _read(services, f"{scene.application}.others") == 1)
-        alerts = {(alert.dataset, alert.monitor, alert.threshold) for alert in await scene.alerts()}
-        assert alerts == {("a", "hot", 5000), ("a", "hot", 700), ("d", "other", 5000)}
+    write(file, _more(scene))
+    refused = await stream_svt("apply", "-c", file, "--dry-run")
+    assert refused.code == 2
+    assert f"topic '{scene.application}.others' does not exist" in refused.err
+    said = await asyncio.to_thread(applied, file, "--create-topics")
+    assert "~ monitor hot\n    threshold: 5000 -> 700" in said
+    assert f"+ monitor other on topic {scene.application}.others" in said
+    assert "+ dataset d: epsilon 4 each, for one basket" in said
+    assert "Adopted by 2 of 2 shards." in said
+    await scene.send("a", 2_000)
+    await scene.send("d", HIGH, topic=f"{scene.application}.others")
+    await until(lambda: sum(one.offsets(scene.queries) for one in services) == 2)
+    await until(lambda: sum(one.offsets(f"{scene.application}.others") for one in services) == 1)
+    alerts = {(alert.dataset, alert.monitor, alert.threshold) for alert in await scene.alerts()}
+    assert alerts == {("a", "hot", 5000), ("a", "hot", 700), ("d", "other", 5000)}
 
-        again = await stream_svt("apply", "-c", file)
-        assert (again.code, "No change: that version says the same" in again.err) == (0, True)
-        shown = await stream_svt("config", "-c", file)
-        assert shown.err.startswith("Version 2, digest ")
-        assert shown.out.startswith(f"application: {scene.application}\ndatasets:\n")
-        assert "kafka:" not in shown.out
+    again = await stream_svt("apply", "-c", file)
+    assert (again.code, "No change: that version says the same" in again.err) == (0, True)
+    shown = await stream_svt("config", "-c", file)
+    assert shown.err.startswith("Version 2, digest ")
+    assert shown.out.startswith(f"application: {scene.application}\ndatasets:\n")
+    assert "kafka:" not in shown.out
 
-        without = scene.text(datasets="a, b, c", threshold=700)
-        write(file, without)
-        unasked = await stream_svt("apply", "-c", file, "--yes")
-        assert (unasked.code, "dataset d would be retired for ever" in unasked.err) == (2, True)
-        with pytest.raises(ConfigError, match="apply it with 'stream-svt apply', if that is meant"):
-            await asyncio.to_thread(apply_file, file)
-        said = await asyncio.to_thread(applied, file, "--retire")
-        assert "- dataset d\n    for ever: no version can declare such a name again" in said
-        write(file, _more(scene))
-        again = await stream_svt("apply", "-c", file, "--yes")
-        assert (again.code, "dataset d retired by an earlier version" in again.err) == (2, True)
-        write(file, without)
-        audited = await stream_svt("audit", "-c", file, "--state")
-        assert audited.code == 0, audited
+    without = scene.text(datasets="a, b, c", threshold=700)
+    write(file, without)
+    unasked = await stream_svt("apply", "-c", file, "--yes")
+    assert (unasked.code, "dataset d would be retired for ever" in unasked.err) == (2, True)
+    with pytest.raises(ConfigError, match="apply it with 'stream-svt apply', if that is meant"):
+        await asyncio.to_thread(apply_file, file)
+    said = await asyncio.to_thread(applied, file, "--retire")
+    assert "- dataset d\n    for ever: no version can declare such a name again" in said
+    write(file, _more(scene))
+    again = await stream_svt("apply", "-c", file, "--yes")
+    assert (again.code, "dataset d retired by an earlier version" in again.err) == (2, True)
+    write(file, without)
+    audited = await stream_svt("audit", "-c", file, "--state")
+    assert audited.code == 0, audited
 
-        write(file, without.replace("threshold: 700", "threshold: 800"))
-        applying = asyncio.create_task(asyncio.to_thread(applied, file))
-        await second.until(lambda: second.said("event=configuration_read version=4"))
-        await first.end(signal.SIGKILL)
-        assert "Adopted by 2 of 2 shards." in await applying
-    finally:
-        for service in services:
-            await service.end(signal.SIGKILL)
+    write(file, without.replace("threshold: 700", "threshold: 800"))
+    applying = asyncio.create_task(asyncio.to_thread(applied, file))
+    await second.until(lambda: second.said("event=configuration_read version=4"))
+    await first.end(signal.SIGKILL)
+    assert "Adopted by 2 of 2 shards." in await applying
     adopted = [
         (envelope.shard, data.detail["number"])
         for envelope, data in await scene.events()
@@ -145,10 +139,6 @@ async def test_what_is_applied_is_what_every_worker_runs(
     assert about_d[-2:] == [EventType.RUN_CLOSED, EventType.RETIRED]
 
 
-def _read(services: list[Service], topic: str) -> int:
-    return sum(shard["offsets"].get(topic, 0) for one in services for shard in one.shards().values())
-
-
 async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(
     scene: Scene, file: Path
 ) -> None:
@@ -156,27 +146,20 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
     proposals = []
     for threshold in (100, 200):
         write(file, scene.text(threshold=threshold))
-        changed = load_config(file)
-        proposals.append((changed, await propose(changed, brokers, bundle_of(file))))
-    (mine, first), (theirs, second) = proposals
-    outcomes = await asyncio.gather(
-        commit(mine, brokers, first), commit(theirs, brokers, second), return_exceptions=True
-    )
-    failed = [one for one in outcomes if isinstance(one, Exception)]
+        proposals.append(await proposed(config, file))
+    outcomes = await asyncio.gather(*(commit(config, one) for one in proposals), return_exceptions=True)
     (version,) = [one for one in outcomes if isinstance(one, Version)]
-    assert len(failed) == 1
     assert newest(await read_versions(config, brokers), config.topics.config) == version
     with pytest.raises(Overtaken, match="version 1 is there now"):
-        await commit(theirs, brokers, second)
-    seen = await propose(theirs, brokers, second.bundle)
-    assert (await commit(theirs, brokers, seen._replace(bundle=Bundle("text")))).number == 2
+        await commit(config, proposals[1])
+    seen = await propose(config, brokers, proposals[1].bundle)
+    assert (await commit(config, seen._replace(bundle=Bundle("text")))).number == 2
 
 
-async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene, tmp_path: Path) -> None:
+async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene) -> None:
     private, public = ed25519_pair()
-    (tmp_path / "alice.pub").write_text(public)
-    file = tmp_path / "shop.yaml"
-    write(file, scene.text() + "control: {public_key_files: [alice.pub]}\n")
+    (scene.directory / "alice.pub").write_text(public)
+    file = scene.write(more="control: {public_key_files: [alice.pub]}\n")
     config = load_config(file)
     brokers = cluster_of(config)
     follower = follow(load_config(file, is_whole=False), brokers)
@@ -185,9 +168,9 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     await publish(scene.config(), brokers, forged, before=None)
     await asyncio.sleep(2.0)
     assert not waiting.done()
-    proposal = await propose(config, brokers, bundle_of(file))
+    proposal = await proposed(config, file)
     assert proposal.before is None
-    version = await commit(config, brokers, proposal, above=1, key=signing_key(private))
+    version = await commit(config, proposal, above=1, key=signing_key(private))
     assert await asyncio.wait_for(waiting, 20) == version
     # Its copy in another application's topic is not followed there.
     elsewhere = replace(config, topics=config.topics.model_copy(update={"config": scene.queries}))
@@ -234,29 +217,25 @@ async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
 ) -> None:
     monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
     await scene.start()
-    config, brokers = scene.config(), cluster_of(scene.config())
     with pytest.raises(
         ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
     ):
-        await propose(config, brokers, bundle_of(file))
-    for worker in list(scene.workers):
-        await scene.stop(worker)
+        await proposed(scene.config(), file)
+    await scene.stop(scene.workers[0])
     monkeypatch.undo()
     await scene.start()
-    assert (await propose(config, brokers, bundle_of(file))).is_new
+    assert (await proposed(scene.config(), file)).is_new
 
 
-async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_path: Path) -> None:
+async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, file: Path) -> None:
     names = [f"ward-{number:06}-of-the-clinic" for number in range(300_000)]
-    (tmp_path / "names.txt").write_text("\n".join(names))
-    file = tmp_path / "shop.yaml"
-    text = scene.text()
-    write(file, text.replace("names: [a, b, c]", "file: names.txt"))
+    (scene.directory / "names.txt").write_text("\n".join(names))
+    write(file, scene.text().replace("names: [a, b, c]", "file: names.txt"))
     config, brokers = load_config(file), cluster_of(load_config(file))
-    version = await commit(config, brokers, await propose(config, brokers, bundle_of(file)))
+    version = await commit(config, await proposed(config, file))
     found = newest(await read_versions(config, brokers), config.topics.config)
     assert found == version
     assert [dataset.name for dataset in (await read(found)).spec.datasets] == names
     before = (await read_versions(config, brokers)).current
-    smaller = await publish(config, brokers, Bundle(text), before=before)
+    smaller = await publish(config, brokers, Bundle(scene.text()), before=before)
     assert newest(await read_versions(config, brokers), config.topics.config) == smaller

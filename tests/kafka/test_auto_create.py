@@ -8,12 +8,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, ConfigError
-from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, spans, stop_quietly, tune
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from tests.support.topics import administrator
-from tests.support.worker import HIGH, Scene, is_open, until
+from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
 
@@ -70,22 +69,3 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     await stop_quietly(producer)
 
     assert await named(lax_broker.bootstrap_servers, "wanted") == []
-
-
-@pytest.mark.soak
-async def test_a_deleted_query_topic_stays_deleted_until_somebody_creates_it(
-    lax_broker: EmbeddedKafka,
-) -> None:
-    async with Scene(lax_broker.bootstrap_servers, "deleted", partitions=1).on_stage() as scene:
-        worker = await scene.start()
-        await scene.delete("counts")
-        await until(lambda: [status.cause for status in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
-        assert "'deleted.counts' does not exist" in worker.statuses()[0].reason
-        for _ in range(10):
-            assert "deleted.counts" not in await named(scene.servers, "deleted")
-            await asyncio.sleep(0.2)
-        await scene.create("counts")
-        await until(lambda: is_open(worker), 60)
-        await scene.send("a", HIGH)
-        await scene.settled(worker, 1)
-        assert len(await scene.alerts()) == 1

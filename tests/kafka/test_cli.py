@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,7 @@ from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.command_line import CommandLine, Ended
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
-from tests.support.process import Service, free_port
-from tests.support.topics import Topics, delete_before
+from tests.support.tls import USERS
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
@@ -28,28 +26,16 @@ def stream_svt(capfd) -> CommandLine:
 
 
 @pytest.fixture
-def written(tmp_path, broker):
-    """Write a configuration with topics of its own and return its path: ``more`` is said of the monitor."""
-
-    def write(*, more: str = "", kafka: str = "", application: str = "", port: int = 0) -> Path:
-        path = tmp_path / "shop.yaml"
-        servers, name = broker.bootstrap_servers, application or Topics("").name("shop")
-        text = Scene(servers, name, datasets="today, tomorrow").text()
-        text = text.replace(f'"{servers}"', kafka or f'"{servers}"')
-        path.write_text(f"{text}    {more}\nweb: {{port: {port or free_port()}}}\n")
-        return path
-
-    return write
+def scene(broker, topics, tmp_path) -> Scene:
+    """An application whose topics do not exist."""
+    name = topics.name("shop")
+    return Scene(broker.bootstrap_servers, name, datasets="today, tomorrow", directory=tmp_path)
 
 
-def application_of(config: Path) -> str:
-    return config.read_text().split()[1]
-
-
-def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, written, broker):
+def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, scene):
     """And no command is sent before a shard has started."""
-    config = written(more="append: {retry: {lifetime: 50}}")
-    name = application_of(config)
+    config = scene.write(more="    append: {retry: {lifetime: 50}}\n")
+    name = scene.application
     missing = stream_svt("check", "-c", config)
     assert missing.code == 2
     (said,) = [line for line in missing.out.splitlines() if "6 topics do not exist" in line]
@@ -64,34 +50,30 @@ def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, wr
     assert (again.code, again.out.endswith("Ready to run.\n")) == (0, True), again
     assert "all 6 topics exist, with 2 partitions each" in again.out
     assert "reading, writing, transactions and the group are allowed" in again.out
-    ends = asyncio.run(Scene(broker.bootstrap_servers, name).ends("state", "alerts", "rejects"))
+    ends = asyncio.run(scene.ends("state", "alerts", "rejects"))
     assert set(ends.values()) == {0}
     ended = stream_svt("control", "pause", "-c", config, "today", "--timeout", 0.5)
     assert ended.code == 1
     assert "today: not sent: shard 1 has not started yet" in ended.err
-    topic = f"{name}.counts"
-    asyncio.run(records.send(broker.bootstrap_servers, topic, *[(0, None, b"x")] * 20))
-    asyncio.run(delete_before(broker.bootstrap_servers, topic, 15))
+    asyncio.run(records.send(scene.servers, scene.queries, *[(0, None, b"x")] * 20))
+    asyncio.run(scene.delete_before("counts", 15))
     short = stream_svt("check", "-c", config)
     assert short.code == 2
-    assert f"50 offsets is longer than topic '{topic}' keeps records: partitions 0" in short.out
+    assert f"50 offsets is longer than topic '{scene.queries}' keeps records: partitions 0" in short.out
 
 
-def _login(servers: str, tmp_path: Path, user: str, password: str) -> str:
-    write_secrets(tmp_path, {"password": f"{password}\n"})
-    return (
-        f'"{servers}", security_protocol: SASL_PLAINTEXT, '
-        f"sasl_mechanism: PLAIN, username: {user}, password_file: password"
+def test_a_refused_login_is_said_to_be_that(stream_svt, scene, secure_broker, tmp_path):
+    write_secrets(tmp_path, {"password": "wrong"})
+    plain, config = tmp_path / "plain.yaml", tmp_path / "login.yaml"
+    login = (
+        '", security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: svt, password_file: password'
     )
-
-
-def test_a_refused_login_is_said_to_be_that(stream_svt, written, broker, guarded_broker, tmp_path):
-    config = written(kafka=_login(broker.bootstrap_servers, tmp_path, "service", "secret"))
-    ended = stream_svt("check", "-c", config)
+    plain.write_text(scene.text().replace(f'{scene.servers}"', scene.servers + login))
+    ended = stream_svt("check", "-c", plain)
     assert ended.code == 3
     assert "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL" in ended.err
     assert "password" not in ended.err
-    config = written(kafka=_login(guarded_broker.sasl_bootstrap_servers, tmp_path, "svt", "wrong"))
+    config.write_text(secure_broker.secured(scene.text(servers=secure_broker.bootstrap_servers), tmp_path))
     for command in ("check", "watch", "audit"):
         ended = stream_svt(command, "-c", config)
         assert ended.code == 3
@@ -100,37 +82,39 @@ def test_a_refused_login_is_said_to_be_that(stream_svt, written, broker, guarded
         assert "wrong" not in ended.err
 
 
-def test_check_names_each_missing_permission(stream_svt, written, guarded_broker, tmp_path):
-    servers, name = guarded_broker.bootstrap_servers, Topics("").name("shop")
-    administrator = written(kafka=f'"{servers}"', application=name)
+def test_check_names_each_missing_permission(stream_svt, scene, secure_broker, tmp_path):
+    servers, name = secure_broker.bootstrap_servers, scene.application
+    administrator = scene.write(servers=servers)
     assert stream_svt("check", "-c", administrator, "--create-topics").code == 0
     topics = [f".{topic}" for topic in ("counts", "state", "alerts", "rejects", "control", "config")]
     looking = [("describe_configs", "topic", topic) for topic in topics]
     transactions = ("write", "transactional_id", "-")
     granted = [grant for grant in WORKER if grant != transactions]
+    guest, service = USERS[:2]
 
     async def grant() -> None:
-        await allow_all(servers, "svt", name, [*granted, *looking])
-        await allow_all(servers, "guest", name, [*(("describe", "topic", one) for one in topics), *looking])
+        await allow_all(servers, service, name, [*granted, *looking])
+        await allow_all(servers, guest, name, [*(("describe", "topic", one) for one in topics), *looking])
 
     asyncio.run(grant())
 
-    def checked(user: str, password: str) -> Ended:
-        login = _login(guarded_broker.sasl_bootstrap_servers, tmp_path, user, password)
-        return stream_svt("check", "-c", written(kafka=login, application=name))
+    def checked(user: str) -> Ended:
+        config = tmp_path / f"{user}.yaml"
+        config.write_text(secure_broker.secured(administrator.read_text(), tmp_path, user))
+        return stream_svt("check", "-c", config)
 
-    guest = checked("guest", 'wel"come')
-    assert guest.code == 2
+    nothing = checked(guest)
+    assert nothing.code == 2
     missing = "permission is missing: operation"
     for operation, resource, rest in granted:
-        assert f"{missing} {operation.upper()} on resource {resource.upper()} '{name}{rest}'" in guest.out
-    assert f"{missing} WRITE on resource TRANSACTIONAL_ID" in guest.out
-    assert guest.out.count("permission is missing") == len(WORKER) == 10, guest.out
-    almost = checked("svt", "secret")
+        assert f"{missing} {operation.upper()} on resource {resource.upper()} '{name}{rest}'" in nothing.out
+    assert f"{missing} WRITE on resource TRANSACTIONAL_ID" in nothing.out
+    assert nothing.out.count("permission is missing") == len(WORKER) == 10, nothing.out
+    almost = checked(service)
     assert almost.code == 2
     assert almost.out.count("FAIL") == 1, almost.out
-    asyncio.run(allow_all(servers, "svt", name, [transactions]))
-    ready = checked("svt", "secret")
+    asyncio.run(allow_all(servers, service, name, [transactions]))
+    ready = checked(service)
     assert ready.code == 0, ready.out
 
 
@@ -166,20 +150,18 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     assert "ALERT  shop/milk  hot  gap 12" in words
 
 
-def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, written, broker, tmp_path):
-    port = free_port()
-    config = written(port=port)
+def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene):
+    config = scene.write()
     assert stream_svt("check", "-c", config, "--create-topics").code == 0
-    worker = Service(config, port, tmp_path / "worker.log")
+    worker = scene.serve(file=config)
     try:
         asyncio.run(worker.until(lambda: stream_svt("status", "-c", config).out.count("running") >= 2))
-        topic = f"{application_of(config)}.counts"
         queries = [
             (name, {"id": f"{name}-{n}", "value": HIGH if n < 6 else LOW, "series": f"item-{n}"})
             for name in ("today", "tomorrow")
             for n in range(20)
         ]
-        asyncio.run(records.send_queries(broker.bootstrap_servers, topic, *queries, partitions=2))
+        asyncio.run(records.send_queries(scene.servers, scene.queries, *queries, partitions=2))
         watched = stream_svt("watch", "-c", config, "--from-beginning", "--limit", 12, "--json")
         alerts = [json.loads(line)["data"] for line in watched.out.splitlines()]
         assert {alert["dataset"] for alert in alerts} == {"today", "tomorrow"}
@@ -195,7 +177,7 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, written, 
         assert (raised.code, "raised from epsilon 4 to 5.5" in raised.out) == (0, True)
         lower = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "1", "--yes")
         assert lower.code == 1
-        lost = ("--shard", 0, "--topic", topic, "--offset", 7)
+        lost = ("--shard", 0, "--topic", scene.queries, "--offset", 7)
         nothing = stream_svt("control", "accept-loss", "-c", config, *lost)
         assert nothing.code == 1
         assert "shard 0: refused: the shard does not wait for offset 7" in nothing.err

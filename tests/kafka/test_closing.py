@@ -225,25 +225,6 @@ async def _stays_closed(old: Application, successor: str) -> None:
     assert await old.ends("state", "alerts") == before
 
 
-async def test_what_still_runs_is_not_carried_over_nor_given_up(stage: Stage) -> None:
-    old = await stage.old()
-    real = await old.spend(TOPS)
-    worker = await old.start()
-    (reply,) = await old.close(stage.successor, shard=0, give_up=True, patience=2)
-    assert (reply.accepted, "no worker holds the shard parked" in reply.message) == (None, True)
-    await old.stop(worker)
-    assert await old.spend({}) == real
-    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
-        await old.carry_over(stage.successor)
-    worker = await old.start()
-    (reply,) = await old.close(stage.successor, shard=1)
-    assert reply.accepted
-    with pytest.raises(CarryOverRefused, match=r"not closed yet: shard 0\. "):
-        await old.carry_over(stage.successor)
-    assert not (old.directory / "carried.jsonl").exists()
-    await old.stop(worker)
-
-
 async def test_a_forged_end_on_the_alert_topic_closes_nothing(stage: Stage) -> None:
     """The worker that runs goes on; the next one finds that events are not its own, and parks the shard."""
     old = await stage.old()

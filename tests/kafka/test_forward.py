@@ -26,7 +26,7 @@ from tests.support.forwarding import FAST, KEY, OLD_KEY, Receiver, Stage, servin
 from tests.support.permissions import allow
 from tests.support.process import free_port
 from tests.support.prometheus import Alertmanager
-from tests.support.tls import PASSWORD, secured
+from tests.support.tls import PASSWORD
 from tests.support.topics import create_topics, delete_before
 
 pytestmark = pytest.mark.kafka
@@ -288,14 +288,11 @@ async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_e
     topic = f"secured-{tmp_path.name}"
     await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})
     stage = Stage(secure_broker.bootstrap_servers, topic, tmp_path)
-    secure_broker.write_secrets(tmp_path)
     receiver = Receiver(lambda request, event: web.Response(status=422) if event["sequence"] == 2 else None)
     async with receiver.listening():
         stage.configure(f"name: hook, on_refused: park, webhook: {{url: '{receiver.url}'}}")
         config = tmp_path / "forward.yaml"
-        config.write_text(
-            secured(config.read_text(), secure_broker, "username: svt, sasl_mechanism: SCRAM-SHA-512")
-        )
+        config.write_text(secure_broker.secured(config.read_text(), tmp_path, mechanism="SCRAM-SHA-512"))
         await stage.publish(*(stage.event(name) for name in ("a", "b", "c")))
         for operation, resource, name in (("read", "topic", topic), ("write", "topic", f"{topic}-parked")):
             await allow(secure_broker.bootstrap_servers, "svt", operation, resource, name)

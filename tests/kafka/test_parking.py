@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import pytest
 
@@ -26,12 +26,12 @@ from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow, allow_all, revoke
 from tests.support.process import free_port
 from tests.support.proxy import Proxy
+from tests.support.tls import PASSWORD
 from tests.support.worker import HIGH, LOW, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 
 SHARDS = 4
-SCENE = {"partitions": SHARDS, "limit": 8, "session": "6s"}
 BROKEN = 0
 """The shard that a test breaks that breaks one."""
 
@@ -39,64 +39,55 @@ BROKEN = 0
 Mend = Callable[[], Awaitable[None]]
 
 
-class Application:
-    """One application with a dataset in each of its shards, and its workers."""
+@dataclass(eq=False)
+class Application(Scene):
+    """One application with a dataset in each of its shards."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.workers = scene.workers
-        self.shards = set(range(scene.partitions))
-        names = [f"d{number}" for number in range(50 * scene.partitions)]
-        homes = {home(name.encode(), scene.partitions): name for name in names}
-        self.datasets = [homes[shard] for shard in sorted(self.shards)]
+    partitions: int = SHARDS
+    limit: int = 8
+    session: str = "6s"
 
-    def text(self, datasets: Sequence[str] = ()) -> str:
-        return self.scene.text(datasets=", ".join(datasets or self.datasets))
-
-    def config(self, more: str = "", directory: Path = Path()) -> Config:
-        return parse_config(self.text() + more, directory=directory)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shards = set(range(self.partitions))
+        names = [f"d{number}" for number in range(50 * self.partitions)]
+        homes = {home(name.encode(), self.partitions): name for name in names}
+        self.names = [homes[shard] for shard in sorted(self.shards)]
+        self.datasets = ", ".join(self.names)
 
     async def past(self) -> None:
         """Let a worker spend something in every shard, and end."""
-        worker = await self.scene.start(self.config())
+        worker = await self.start()
         await self.go_on(self.shards, HIGH)
         await self.publishes()
-        await self.scene.stop(worker)
+        await self.stop(worker)
 
     async def two(self, config: Config | None = None) -> None:
         """Start two workers."""
-        await asyncio.gather(*(self.scene.start(config or self.config(), ready=False) for _ in range(2)))
+        await asyncio.gather(*(self.start(config, ready=False) for _ in range(2)))
 
-    # What is stored
-
-    async def live(self, shard: int = BROKEN) -> dict[bytes, bytes]:
-        """Return the live records of one shard's state."""
-        return {key: value for (place, key), value in (await self.scene.live()).items() if place == shard}
-
-    async def write(self, contents: Mapping[bytes, bytes | None], shard: int = BROKEN) -> None:
+    async def put(self, contents: Mapping[bytes, bytes | None], shard: int = BROKEN) -> None:
         written = [(shard, key, value) for key, value in contents.items()]
-        state = f"{self.scene.application}.state"
-        await records.send(self.scene.servers, state, *written, max_request_size=8 << 20)
+        state = f"{self.application}.state"
+        await records.send(self.servers, state, *written, max_request_size=8 << 20)
 
     async def control(self, *values: bytes, shard: int = BROKEN) -> None:
         """Write records to a control partition: any, no command either, wakes a parked shard up."""
         for value in values:
-            control = f"{self.scene.application}.control"
-            await self.scene.producer.send_and_wait(control, value, partition=shard)
-
-    # What the workers say
+            control = f"{self.application}.control"
+            await self.producer.send_and_wait(control, value, partition=shard)
 
     def committed(self) -> dict[int, int]:
         """Return the committed position of every open shard, whoever owns it."""
         owned = [status for worker in self.workers for status in worker.statuses() if status.state in OPEN]
-        return {status.shard: status.offsets.get(self.scene.queries, 0) for status in owned}
+        return {status.shard: status.offsets.get(self.queries, 0) for status in owned}
 
     async def go_on(self, shards: set[int], value: int = LOW) -> None:
         """New queries of these shards are committed."""
         await until(lambda: shards <= self.committed().keys())
         before = self.committed()
         for shard in shards:
-            await self.scene.send(self.datasets[shard], value)
+            await self.send(self.names[shard], value)
         await until(lambda: all(self.committed().get(shard, 0) > before[shard] for shard in shards))
 
     async def publishes(self) -> None:
@@ -116,30 +107,30 @@ class Application:
         assert (status.cause, words in status.reason) == (cause, True), (status.cause, status.reason)
         (shown,) = [one for one in about(owner).shards if one.shard == shard]
         assert (shown.state, shown.cause) == ("parked", cause)
-        labels = f'application="{self.scene.application}",cause="{cause}",shard="{shard}"'
+        labels = f'application="{self.application}",cause="{cause}",shard="{shard}"'
         assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.text().decode()
         await until(lambda: owner.ready)
 
 
 async def _damaged(app: Application, shard: int) -> Mend:
-    live = await app.live(shard)
-    key = f"d/{app.datasets[shard]}".encode()
-    await app.write({key: live[key][:-1] + bytes([live[key][-1] ^ 1])}, shard)
-    return lambda: app.write({key: live[key]}, shard)
+    key = f"d/{app.names[shard]}".encode()
+    value = (await app.live())[shard, key]
+    await app.put({key: value[:-1] + bytes([value[-1] ^ 1])}, shard)
+    return lambda: app.put({key: value}, shard)
 
 
 async def _oversized(app: Application, shard: int) -> Mend:
-    await app.scene.configure("state", {"max.message.bytes": str(8 << 20), "cleanup.policy": "compact"})
-    await app.write({b"d/huge": bytes(6 << 20)}, shard)
-    return lambda: app.write({b"d/huge": None}, shard)
+    await app.configure("state", {"max.message.bytes": str(8 << 20), "cleanup.policy": "compact"})
+    await app.put({b"d/huge": bytes(6 << 20)}, shard)
+    return lambda: app.put({b"d/huge": None}, shard)
 
 
 async def _records_lost(app: Application, shard: int) -> Mend:
     for _ in range(3):
-        await app.scene.send(app.datasets[shard], LOW)
-    held = [record for record in await app.scene.read("counts") if record.partition == shard]
-    await app.scene.delete_before("counts", len(held) - 1, shard)
-    return lambda: app.scene.accept_losses(shard)
+        await app.send(app.names[shard], LOW)
+    held = [record for record in await app.read("counts") if record.partition == shard]
+    await app.delete_before("counts", len(held) - 1, shard)
+    return lambda: app.accept_losses(shard)
 
 
 SCENARIOS: list[tuple[Cause, str, Callable[[Application, int], Awaitable[Mend]] | None]] = [
@@ -167,18 +158,18 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
     A parked shard that nobody mends writes nothing, whatever wakes it, and opens by itself once somebody has.
     """
     broken, count = list(enumerate(SCENARIOS)), len(SCENARIOS) + 2
-    async with Scene(
-        broker.bootstrap_servers, topics.name("shop"), partitions=count, limit=8
-    ).on_stage() as scene:
-        app = Application(scene)
+    name = topics.name("shop")
+    async with Application(broker.bootstrap_servers, name, partitions=count).on_stage() as app:
         healthy = app.shards - {shard for shard, _ in broken}
         sound, damaged = max(healthy), [breaks for *_, breaks in SCENARIOS].index(_damaged)
         await app.past()
         mends = {shard: await breaks(app, shard) for shard, (*_, breaks) in broken if breaks}
         await app.control(*HURTFUL[:5], shard=sound)
-        *kept, other, _, first, second = app.datasets
+        *kept, other, _, first, second = app.names
         raised = f"  - {{names: [{other}], limit: {{epsilon: 9}}, unit: one basket}}\n"
-        text = app.text([*kept, first, second]).replace("monitors:\n", f"{raised}monitors:\n")
+        text = app.text(datasets=", ".join([*kept, first, second])).replace(
+            "monitors:\n", f"{raised}monitors:\n"
+        )
         await app.two(parse_config(text))
 
         async def parked() -> None:
@@ -188,11 +179,11 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
 
         async def written() -> int:
             """Return how many records the damaged state has."""
-            return sum(r.partition == damaged for r in await scene.read("state", "read_uncommitted"))
+            return sum(r.partition == damaged for r in await app.read("state", "read_uncommitted"))
 
         await parked()
         await app.control(*HURTFUL[5:], shard=sound)
-        await scene.stop(app.owner())
+        await app.stop(app.owner())
         await parked()
         assert all(worker.alive for worker in app.workers)
         for shard, (cause, *_) in broken:
@@ -204,7 +195,7 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
             await asyncio.sleep(0.7)
         assert app.status(damaged).state is State.PARKED
         assert await written() == before > 0
-        rejects = await scene.rejected(len(HURTFUL))
+        rejects = await app.rejected(len(HURTFUL))
         assert {reject.partition for reject in rejects} == {sound}
         await mends.pop(damaged)()  # and says nothing
         await until(lambda: app.status(damaged).state in OPEN)
@@ -213,15 +204,17 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
             await mend()
         for shard, _ in broken:
             await app.control(b"wake up", shard=shard)
-        await scene.apply(worker, app.config())
+        await app.apply(worker, app.config())
         await until(lambda: is_open(worker))
         await app.go_on(app.shards)
         assert complaint(worker) == ""
 
 
 @pytest.fixture
-def app(scene: Scene) -> Application:
-    return Application(scene)
+async def app(broker, topics, tmp_path) -> AsyncIterator[Application]:
+    name = topics.name("shop")
+    async with Application(broker.bootstrap_servers, name, directory=tmp_path).on_stage() as app:
+        yield app
 
 
 async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
@@ -238,10 +231,10 @@ async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
     healthy = app.shards - {BROKEN}
     await app.two()
     await until(lambda: app.status() is not None)
-    await app.scene.send(app.datasets[BROKEN], HIGH)
+    await app.send(app.names[BROKEN], HIGH)
     await until(lambda: app.status().state is State.RETRYING)
     await app.go_on(healthy)
-    await app.scene.stop(app.owner())
+    await app.stop(app.owner())
     await app.go_on(healthy)
     await until(lambda: app.status().state is State.RETRYING)
     assert app.status().cause is Cause.ERROR
@@ -260,13 +253,11 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     """Its brokers are away, it has another key, no key, and a clock that is far off, as a member, too."""
     monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
     write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
-    right, wrong = (app.config(f"sealing: {{key_file: {key}}}\n", tmp_path) for key in ("right", "wrong"))
-    await app.scene.start(right)
+    right, wrong = (app.config(more=f"sealing: {{key_file: {key}}}\n") for key in ("right", "wrong"))
+    await app.start(right)
     await app.go_on(app.shards)
-    host, port = app.scene.servers.split(":")
-    away = Proxy(free_port(), int(port))  # nobody listens there yet
-    text = app.text().replace(f"{host}:{port}", away.address) + "sealing: {key_file: wrong}\n"
-    known = parse_config(text, directory=tmp_path)
+    away = Proxy(free_port(), int(app.servers.split(":")[1]))  # nobody listens there yet
+    known = app.config(servers=away.address, more="sealing: {key_file: wrong}\n")
     other = Worker(known, lambda: known)
     app.workers.append(other)
 
@@ -275,7 +266,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         await until(lambda: other.fault is not None and words in other.fault.reason and not other.statuses())
         assert not other.ready
         assert about(other).fault.cause == cause
-        labels = f'application="{app.scene.application}",cause="{cause}"'
+        labels = f'application="{app.application}",cause="{cause}"'
         assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.text().decode()
         await app.go_on(app.shards)
 
@@ -308,33 +299,31 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
 
 
 async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
-    guarded_broker, tmp_path, topics
+    secure_broker, tmp_path, topics
 ) -> None:
     """What a shard may do by itself is to write under its own id; a topic has its permissions as a whole."""
-    servers = guarded_broker.bootstrap_servers
-    async with Scene(servers, topics.name("shop"), partitions=SHARDS, limit=8).on_stage() as scene:
+    servers = secure_broker.bootstrap_servers
+    async with Application(servers, topics.name("shop"), directory=tmp_path).on_stage() as app:
         shared = [grant for grant in WORKER if grant[1] != "transactional_id"]
-        await allow_all(servers, "svt", scene.application, shared)
+        await allow_all(servers, "svt", app.application, shared)
         for part in ("check", *range(SHARDS)):
-            await allow(servers, "svt", "write", "transactional_id", f"{scene.application}-{part}")
-        (tmp_path / "password").write_text("secret")
-        app = Application(scene)
-        text = app.text().replace(
-            f'"{servers}"',
-            f'"{guarded_broker.sasl_bootstrap_servers}", security_protocol: SASL_PLAINTEXT, '
-            "sasl_mechanism: PLAIN, username: svt, password_file: password",
-        )
+            await allow(servers, "svt", "write", "transactional_id", f"{app.application}-{part}")
         healthy = app.shards - {BROKEN}
+        write_secrets(tmp_path, {"password": PASSWORD})
+        login = (
+            "security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: svt, password_file: password"
+        )
+        text = app.text().replace(f'"{servers}"', f'"{secure_broker.login_bootstrap_servers}", {login}')
         await app.two(parse_config(text, directory=tmp_path))
         await app.go_on(app.shards)
-        own = ("write", "transactional_id", f"{scene.application}-{BROKEN}")
+        own = ("write", "transactional_id", f"{app.application}-{BROKEN}")
         await revoke(servers, "svt", *own)
-        await scene.send(app.datasets[BROKEN], HIGH)
+        await app.send(app.names[BROKEN], HIGH)
         for _ in range(2):
             await app.parks(Cause.PERMISSION, "operation WRITE on resource TRANSACTIONAL_ID")
             await app.go_on(healthy)
             if len(app.workers) == 2:
-                await scene.stop(app.owner())
+                await app.stop(app.owner())
         assert all(worker.alive for worker in app.workers)
         await allow(servers, "svt", *own)
         await app.control(b"wake up")
@@ -342,9 +331,9 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
         await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
         for operation, topic in (("read", "counts"), ("write", "alerts")):
-            grant = (operation, "topic", f"{scene.application}.{topic}")
+            grant = (operation, "topic", f"{app.application}.{topic}")
             await revoke(servers, "svt", *grant)
-            await scene.send(app.datasets[BROKEN], HIGH)
+            await app.send(app.names[BROKEN], HIGH)
             await until(lambda: app.status().state is State.PARKED, 60)
             status = app.status()
             assert status.cause is Cause.PERMISSION or "does not exist" in status.reason
@@ -355,4 +344,4 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
         await app.publishes()
-        assert len(await scene.alerts()) == 3
+        assert len(await app.alerts()) == 3

@@ -9,12 +9,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import stream_svt
-from stream_svt.monitor.released import EventType
-from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.worker import cluster_of
 from tests.support.odd_headers import send_mixed
-from tests.support.worker import HIGH, LOW, Scene, is_open, until
+from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka
 MANY = 200
@@ -109,30 +107,3 @@ async def test_a_forged_number_hides_no_event_behind_it_from_an_audit_of_the_sta
     )
     assert audit.alerts == 4  # both look like alerts
     assert not any("older than the alerts" in finding for finding in audit.findings)
-
-
-async def test_refused_commands_do_not_pile_up_while_only_one_command_can_help(scene: Scene) -> None:
-    """They are refused once, where they belong, after the one that helps; and what waits is read then, too."""
-    worker = await scene.start()
-    await scene.send("a", LOW)
-    await scene.settled(worker, 1)
-    await scene.stop(worker)
-    await scene.send("a", LOW, LOW, LOW)
-    await scene.delete_before("counts", 3)
-    worker = await scene.start(ready=False)
-    await until(lambda: Cause.RECORDS_LOST in [status.cause for status in worker.statuses()])
-    control = f"{scene.application}.control"
-    await send_mixed(scene.servers, control, [(b"x", False)] * 20 + [(await pause(scene), False)], key=b"a")
-    await scene.accept_losses(0)
-    await until(lambda: is_open(worker))
-    await send_mixed(scene.servers, control, [(b"y", False)] * 3, key=b"a")
-    rejects = await scene.rejected(24)
-    # The acceptance took the number of the pause before it.
-    reasons = {reject["offset"]: reject["reason"] for reject in (json.loads(one.value) for one in rejects)}
-    assert sorted(reasons) == [*range(21), *range(22, 25)]
-    assert reasons[20] == "command-stale"
-    await send_mixed(scene.servers, control, [(await pause(scene), False)], key=b"a")
-    kinds = await scene.released(EventType.PAUSED)
-    assert kinds.count(EventType.LOSS_ACCEPTED) == 1
-    assert kinds.count(EventType.PAUSED) == 1
-    await scene.stop(worker)

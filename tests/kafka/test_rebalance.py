@@ -15,7 +15,6 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support.process import Service, free_port
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -112,17 +111,15 @@ async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: 
 
 
 async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_that_stays(
-    scene: Scene, tmp_path, caplog
+    scene: Scene, caplog
 ) -> None:
-    path = tmp_path / "shop.yaml"
     worker = await scene.start()
     await shared(worker)
     async with fed(scene):
         moved: Counter[int] = Counter()
         for moment in ("event=assigned", "event=shard_opened"):
             known = caplog.text.count("event=assigned")
-            path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-            service = Service(path, 0, tmp_path / f"{moment}.log")
+            service = scene.serve()
             async with asyncio.timeout(40):
                 while not service.said(moment):  # at once: it must not come to adopt its configuration
                     await asyncio.sleep(0.005)
@@ -139,19 +136,16 @@ async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_th
 
 
 async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
-    scene: Scene, tmp_path, caplog
+    scene: Scene,
 ) -> None:
-    path = tmp_path / "shop.yaml"
-    path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-    log = tmp_path / "frozen.log"
-    frozen = Service(path, 0, log)
+    frozen = scene.serve()
     await frozen.until(lambda: frozen.said("shard_replayed") == SHARDS)
     before = frozen.said("event=revoked")
     async with fed(scene):
         starting = asyncio.create_task(scene.start(ready=False))
         await frozen.until(lambda: frozen.said("event=revoked") > before)
         frozen.process.send_signal(signal.SIGSTOP)
-        known = len(log.read_text())
+        known = len(frozen.output)
         worker = await starting
         await scene.follow(worker)
         await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
@@ -161,7 +155,7 @@ async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
         await asyncio.sleep(2.0)
     assert await frozen.end() == 0, frozen.log
     # Nothing that it held was its own any more, whatever the group gave back.
-    assert len(opened(log.read_text()[known:])) >= SHARDS // 2
+    assert len(opened(frozen.output[known:])) >= SHARDS // 2
     await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
     await everything(scene, worker)
 

@@ -7,8 +7,6 @@ a restored backup would.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,7 +17,7 @@ from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, check_brokers
-from stream_svt.service.config import Config, parse_config
+from stream_svt.service.config import Config
 from stream_svt.service.web.documents import status
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import write_secrets
@@ -187,13 +185,13 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(shard_topics: S
 # --- rotation, with a worker
 
 
-async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene, tmp_path) -> None:
+async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene) -> None:
     """And `check` says before a worker starts whether it could open what is stored."""
-    write_secrets(tmp_path, {"old": OLD.hex(), "new": NEW.hex()})
+    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex()})
     old, new = key_id(OLD).hex(), key_id(NEW).hex()
 
     def config(sealing: str) -> Config:
-        return parse_config(scene.text() + f"sealing: {{{sealing}}}\n", directory=tmp_path)
+        return scene.config(more=f"sealing: {{{sealing}}}\n")
 
     def shown(worker: Worker) -> set[str]:
         return {shard.key_id for shard in status(worker).shards}
@@ -201,12 +199,10 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
     def spent(worker: Worker) -> dict[str, float]:
         return {view.dataset: view.spent for view in status(worker).datasets}
 
-    @contextlib.asynccontextmanager
-    async def running(sealing: str) -> AsyncIterator[Worker]:
+    async def started(sealing: str) -> Worker:
         worker = await scene.start(config(sealing))
         await until(lambda: all(shown(worker)))
-        yield worker
-        await scene.stop(worker)
+        return worker
 
     async def checked(sealing: str) -> list[tuple[Level, str]]:
         """Return what `check` says of the state."""
@@ -231,12 +227,13 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
 
     assert await checked("key_file: old") == [(Level.OK, "nothing is stored yet")]
     opens = [(Level.OK, "what 2 of 2 shards have stored opens with the configured keys")]
-    async with running("key_file: old") as worker:
-        assert await checked("key_file: old") == opens
-        assert shown(worker) == {old}
-        await scene.send("a", HIGH)
-        await scene.settled(worker, 1)
-        before = spent(worker)
+    worker = await started("key_file: old")
+    assert await checked("key_file: old") == opens
+    assert shown(worker) == {old}
+    await scene.send("a", HIGH)
+    await scene.settled(worker, 1)
+    before = spent(worker)
+    await scene.stop(worker)
     # Too early: nothing was rewritten yet, and nothing is touched.
     reason = await fails("key_file: new")
     assert f"sealed with key {old}" in reason
@@ -247,14 +244,16 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
     both = "key_file: new, previous_key_files: [old]"
     assert await checked(both) == opens
     # One worker after the other is restarted: the first one's shards are read with the key before.
-    async with running("key_file: old") as first:
-        second = await scene.start(config(both), ready=False)
-        await until(lambda: second.ready and len(first.statuses()) == len(second.statuses()) == 1)
+    first = await started("key_file: old")
+    second = await scene.start(config(both), ready=False)
+    await until(lambda: second.ready and len(first.statuses()) == len(second.statuses()) == 1)
+    await scene.stop(first)
     await until(lambda: second.ready and len(second.statuses()) == 2 and shown(second) == {new})
     await scene.stop(second)
     # Outbox records that no longer count are left as they are.
     live = {place: value for place, value in (await scene.live()).items() if place[1][:3] != b"ob/"}
     assert {value[10:18].hex() for value in live.values()} == {new}
-    async with running("key_file: new") as worker:
-        assert spent(worker) == before
+    worker = await started("key_file: new")
+    assert spent(worker) == before
+    await scene.stop(worker)
     assert f"sealed with key {new}" in await fails("key_file: old")

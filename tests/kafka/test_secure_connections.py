@@ -1,73 +1,114 @@
-"""Workers over TLS with every kind of login; what is wrong with certificate or password is named."""
+"""Clients over TLS with every kind of login: what is wrong with certificate, password or permissions is named."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 import pytest
 
-from stream_svt.errors import BrokerError
+from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.config import parse_config
+from stream_svt.service.check import check_brokers
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.control import for_datasets
+from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.subscribe import subscribe
 from tests.support.keys import write_secrets
-from tests.support.permissions import WORKER, allow_all
-from tests.support.tls import MECHANISMS, PASSWORD, Authority, SecureKafka, connections_closed, secured
-from tests.support.worker import HIGH, Scene, until
+from tests.support.permissions import WORKER, Grant, allow_all
+from tests.support.tls import MECHANISMS, PASSWORD, USERS, Authority, SecureKafka, connections_closed
+from tests.support.worker import HIGH, Scene, complaint, give, is_open, until
 
 pytestmark = pytest.mark.kafka
+OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
+AUDITOR: list[Grant] = [("read", "topic", ".alerts")]
+STATE_AUDITOR: list[Grant] = [
+    *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts")),
+    *(("describe", "topic", f".{name}") for name in ("rejects", "config")),
+]
 
 
-class Secured:
-    """One application behind a SASL_SSL listener."""
+@dataclass
+class Guarded:
+    """One application on a broker with a TLS listener, and users that may do what they are given."""
 
-    def __init__(self, kafka: SecureKafka, scene: Scene, directory: Path) -> None:
-        self.kafka = kafka
-        self.scene = scene
-        self.directory = directory
+    kafka: SecureKafka
+    scene: Scene
+    used: int = 0
 
-    def worker(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> Worker:
-        """Return a worker that logs in, not started."""
-        write_secrets(self.directory, {"password": password})
-        text = secured(self.scene.text(), self.kafka, f"username: svt, sasl_mechanism: {mechanism}", ca)
-        return Worker(parse_config(text, directory=self.directory))
+    def config(self, user: str = "svt", mechanism: str = "SCRAM-SHA-256", ca: str = "ca.pem") -> Config:
+        directory = self.scene.directory
+        text = self.kafka.secured(self.scene.text(), directory, user, mechanism, ca)
+        return parse_config(text, directory=directory)
 
-    async def says(self, mechanism: str, **differently: str) -> str:
-        """Start a worker and stop it once it is ready; return what kept it from that, else nothing."""
-        worker = self.worker(mechanism, **differently)
-        try:
-            await worker.start()
-            await until(lambda: worker.ready or not worker.alive)
-            if not worker.alive:
-                return str(worker.failed.exception())
-            await self.scene.send("a", HIGH)
-            await self.scene.settled(worker, len(await self.scene.read("counts")))
-            return ""
-        except BrokerError as error:
-            return str(error)
-        finally:
-            await worker.stop()
+    async def users(self, *kinds: list[Grant]) -> list[Config]:
+        """Return the configurations of new users who may do this each."""
+        names = USERS[self.used : self.used + len(kinds)]
+        self.used += len(kinds)
+        for name, grants in zip(names, kinds, strict=True):
+            await allow_all(self.kafka.bootstrap_servers, name, self.scene.application, grants)
+        await asyncio.sleep(1)  # the broker's authorizer takes in the last grant a moment later
+        return [self.config(name) for name in names]
+
+    def assert_named(self, said: str, missing: Grant) -> None:
+        """The text names operation and resource."""
+        operation, resource, rest = missing
+        name = "" if resource == "transactional_id" else f" '{self.scene.application}{rest}'"
+        assert f"operation {operation.upper()} on resource {resource.upper()}{name}" in said, missing
+
+    async def alert(self) -> Worker:
+        """Have a worker raise one alert, and return it."""
+        worker = await self.scene.start()
+        await self.scene.send("a", HIGH)
+        await self.scene.settled(worker, 1)
+        return worker
 
 
-async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, secure_broker) -> None:
-    kafka = secure_broker
-    (tmp_path / "ca.pem").write_bytes(kafka.authority.pem)
-    (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
-    async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
-        await allow_all(kafka.bootstrap_servers, "svt", "shop", WORKER)
-        secured = Secured(kafka, scene, tmp_path)
-        for count, mechanism in enumerate(MECHANISMS, 1):
-            assert await secured.says(mechanism) == ""
-            assert len(await scene.alerts()) == count
-            said = await secured.says(mechanism, password="wrong")
-            assert "refused the login" in said
-            assert "wrong" not in said
-        said = await secured.says("PLAIN", ca="stranger.pem")
-        assert "the broker's certificate is not trusted" in said
-        assert "kafka.ca_file" in said
-        assert len(await scene.alerts()) == len(MECHANISMS)
+@pytest.fixture
+async def guarded(secure_broker, topics, tmp_path) -> AsyncIterator[Guarded]:
+    name, servers = topics.name("shop"), secure_broker.bootstrap_servers
+    async with Scene(servers, name, partitions=1, directory=tmp_path).on_stage() as scene:
+        yield Guarded(secure_broker, scene)
     await connections_closed()
+
+
+async def _works(config: Config) -> str:
+    """Return what a worker says that cannot, nothing of one that can."""
+    worker = Worker(config)
+    try:
+        await worker.start()
+        await until(lambda: is_open(worker) or complaint(worker) != "")
+        await asyncio.sleep(0.3)  # it looks open before it has written for the first time
+        return complaint(worker)
+    except (BrokerError, ConfigError) as error:
+        return str(error)
+    finally:
+        await worker.stop()
+
+
+async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(guarded: Guarded) -> None:
+    scene = guarded.scene
+    await allow_all(scene.servers, "svt", scene.application, WORKER)
+    for mechanism in MECHANISMS:
+        write_secrets(scene.directory, {"password": PASSWORD})
+        await scene.send("a", HIGH)
+        assert await _works(guarded.config(mechanism=mechanism)) == ""
+        write_secrets(scene.directory, {"password": "wrong"})
+        said = await _works(guarded.config(mechanism=mechanism))
+        assert "refused the login" in said
+        assert "wrong" not in said
+    (scene.directory / "stranger.pem").write_bytes(Authority.new().pem)
+    said = await _works(guarded.config(ca="stranger.pem"))
+    assert "the broker's certificate is not trusted" in said
+    assert "kafka.ca_file" in said
+    write_secrets(scene.directory, {"password": PASSWORD})
+    worker = await scene.start(guarded.config())
+    await scene.settled(worker, len(MECHANISMS))
+    assert len(await scene.alerts()) == len(MECHANISMS)
 
 
 @pytest.mark.soak
@@ -76,30 +117,107 @@ async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_
     old, new = Authority.new(), Authority.new()
     for name, content in (("old.pem", old.pem), ("both.pem", old.pem + new.pem), ("new.pem", new.pem)):
         (tmp_path / name).write_bytes(content)
-    with SecureKafka(old, tmp_path, {"svt": PASSWORD}, **{"group.min.session.timeout.ms": "500"}) as kafka:
-        async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
+    with SecureKafka(old, tmp_path) as kafka:
+        async with Scene(kafka.bootstrap_servers, "shop", directory=tmp_path).on_stage() as scene:
+            guarded = Guarded(kafka, scene)
             await allow_all(kafka.bootstrap_servers, "svt", "shop", WORKER)
-            secured = Secured(kafka, scene, tmp_path)
-            worker = secured.worker("SCRAM-SHA-256", ca="both.pem")
-            try:
-                await worker.start()
-                await until(lambda: worker.ready)
-                await scene.send("a", HIGH)
-                await scene.settled(worker, 1)
-                (tmp_path / "broker.pem").write_bytes(new.broker_store())
-                await asyncio.to_thread(kafka.restart)
-                await until(lambda: worker.ready, 60)
-                await scene.send("a", HIGH)
-                await scene.settled(worker, 2)
-                assert worker.alive
-            finally:
-                await worker.stop()
-            assert "the broker's certificate is not trusted" in await secured.says("PLAIN", ca="old.pem")
-            assert await secured.says("PLAIN", ca="new.pem") == ""
-            assert [alert.top for alert in await scene.alerts()] == [1, 2, 3]
-            config = scene.config()
-            public = await audit_topic(cluster_of(config), config.topics.alerts, config.spec.monitors)
-            whole = await audit_state(config, cluster_of(config))
-            assert (public.balances, public.alerts) == (True, 3)
-            assert (whole.balances, whole.alerts, whole.ledgers) == (True, 3, 1)
+            worker = await scene.start(guarded.config(ca="both.pem"))
+            await scene.send("a", HIGH)
+            await scene.settled(worker, 1)
+            (tmp_path / "broker.pem").write_bytes(new.broker_store())
+            await asyncio.to_thread(kafka.restart)
+            await until(lambda: worker.ready, 60)
+            await scene.send("a", HIGH)
+            await scene.settled(worker, 2)
+            assert worker.alive
+            await scene.stop(worker)
+            assert "the broker's certificate is not trusted" in await _works(guarded.config(ca="old.pem"))
+            assert await _works(guarded.config(ca="new.pem")) == ""
+            assert [alert.top for alert in await scene.alerts()] == [1, 2]
         await connections_closed()
+
+
+def _without(grants: list[Grant]) -> list[list[Grant]]:
+    """Return lists that lack one each."""
+    return [[grant for grant in grants if grant != missing] for missing in grants]
+
+
+async def test_each_permission_that_a_worker_lacks_is_named(guarded: Guarded) -> None:
+    everything, *lacking = await guarded.users(WORKER, *_without(WORKER))
+    assert await _works(everything) == ""
+    await guarded.scene.send("a", HIGH)
+    for missing, config in zip(WORKER, lacking, strict=True):
+        guarded.assert_named(await _works(config), missing)
+    assert await _works(everything) == ""
+    assert len(await guarded.scene.alerts()) == 1
+    other = replace(everything, topics=everything.topics.model_copy(update={"state": "new.state"}))
+    report = await check_brokers(other, cluster_of(other), create_topics=True)
+    told = "operation CREATE on resource TOPIC 'new.state'"
+    assert any(told in finding.message for finding in report if finding.is_problem)
+
+
+async def _pauses(config: Config, key: SigningKey) -> str:
+    """Give a command; return what came of it."""
+    try:
+        [reply] = await give(config, for_datasets(config, Action.PAUSE, ["a"]), signing_key=key)
+    except BrokerError as error:
+        return str(error)
+    return "" if reply.accepted else reply.message
+
+
+async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_is_sent(
+    guarded: Guarded,
+) -> None:
+    """Who may see a topic, and no more, is told so, too."""
+    key, (write, read) = signing_key("00" * 32), OPERATOR
+    seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
+    await guarded.alert()
+    lacking = {write: [[read], [*seeing, read]], read: [[write], [*seeing, write]]}
+    for missing, kinds in lacking.items():
+        for config in await guarded.users(*kinds):
+            guarded.assert_named(await _pauses(config, key), missing)
+    assert await guarded.scene.read("control") == []
+    [everything] = await guarded.users(OPERATOR)
+    assert await _pauses(everything, key) == ""
+
+
+async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(guarded: Guarded) -> None:
+    await guarded.scene.stop(await guarded.alert())
+    [read] = AUDITOR
+    everything, nothing, seeing, member = await guarded.users(
+        AUDITOR, [], [("describe", "topic", ".alerts")], [*AUDITOR, ("read", "group", "-readers")]
+    )
+    for config in (nothing, seeing):
+        with pytest.raises(BrokerError) as refused:
+            await audit_topic(cluster_of(config), config.topics.alerts)
+        guarded.assert_named(str(refused.value), read)
+    assert (await audit_topic(cluster_of(everything), everything.topics.alerts)).balances
+    await _subscribers_are_told(guarded.scene.application, seeing, everything, member)
+    everything, *lacking = await guarded.users(STATE_AUDITOR, *_without(STATE_AUDITOR))
+    for (operation, resource, rest), config in zip(STATE_AUDITOR, lacking, strict=True):
+        with pytest.raises((BrokerError, ConfigError)) as failed:
+            await audit_state(config, cluster_of(config))
+        # Of a topic that is only looked for, what a worker needs on it is named; less is enough.
+        said = operation if operation != "describe" else "write" if rest == ".rejects" else "read"
+        guarded.assert_named(str(failed.value), (said, resource, rest))
+    assert (await audit_state(everything, cluster_of(everything))).balances
+
+
+async def _subscribers_are_told(application: str, seeing: Config, alone: Config, member: Config) -> None:
+    """What `watch` says, too: it is such a subscription."""
+    topic, group = f"{application}.alerts", f"{application}-readers"
+
+    async def first(config: Config, group_id: str | None = None) -> str:
+        reading = subscribe(
+            **config.kafka_arguments(), topic=topic, group_id=group_id, from_beginning=True, lifecycle=True
+        )
+        try:
+            async with asyncio.timeout(30), reading:
+                return (await anext(aiter(reading))).type
+        except BrokerError as error:
+            return str(error)
+
+    lacks = f"subscribing to topic '{topic}': permission is missing: operation READ on resource "
+    assert (await first(seeing)).startswith(f"{lacks}TOPIC '{topic}'; add an ACL")
+    assert (await first(alone, group)).startswith(f"{lacks}GROUP '{group}'; add an ACL")
+    assert (await first(alone)) == (await first(member, group)) == EventType.STATE_BEGUN

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import http.client
 import json
 import random
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.web import OVERVIEW, PAGES
 from stream_svt.service.worker import cluster_of
 from tests.support.keys import write_secrets
-from tests.support.process import COMMAND, Service, applied, free_port
+from tests.support.process import COMMAND, Service, applied
 from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
@@ -36,12 +36,10 @@ THRESHOLD = 50_000_000_000_000
 SENSITIVITY = 1_000_000
 """Noise is some multiples of it, so that the last six digits of a top say nothing by themselves."""
 SECTIONS = """
-web: {{port: {port}}}
-sealing: {{key_command: [cat, sealing.key]}}
-control: {{hmac_key_files: [shared.key]}}
+sealing: {key_command: [cat, sealing.key]}
+control: {hmac_key_files: [shared.key]}
 """
 VARIANTS = (
-    "name: hot",
     "name: adaptive\n    mechanism: adaptive",
     "name: patient\n    append: {retry: {attempts: 3, lifetime: 100, capacity: 50, every: 5}}",
 )
@@ -53,18 +51,6 @@ ENVIRONMENT = {
     "NODE_HOSTNAME": "0.0.0.0",  # noqa: S104  it must not be listened on
     "WEB_BIND": "0.0.0.0",  # noqa: S104  likewise
 }
-
-FIELDS = {
-    "": "application version worker application_hash ready fault sealed signatures_required shards monitors "
-    "datasets_declared datasets refused",
-    "refused.": "topic reasons",
-    "shards.": "shard state reason cause sealing_key_id sequence state_records offsets lag committed_at",
-    "monitors.": "monitor topic mechanism threshold cutoff epsilon",
-    "datasets.": "dataset shard unit measure limit spent reserved monitors",
-    "datasets.monitors.": "monitor state run run_tops tops runs halts spent run_left muted queued top_branch_only",
-}
-STATUS = {prefix + name for prefix, names in FIELDS.items() for name in names.split()}
-"""Every field of the status page. Each is public, a released outcome, an account of charges or of refused records."""
 
 
 class Marks:
@@ -87,11 +73,10 @@ class Marks:
 
     def hidden(self) -> dict[str, list[bytes]]:
         """Return how each value, or a text with it, might be written down."""
-        return {mark: forms_of_mark(mark) for mark in self.given}
+        return {mark: _forms_of_mark(mark) for mark in self.given}
 
 
-def forms_of_mark(mark: str) -> list[bytes]:
-    """Return how a value, or a text with it, might be written down."""
+def _forms_of_mark(mark: str) -> list[bytes]:
     number = int(mark)
     return [
         mark.encode(),
@@ -174,24 +159,22 @@ def odd(marks: Marks) -> list[bytes]:
 class Run:
     """One application with a worker's process, and all that it said."""
 
-    def __init__(self, scene: Scene, directory: Path) -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.config = directory / f"{scene.application}.yaml"
-        self.log = directory / f"{scene.application}.log"
-        self.port = free_port()
-        text = scene.text(threshold=THRESHOLD, most=10**14 - 1, sensitivity=SENSITIVITY)
-        start, head, monitor = text.replace("cutoff: 3", "cutoff: 2").partition("monitors:\n")
-        monitors = "".join(monitor.replace("name: hot", variant) for variant in VARIANTS)
-        self.config.write_text(start + head + monitors + SECTIONS.format(port=self.port))
+        write_secrets(scene.directory, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
+        values = {"threshold": THRESHOLD, "most": 10**14 - 1, "sensitivity": SENSITIVITY}
+        monitor = scene.text(**values).partition("monitors:\n")[2]
+        others = "".join(monitor.replace("name: hot", variant) for variant in VARIANTS)
+        self.config = scene.write(**values, more=others + SECTIONS)
+        self.config.write_text(self.config.read_text().replace("cutoff: 3", "cutoff: 2"))
         self.sent = 0
-        self.key = ("--signing-key", str(directory / "shared.key"))
-        write_secrets(directory, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
+        self.key = ("--signing-key", str(scene.directory / "shared.key"))
 
     def start(self) -> Service:
         """Start a worker with every kind of secret, at its most talkative."""
         options = ("--log-level", "debug", *self.key)
-        where = self.config.parent
-        return Service(self.config, self.port, self.log, *options, env=ENVIRONMENT, cwd=where, applies=False)
+        where = self.scene.directory
+        return self.scene.serve(*options, file=self.config, env=ENVIRONMENT, cwd=where, applies=False)
 
     async def query(self, dataset: str, *values: int) -> None:
         for value in values:
@@ -206,25 +189,13 @@ class Run:
 
     async def read_by(self, worker: Service) -> None:
         """Wait until everything sent is read and committed."""
-        queries = self.scene.queries
-        await worker.until(
-            lambda: any(shard["offsets"].get(queries, 0) == self.sent for shard in worker.shards().values())
-        )
-
-    def request(self, path: str, method: str = "GET") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        await worker.until(lambda: worker.offsets(self.scene.queries) == self.sent)
 
     async def said(self, worker: Service) -> dict[str, bytes]:
         """Return all that is released: pages, log, topics with what was aborted, the command line, the process."""
-        said = {path: (await asyncio.to_thread(self.request, path))[1] for path in (*PAGES, OVERVIEW)}
+        said = {path: await asyncio.to_thread(_page, worker, path) for path in (*PAGES, OVERVIEW)}
         assert b'"events":[{' in said[OVERVIEW]
-        said["the log"] = self.log.read_bytes()
+        said["the log"] = worker.output.encode()
         for name in ("environ", "cmdline"):
             said[f"/proc/PID/{name}"] = _of_kernel(worker, name).read_bytes()
         for topic in ("alerts", "rejects"):
@@ -275,54 +246,44 @@ async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
     """Send marked values through every path, kill the worker in the middle, and return all it said."""
     await asyncio.to_thread(applied, run.config, "--wait", "0", *run.key)
     worker = run.start()
-    try:
-        await worker.ready()
-        for dataset in ("a", "b"):
-            await run.query(dataset, *(marks.low() for _ in range(30)), marks.high())
-        await run.query("a", *(marks.high() for _ in range(4)))  # both branches, halts, resamples
-        for record in hostile(marks):
-            await run.raw(*record)
-        await run.read_by(worker)
-        await run.query("b", *(marks.low() for _ in range(20)), marks.high())
-        worker.process.kill()
-        worker.process.wait(10)
-        for value in odd(marks):
-            await run.raw(b"b", value)
-        await run.query("b", *(marks.low() for _ in range(20)))
-        worker = run.start()
-        await worker.ready()
-        await run.read_by(worker)
-        run.config.write_text(run.config.read_text().replace("threshold: 5000", "threshold: 5001"))
-        await asyncio.to_thread(applied, run.config, *run.key)  # the version is read in a process of its own
-        await worker.until(lambda: b"event=configuration_read version=2" in run.log.read_bytes())
-        await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
-        await run.read_by(worker)
-        await worker.until(lambda: b"exhausted" in (worker.fetch("/api/v1/status") or "").encode())
-        await asyncio.sleep(0.3)
-        await asyncio.to_thread(_pages_are_read_only, run)
-        _listens_on_loopback_only(run, worker)
-        assert set(_fields(worker.status())) == STATUS
-        return await run.said(worker)
-    finally:
-        worker.process.terminate()
-        worker.process.wait(20)
+    await worker.ready()
+    for dataset in ("a", "b"):
+        await run.query(dataset, *(marks.low() for _ in range(30)), marks.high())
+    await run.query("a", *(marks.high() for _ in range(4)))  # both branches, halts, resamples
+    for record in hostile(marks):
+        await run.raw(*record)
+    await run.read_by(worker)
+    await run.query("b", *(marks.low() for _ in range(20)), marks.high())
+    await worker.end(SIGKILL)
+    for value in odd(marks):
+        await run.raw(b"b", value)
+    await run.query("b", *(marks.low() for _ in range(20)))
+    worker = run.start()
+    await worker.ready()
+    await run.read_by(worker)
+    run.config.write_text(run.config.read_text().replace("threshold: 5000", "threshold: 5001"))
+    await asyncio.to_thread(applied, run.config, *run.key)  # the version is read in a process of its own
+    await worker.until(lambda: worker.said("event=configuration_read version=2"))
+    await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
+    await run.read_by(worker)
+    await worker.until(lambda: "exhausted" in (worker.fetch("/api/v1/status") or ""))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(_no_page_of_the_host_is_open, worker)
+    _listens_on_loopback_only(worker)
+    return await run.said(worker)
 
 
-def _pages_are_read_only(run: Run) -> None:
-    for path in PAGES:
-        assert run.request(path)[0] == 200
-        assert run.request(path, "HEAD") == (200, b"")
-        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "ANYTHING"):
-            assert run.request(path, method)[0] in {400, 405, 501}, (path, method)
+def _page(worker: Service, path: str) -> bytes:
+    return (worker.fetch(path) or "").encode()
+
+
+def _no_page_of_the_host_is_open(worker: Service) -> None:
     for name in ("router", "table", "performance", "graph", "assignment", "stats", "api/v1", "api"):
-        path = f"/{name}/"
-        assert run.request(path)[0] == 404, path
-    assert b"<title>stream_svt status</title>" in run.request("/")[1]  # and not the host's own page
-    assert run.request(OVERVIEW, "HEAD") == (200, b"")
-    assert run.request(OVERVIEW, "POST")[0] == 405
+        assert _page(worker, f"/{name}/") == b"404: Not Found", name
+    assert b"<title>stream_svt status</title>" in _page(worker, "/")  # and not the host's own page
 
 
-def _listens_on_loopback_only(run: Run, worker: Service) -> None:
+def _listens_on_loopback_only(worker: Service) -> None:
     """Every listening socket of the process is on 127.0.0.1 or ::1, whatever its environment says."""
     files = set()
     for fd in _of_kernel(worker, "fd").iterdir():
@@ -331,23 +292,11 @@ def _listens_on_loopback_only(run: Run, worker: Service) -> None:
     tables = [_of_kernel(worker, f"net/{table}").read_text() for table in ("tcp", "tcp6")]
     sockets = [line.split() for table in tables for line in table.splitlines()[1:]]
     listening = [one[1] for one in sockets if one[3] == "0A" and f"socket:[{one[9]}]" in files]
-    assert listening == [f"0100007F:{run.port:04X}"]
+    assert listening == [f"0100007F:{int(worker.url.rpartition(':')[2]):04X}"]
 
 
 def _of_kernel(worker: Service, name: str) -> Path:
     return Path(f"/proc/{worker.process.pid}/{name}")
-
-
-def _fields(node: object, path: str = "") -> Iterator[str]:
-    """Yield the names of all fields, joined; names that the configuration chose are left out."""
-    if isinstance(node, list):
-        for value in node:
-            yield from _fields(value, path)
-    if isinstance(node, dict) and not path.endswith((".offsets", ".lag", ".states", ".reasons")):
-        for key, value in node.items():
-            inner = f"{path}.{key}".lstrip(".")
-            yield inner
-            yield from _fields(value, inner)
 
 
 def shape(log: bytes, application: str) -> set[str]:
@@ -375,9 +324,14 @@ async def test_no_mark_and_no_secret_is_in_anything_released_and_other_values_lo
     async def seen(name: str) -> tuple[object, object, object]:
         marks = Marks(name)
         async with Scene(
-            broker.bootstrap_servers, topics.name(name), partitions=1, datasets="a, b", limit=7
+            broker.bootstrap_servers,
+            topics.name(name),
+            partitions=1,
+            datasets="a, b",
+            limit=7,
+            directory=tmp_path,
         ).on_stage() as scene:
-            run = Run(scene, tmp_path)
+            run = Run(scene)
             said = await drive(run, marks)
             secrets = await run.secrets()
             alerts = await scene.alerts()

@@ -33,7 +33,6 @@ _EARLY, _UNPAID, _OLD = (
 )
 _JOURNALS = {
     broken.SameTransaction: _EARLY,
-    broken.ChargesAfterPublishing: _EARLY,
     broken.PublishesSliceEarly: _EARLY,
     broken.ForgetsOutbox: "charged and never published",
     broken.TakesAnyState: _OLD,

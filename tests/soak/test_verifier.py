@@ -83,7 +83,7 @@ def outbox(events: list[bytes]) -> bytes:
     return bytes(26) + zlib.compress(msgspec.msgpack.encode(content))
 
 
-of_writer = {"append_time": True, "producer_id": 1, "producer_epoch": 0, "headers": ()}
+of_writer = {"producer_id": 1, "producer_epoch": 0}
 entry = partial(LogRecord, transactional=True, marker=None, **of_writer)
 
 

@@ -81,6 +81,8 @@ def encoded(
     shard: int = 0,
     event_id: str | None = None,
     origin: str = "1-00000000000000aa",
+    application: str = "retail-watch",
+    time: str = TIME,
 ) -> bytes:
     """Return the event as a record of the alert topic."""
     kind = kind or (EventType.ALERT if isinstance(data, Alert) else EventType.RUN_STARTED)
@@ -88,4 +90,4 @@ def encoded(
     event = ReleasedEvent(
         type=kind, id=event_id or f"{data.dataset}-{sequence}", sequence=sequence, subject=subject, data=data
     )
-    return encode(event, application="retail-watch", shard=shard, time=TIME, origin=origin)
+    return encode(event, application=application, shard=shard, time=time, origin=origin)

@@ -9,7 +9,7 @@ import asyncio
 import collections
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -36,63 +36,36 @@ from stream_svt.service.shard_log import ShardLog
 from stream_svt.settings.application import ApplicationSpec
 
 
-class _Log:
-    """A log whose transactions somebody else writes."""
+class SameTransaction(Journal):
+    """Publishes alerts in the transaction that charges them."""
 
-    def __init__(self, log: Any, transact: Callable[[Transaction], Awaitable[int | None]]) -> None:
-        self._log, self.transact = log, transact
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-
-class _Remembers(Journal):
-    """A journal that knows what it has just charged, and may write something else than it should."""
-
-    fresh: Sequence[tuple[int, bytes, bytes]] = ()
+    _fresh: Sequence[tuple[int, bytes, bytes]] = ()
 
     def __init__(self, log: Any, *args: Any, **options: Any) -> None:
-        super().__init__(_Log(log, self._transact), *args, **options)
-        self._really: Callable[[Transaction], Awaitable[int | None]] = log.transact
+        super().__init__(log, *args, **options)
+        self._really = type(log).transact.__get__(log)
+        log.transact = self._transact
 
     def _freeze(self, events: Any, origin: str) -> list[tuple[int, bytes, bytes]]:
-        self.fresh = super()._freeze(events, origin)
-        return self.fresh
+        self._fresh = super()._freeze(events, origin)
+        return self._fresh
 
-    def _hasty(self, transaction: Transaction) -> list[tuple[bytes, bytes]]:
-        """Return what is to be published, with what this very transaction charges."""
-        return [*transaction.alerts, *((key, event) for _, key, event in self.fresh)]
-
-    async def _transact(self, transaction: Transaction) -> int | None:
-        raise NotImplementedError
-
-
-class SameTransaction(_Remembers):
-    """Publishes an alert in the transaction that charges it."""
+    def _early(self) -> list[tuple[bytes, bytes]]:
+        return [(key, event) for _, key, event in self._fresh]
 
     async def _transact(self, transaction: Transaction) -> int | None:
-        return await self._really(replace(transaction, alerts=self._hasty(transaction)))
-
-
-class ChargesAfterPublishing(_Remembers):
-    """Publishes in one transaction and charges in the next."""
-
-    async def _transact(self, transaction: Transaction) -> int | None:
-        if alerts := self._hasty(transaction):
-            await self._really(Transaction(alerts, (), {}))
-        return await self._really(replace(transaction, alerts=()))
-
-
-class PublishesSliceEarly(_Remembers):
-    """Publishes the first of several slices of events in the transaction that charges them."""
-
-    async def _transact(self, transaction: Transaction) -> int | None:
-        fresh, room = [(key, event) for _, key, event in self.fresh], self._settings.bounds.published
-        if len(fresh) > room and not transaction.alerts:
-            # More than one transaction can publish: begin with the first slice at once.
-            transaction = replace(transaction, alerts=fresh[:room])
-        self.fresh = ()
+        if not transaction.alerts:
+            transaction = replace(transaction, alerts=self._early())
+        self._fresh = ()
         return await self._really(transaction)
+
+
+class PublishesSliceEarly(SameTransaction):
+    """Publishes so the first of several slices of events only."""
+
+    def _early(self) -> list[tuple[bytes, bytes]]:
+        early, room = super()._early(), self._settings.bounds.published
+        return early[:room] if len(early) > room else []
 
 
 class LosesPublications(Journal):

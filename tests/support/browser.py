@@ -1,8 +1,7 @@
-"""A real browser on a page of ours, and everything that goes over the line between the two."""
+"""A real browser on a page of ours."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -22,52 +21,6 @@ ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 """The browser looks up no name, so that whatever wants to leave this machine fails, and is recorded."""
-
-
-@dataclass
-class Line:
-    """A port in front of another, that writes down every byte in both directions."""
-
-    target: int
-    port: int = 0
-    bytes: bytearray = field(default_factory=bytearray)
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Line]:
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
-            try:
-                there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
-                try:
-                    await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
-                finally:
-                    there_writer.close()
-            except (OSError, asyncio.CancelledError):
-                pass
-            finally:
-                writer.close()
-                tasks.discard(task)
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in list(tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while part := await reader.read(1 << 16):
-            self.bytes += part
-            writer.write(part)
-            await writer.drain()
-        writer.close()
 
 
 @dataclass

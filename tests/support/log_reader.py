@@ -20,20 +20,17 @@ from aiokafka.record.memory_records import MemoryRecords
 class LogRecord:
     """One record as it lies in the log.
 
-    ``timestamp`` is in milliseconds; ``append_time`` says that it is the broker's clock at the append, which
-    for a marker it always is. ``marker`` is set on control records, which end a transaction, and only there.
+    ``timestamp`` is in milliseconds. ``marker`` is set on control records, which end a transaction, and only there.
     """
 
     offset: int
     timestamp: int
-    append_time: bool
     producer_id: int
     producer_epoch: int
     transactional: bool
     marker: Literal["commit", "abort"] | None
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
 
 
 def read_partition(data_dir: Path, topic: str, partition: int = 0) -> list[LogRecord]:
@@ -59,20 +56,18 @@ def parse_segment(data: bytes) -> Iterator[LogRecord]:
     """Parse one segment; a batch that is still being written at its end is left out."""
     batches = MemoryRecords(data)
     while batches.has_next() and (batch := batches.next_batch()) is not None:
-        append_time, producer, epoch = bool(batch.timestamp_type), batch.producer_id, batch.producer_epoch
+        producer, epoch = batch.producer_id, batch.producer_epoch
         control, transactional = batch.is_control_batch, batch.is_transactional
         for record in batch:
             yield LogRecord(
                 offset=record.offset,
                 timestamp=record.timestamp,
-                append_time=append_time or control,
                 producer_id=producer,
                 producer_epoch=epoch,
                 transactional=transactional,
                 marker=_marker(record.key) if control else None,
                 key=record.key,
                 value=record.value,
-                headers=tuple(record.headers),
             )
 
 

@@ -13,18 +13,16 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import yaml
-from aiokafka import AIOKafkaProducer
 
-from stream_svt.service.codec import home
 from tests.support.forwarding import Forwarder
-from tests.support.process import Service, free_port
+from tests.support.process import free_port
 from tests.support.prometheus import DEPLOY
-from tests.support.topics import create_application
+from tests.support.worker import Scene
 
 PARTITIONS = 2
 SCRAPE = 1
@@ -40,7 +38,6 @@ SPEC = """
 application: {application}
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
-web: {{port: {port}, engine_times: true}}
 commit: {{interval: 200ms}}
 datasets:
   - {{name: shop-small, limit: {{epsilon: 2}}, unit: one basket, horizon: 11h}}
@@ -134,72 +131,59 @@ def _compressed(match: re.Match[str]) -> str:
     return f"[{min(seconds, 300):.0f}s:1s]" if match[3] else f"[{seconds:.0f}s]"
 
 
-class Fleet:
-    """The application's topics, workers and queries.
+@dataclass(eq=False)
+class Fleet(Scene):
+    """The application's topics, workers and queries."""
 
-    Args:
-        servers, application, directory: The broker, a name that is free on it, and where files go.
-    """
+    partitions: int = PARTITIONS
 
-    def __init__(self, servers: str, application: str, directory: Path) -> None:
-        self.application = application
-        self.ports = [free_port() for _ in range(WORKERS + 1)]
-        self._servers, self._directory = servers, directory
-        self._workers: list[Service] = []
+    def __post_init__(self) -> None:
+        super().__post_init__()
         today = dt.datetime.now(dt.UTC).date()
         self._monday = today - dt.timedelta(days=today.weekday())
         self.week = "shop-{}-w{:02}".format(*self._monday.isocalendar()[:2])
         places = ("north", "east", "west", "centre")
-        self.datasets = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
+        self.names = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
+        self.files = [self.write() for _ in range(WORKERS)]
+        for file in self.files:
+            file.write_text(file.read_text().replace("web: {", "web: {engine_times: true, "))
+        self._forward_port = free_port()
         self._ticks = 0
         self._news = False
 
+    @property
+    def all_ports(self) -> list[int]:
+        return [*self.ports.values(), self._forward_port]
+
+    def text(self, **changes: object) -> str:
+        return SPEC.format(
+            application=self.application,
+            servers=self.servers,
+            partitions=self.partitions,
+            monday=self._monday,
+            next_monday=self._monday + dt.timedelta(days=7),
+            common=COMMON.format(application=self.application),
+        )
+
     @contextlib.asynccontextmanager
-    async def on(self) -> AsyncIterator[asyncio.Task[None]]:
+    async def feeding(self) -> AsyncIterator[asyncio.Task[None]]:
         """Create the topics and start the queries, which end with the task returned; leave no process behind."""
-        await create_application(self._servers, self.application, PARTITIONS)
-        feed = asyncio.create_task(self._feed())
-        try:
-            yield feed
-        finally:
-            feed.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feed
-            for worker in self._workers:
-                await worker.end(SIGKILL)
+        async with self.on_stage():
+            feed = asyncio.create_task(self._feed())
+            try:
+                yield feed
+            finally:
+                feed.cancel()
+                await asyncio.gather(feed, return_exceptions=True)
 
-    def start(self, number: int) -> Service:
-        """Start a worker; it has a port of its own."""
-        path = self._directory / f"worker-{number}.yaml"
-        path.write_text(
-            SPEC.format(
-                application=self.application,
-                servers=self._servers,
-                partitions=PARTITIONS,
-                port=self.ports[number],
-                monday=self._monday,
-                next_monday=self._monday + dt.timedelta(days=7),
-                common=COMMON.format(application=self.application),
-            )
-        )
-        worker = Service(path, self.ports[number], self._directory / f"worker-{number}.log")
-        self._workers.append(worker)
-        return worker
-
-    def forward(self, alertmanager: str) -> Forwarder:
+    def forward(self, alertmanager: str) -> None:
         """Start a forwarder to this Alertmanager."""
-        path = self._directory / "forward.yaml"
+        path, port = self.directory / "forward.yaml", self._forward_port
+        topic = f"{self.application}.alerts"
         path.write_text(
-            FORWARD.format(
-                topic=f"{self.application}.alerts",
-                servers=self._servers,
-                port=self.ports[WORKERS],
-                alertmanager=alertmanager,
-            )
+            FORWARD.format(topic=topic, servers=self.servers, port=port, alertmanager=alertmanager)
         )
-        forwarder = Forwarder(path, self.ports[WORKERS], self._directory / "forwarder.log")
-        self._workers.append(forwarder)
-        return forwarder
+        self.services.append(Forwarder(path, port, path.with_suffix(".log")))
 
     def begin(self) -> None:
         """Let there be high counts from now on."""
@@ -207,15 +191,12 @@ class Fleet:
 
     async def _feed(self) -> None:
         """Send low counts of the same items again and again, records that are none, and now and then high counts."""
-        topic = f"{self.application}.counts"
-        async with AIOKafkaProducer(bootstrap_servers=self._servers, acks=1, linger_ms=20) as producer:
-            while True:
-                self._ticks += 1
-                for place, dataset in enumerate(self.datasets):
-                    partition = home(dataset.encode(), PARTITIONS)
-                    for text in self._burst(dataset, place):
-                        await producer.send(topic, text, key=dataset.encode(), partition=partition)
-                await asyncio.sleep(0.1)
+        while True:
+            self._ticks += 1
+            for place, dataset in enumerate(self.names):
+                for text in self._burst(dataset, place):
+                    await self.producer.send(self.queries, text, key=dataset.encode())
+            await asyncio.sleep(0.1)
 
     def _burst(self, dataset: str, place: int) -> Iterator[bytes]:
         tick = self._ticks

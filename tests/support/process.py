@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,61 @@ def applied(config: Path, *options: str) -> str:
     return done.stdout
 
 
-class Service:
-    """`stream-svt run -c FILE OPTION..`; only the process that this object started is ever signalled."""
+class Process:
+    """A program with pages; only the process that this object started is ever signalled."""
+
+    def __init__(self, command: Sequence[str], port: int, log: Path, **options: Any) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, **options)
+
+    def fetch(self, path: str) -> str | None:
+        """Return a page, None while nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own, on loopback
+                text: str = answer.read().decode()
+                return text
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            return None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    async def until(self, condition: Any, seconds: float = 60.0) -> None:
+        """Wait for a condition while the process lives."""
+        end = time.monotonic() + seconds
+        while not await asyncio.to_thread(condition):
+            assert self.process.poll() is None, f"the service ended:\n{self.log}"
+            assert time.monotonic() < end, f"the condition was not met in time:\n{self.log}"
+            await asyncio.sleep(0.1)
+
+    def said(self, text: str) -> int:
+        """Return how often the process printed a text."""
+        return self.output.count(text)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def log(self) -> str:
+        """The end of what the process printed."""
+        return self.output[-5000:]
+
+    async def end(self, sent: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the process, wait, and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(sent)
+        return await asyncio.to_thread(self.process.wait, 40)
+
+
+class Service(Process):
+    """`stream-svt run -c FILE OPTION..`."""
 
     command = "run"
 
@@ -52,37 +105,13 @@ class Service:
         applies: bool = True,
     ) -> None:
         self.config = config
-        self.url = f"http://127.0.0.1:{port}"
-        self._log = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*COMMAND, self.command, "-c", str(config), *(["--apply"] if applies else []), *options],
-                env=os.environ | dict(env or {}),
-                cwd=cwd,
-                stdout=output,
-                stderr=output,
-            )
-
-    def fetch(self, path: str) -> str | None:
-        """Return a page, None while nobody answers."""
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own, on loopback
-                text: str = answer.read().decode()
-                return text
-        except urllib.error.HTTPError as error:
-            return error.read().decode()
-        except OSError:
-            return None
+        command = [*COMMAND, self.command, "-c", str(config), *(["--apply"] if applies else []), *options]
+        super().__init__(command, port, log, env=os.environ | dict(env or {}), cwd=cwd)
 
     def status(self) -> dict[str, Any] | None:
         """Return the JSON status."""
         text = self.fetch("/api/v1/status")
         return None if text is None else json.loads(text)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process.poll() is None
 
     def shards(self) -> dict[int, dict[str, Any]]:
         """Return the status of the shards that are open here, by number."""
@@ -99,26 +128,3 @@ class Service:
     async def ready(self, seconds: float = 40.0) -> None:
         """Wait until every assigned shard is open."""
         await self.until(lambda: (status := self.status()) is not None and bool(status["ready"]), seconds)
-
-    async def until(self, condition: Any, seconds: float = 60.0) -> None:
-        """Wait for a condition while the process lives."""
-        end = time.monotonic() + seconds
-        while not await asyncio.to_thread(condition):
-            assert self.process.poll() is None, f"the service ended:\n{self.log}"
-            assert time.monotonic() < end, f"the condition was not met in time:\n{self.log}"
-            await asyncio.sleep(0.1)
-
-    def said(self, text: str) -> int:
-        """Return how often the process printed a text."""
-        return self._log.read_text().count(text)
-
-    @property
-    def log(self) -> str:
-        """The end of what the process printed."""
-        return self._log.read_text()[-5000:]
-
-    async def end(self, sent: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the process, wait, and return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(sent)
-        return await asyncio.to_thread(self.process.wait, 40)

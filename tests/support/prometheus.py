@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import time
 import urllib.error
 import urllib.parse
@@ -13,52 +12,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.process import free_port
+from tests.support.process import Process, free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
-class Daemon:
-    """A program with an HTTP interface; only the process that this object started is ever signalled."""
+class Daemon(Process):
+    """A program with an HTTP interface."""
 
     def __init__(self, program: str, config: Path, directory: Path, *options: str) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.address}"
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
         listening = f"--web.listen-address={self.address}"
-        self._command = [program, f"--config.file={config}", listening, "--log.level=warn", *options]
-        self._log = directory / f"{type(self).__name__.lower()}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [program, f"--config.file={config}", listening, "--log.level=warn", *options]
+        super().__init__(command, port, directory / f"{type(self).__name__.lower()}.log")
 
     def __enter__(self) -> Self:
-        with self._log.open("ab") as output:
-            self._process = subprocess.Popen(self._command, stdout=output, stderr=output)
         end = time.monotonic() + 40
-        while not self._answers():
-            assert self._process.poll() is None, f"{self._command[0]} ended:\n{self.log}"
-            assert time.monotonic() < end, f"{self._command[0]} is not ready:\n{self.log}"
+        while "Unavailable" in (self.fetch("/-/ready") or "Unavailable"):
+            assert self.alive, f"it ended:\n{self.log}"
+            assert time.monotonic() < end, f"it is not ready:\n{self.log}"
             time.sleep(0.1)
         return self
 
     def __exit__(self, *reason: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(self.url + "/-/ready", timeout=5):  # noqa: S310  loopback
-                return True
-        except OSError:
-            return False
-
-    @property
-    def log(self) -> str:
-        """The end of what the process printed."""
-        return self._log.read_text()[-5000:]
+        self.process.kill()
+        self.process.wait()
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON answer of a GET request.

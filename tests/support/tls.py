@@ -99,74 +99,67 @@ def _builder(
     )
 
 
-class GuardedKafka(EmbeddedKafka):
-    """A broker with a second listener that asks for a name and a password, and lets users do what they may.
+class SecureKafka(EmbeddedKafka):
+    """A broker with a listener for users with permissions: SASL_SSL, with PLAIN and both SCRAM mechanisms.
 
-    The first listener is the administrator's: it asks for nothing, and everything may be done there.
-    """
-
-    def __init__(self, users: dict[str, str], storage: Sequence[str] | None = None, **settings: str) -> None:
-        client, controller, sasl = ports = free_ports(3)
-        quoted = str.maketrans({"\\": "\\\\", '"': '\\"'})
-        words = "".join(f' user_{name}="{word.translate(quoted)}"' for name, word in users.items())
-        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "SASL": sasl}
-        defaults = {
-            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": (
-                f"org.apache.kafka.common.security.plain.PlainLoginModule required{words};"
-            ),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "group.min.session.timeout.ms": "500",
-        }
-        super().__init__(overrides=defaults | settings, ports=ports[:2], storage=storage)
-        self.sasl_bootstrap_servers = f"127.0.0.1:{sasl}"
-
-
-class SecureKafka(GuardedKafka):
-    """A broker whose second listener is SASL_SSL, with PLAIN and both SCRAM mechanisms.
+    Another one is without TLS, with PLAIN. The first one is the administrator's: it asks for nothing, and everything
+    may be done there.
 
     Args:
         authority: Signs the broker's certificate.
         directory: Where the broker's key is written.
-        users: Names and passwords, the same for every mechanism.
+        users: They have the same password.
     """
 
-    def __init__(self, authority: Authority, directory: Path, users: dict[str, str]) -> None:
+    def __init__(self, authority: Authority, directory: Path, users: Sequence[str] = ("svt",)) -> None:
         store = directory / "broker.pem"
         store.write_bytes(authority.broker_store())
-        login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        credentials = [
-            option
-            for name, password in users.items()
-            for mechanism in MECHANISMS[1:]
-            for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
-        ]
-        secured = {
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
+        client, controller, sasl, login = ports = free_ports(4)
+        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "SASL": sasl, "LOGIN": login}
+        modules = "org.apache.kafka.common.security"
+        words = "".join(f' user_{name}="{PASSWORD}"' for name in users)
+        scram = f"{modules}.scram.ScramLoginModule required;"
+        settings = {
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+            "listener.security.protocol.map": (
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,LOGIN:SASL_PLAINTEXT"
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "listener.name.sasl.scram-sha-256.sasl.jaas.config": login,
-            "listener.name.sasl.scram-sha-512.sasl.jaas.config": login,
+            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+            **{
+                f"listener.name.{name}.plain.sasl.jaas.config": f"{modules}.plain.PlainLoginModule required{words};"
+                for name in ("sasl", "login")
+            },
+            "listener.name.sasl.scram-sha-256.sasl.jaas.config": scram,
+            "listener.name.sasl.scram-sha-512.sasl.jaas.config": scram,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(store),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "group.min.session.timeout.ms": "500",
         }
+        credentials = [
+            option
+            for name in users
+            for mechanism in MECHANISMS[1:]
+            for option in ("--add-scram", f"{mechanism}=[name={name},password={PASSWORD}]")
+        ]
         storage = ("--standalone", "-t", new_cluster_id(), *credentials)
-        super().__init__(users, storage, **secured)
+        super().__init__(overrides=settings, ports=ports[:2], storage=storage)
+        self.sasl_bootstrap_servers = f"127.0.0.1:{sasl}"
+        self.login_bootstrap_servers = f"127.0.0.1:{login}"
         self.authority = authority
 
-    def write_secrets(self, directory: Path) -> None:
-        """Write what a client's configuration names: ``ca.pem``, and the password of all users."""
+    def secured(
+        self, text: str, directory: Path, user: str = "svt", mechanism: str = "SCRAM-SHA-256", ca: str = ""
+    ) -> str:
+        """Return a configuration for the listener without TLS, changed to log in over TLS; its files are written."""
         (directory / "ca.pem").write_bytes(self.authority.pem)
-        write_secrets(directory, {"password": PASSWORD})
-
-
-def secured(text: str, kafka: SecureKafka, login: str, ca: str = "ca.pem") -> str:
-    """Return a configuration for the broker without TLS, changed so that it logs in over TLS."""
-    secrets = f"password_file: password, ca_file: {ca}"
-    return text.replace(
-        f'"{kafka.bootstrap_servers}"',
-        f'"{kafka.sasl_bootstrap_servers}", security_protocol: SASL_SSL, {login}, {secrets}',
-    )
+        if not (directory / "password").exists():
+            write_secrets(directory, {"password": PASSWORD})
+        return text.replace(
+            f'"{self.bootstrap_servers}"',
+            f'"{self.sasl_bootstrap_servers}", security_protocol: SASL_SSL, sasl_mechanism: {mechanism}, '
+            f"username: {user}, password_file: password, ca_file: {ca or 'ca.pem'}",
+        )

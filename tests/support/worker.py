@@ -42,7 +42,7 @@ from tests.support.topics import (
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}"{login}, session_timeout: {session}, heartbeat_interval: 300ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
 commit: {{interval: 100ms}}
 datasets:
@@ -71,7 +71,6 @@ class Scene:
 
     Attributes:
         directory: Where files of the configuration are, and where those of processes go.
-        login: More keys of the section ``kafka``, each after a comma.
         more: More sections of the configuration.
     """
 
@@ -83,7 +82,6 @@ class Scene:
     limit: int = 4
     session: str = "2s"
     directory: Path = Path()
-    login: str = ""
     more: str = ""
 
     def __post_init__(self) -> None:
@@ -127,8 +125,7 @@ class Scene:
     def serve(self, *options: str, file: Path | None = None, **settings: Any) -> Service:
         """Start a worker as a process of its own; ``settings`` are those of `Service`."""
         file = file or self.write()
-        log = settings.pop("log", file.with_suffix(".log"))
-        self.services.append(Service(file, self.ports[file], log, *options, **settings))
+        self.services.append(Service(file, self.ports[file], file.with_suffix(".log"), *options, **settings))
         return self.services[-1]
 
     async def start(self, config: Config | None = None, *, ready: bool = True) -> Worker:
