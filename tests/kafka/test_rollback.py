@@ -12,10 +12,13 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.monitor.engine import Commit
+from stream_svt.protocol.audit import Audit
+from stream_svt.protocol.audit_state import ShardState
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.service import audit
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import Fenced
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, cluster_of
 from tests.support import records
 from tests.support.closing import SEALED, SEALED_ANEW, Application, Stage, StateRecords
 from tests.support.shard_topics import ShardTopics, event
@@ -136,6 +139,45 @@ async def test_the_state_of_a_foreign_cluster_is_refused_and_so_is_an_empty_one_
         await cannot_be_read(foreign, "belongs to another place")
         await foreign.make_anew("state")
         await refuses(foreign, "is empty")
+
+
+async def audited(app: Application) -> Audit:
+    config = app.config()
+    return await audit.audit_state(config, cluster_of(config))
+
+
+async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_state(
+    app: Application, monkeypatch
+) -> None:
+    await app.spend({"a": 1})
+    read_state = audit._read_state
+
+    async def read_between(*args) -> ShardState:
+        await app.spend({"a": 1})
+        state = await read_state(*args)
+        await app.spend({"a": 1})
+        return state
+
+    monkeypatch.setattr(audit, "_read_state", read_between)
+    found = await audited(app)
+    assert found.problems == []
+    assert found.alerts == 2
+
+
+async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_state(
+    app: Application,
+) -> None:
+    await app.spend({"a": 2})
+    await app.delete_before("alerts", -1)
+    found = await audited(app)
+    assert found.problems == []
+    assert found.truncated == {0}
+    await app.spend({"a": 1})
+    assert (await audited(app)).problems == []
+    app.more = SEALED_ANEW  # with another key the state is unreadable, which is no finding
+    found = await audited(app)
+    assert (found.findings, found.balances, len(found.unreadable)) == ([], False, 1)
+    assert "key" in found.unreadable[0]
 
 
 async def test_an_older_owner_is_fenced_and_says_so(shard_topics: ShardTopics) -> None:

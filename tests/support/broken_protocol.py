@@ -74,7 +74,6 @@ class LosesPublications(Journal):
     _tries = itertools.count(1)
 
     async def flush(self) -> int:
-        """Publish, or fail."""
         if self.pending and next(LosesPublications._tries) % 3 == 0:
             raise BrokerUnavailable("the publishing transaction was lost on purpose")
         return await super().flush()
@@ -176,7 +175,6 @@ class ForgetsPositions(Engine):
     _before: Mapping[str, tuple[int, int, int]] | None = None
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test queries, and take note of where the batch began."""
         if self._before is None:
             self._before = self._positions()
         step = super().step(batch)
@@ -185,7 +183,6 @@ class ForgetsPositions(Engine):
         return step
 
     def _positions(self) -> dict[str, tuple[int, int, int]]:
-        """Return the positions, as a state stores them."""
         return msgspec.msgpack.decode(super()._progress(), type=ProgressRecord).positions
 
     def _progress(self) -> bytes:
@@ -220,7 +217,6 @@ class Disobedient(ShardSession):
     judge: type[CommandHandler]
 
     async def open(self) -> None:
-        """Take the state over, and judge commands otherwise from then on."""
         await super().open()
         self.commands.__class__ = self.judge
 
@@ -238,7 +234,6 @@ class PausesBeforeReplay(Disobedient):
 
 class _AnyNumber(CommandHandler):
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
-        """Take a record in as if it named the next number."""
         command = heard(record, trust_the_topic)
         if isinstance(command, Command):
             command = msgspec.structs.replace(command, number=self.standing.number + 1)
@@ -313,7 +308,6 @@ class NamesEachOwner(ShardLog):
         self._transactional_id += f"-{self._owners[name]}"
 
     async def transact(self, transaction: Transaction) -> int | None:
-        """Write for the first time when both owners have read."""
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
             await beginning.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from tests.support.topics import administrator
@@ -34,24 +36,22 @@ async def allow(
 ) -> None:
     """Let one user do one thing with one resource (a key of ``RESOURCES``), or with all that begin so."""
     pattern = PREFIXED if prefixed else LITERAL
-    async with administrator(bootstrap_servers) as admin:
-        response = await admin._send_to_controller(
-            CreateAclsRequest(
-                RESOURCES[resource], name, pattern, f"User:{user}", "*", OPERATIONS[operation], ALLOW
-            )
-        )
-        [(code, message)] = response.creation_responses
-        assert code == 0, f"the permission was not granted: {message}"
+    response = await _send(bootstrap_servers, CreateAclsRequest, user, operation, resource, name, pattern)
+    [(code, message)] = response.creation_responses
+    assert code == 0, f"the permission was not granted: {message}"
 
 
 async def revoke(bootstrap_servers: str, user: str, operation: str, resource: str, name: str) -> None:
     """Take one permission on one resource back."""
-    async with administrator(bootstrap_servers) as admin:
-        response = await admin._send_to_controller(
-            DeleteAclsRequest(
-                RESOURCES[resource], name, LITERAL, f"User:{user}", "*", OPERATIONS[operation], ALLOW
-            )
-        )
-        [(code, message, taken)] = response.filter_responses
-        assert code == 0, f"the permission was not taken: {message}"
-        assert taken, "there was no such permission"
+    response = await _send(bootstrap_servers, DeleteAclsRequest, user, operation, resource, name, LITERAL)
+    [(code, message, taken)] = response.filter_responses
+    assert code == 0, f"the permission was not taken: {message}"
+    assert taken, "there was no such permission"
+
+
+async def _send(
+    servers: str, kind: type, user: str, operation: str, resource: str, name: str, pattern: int
+) -> Any:
+    request = kind(RESOURCES[resource], name, pattern, f"User:{user}", "*", OPERATIONS[operation], ALLOW)
+    async with administrator(servers) as admin:
+        return await admin._send_to_controller(request)

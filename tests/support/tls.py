@@ -35,17 +35,9 @@ class Authority:
     def new(cls) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("test authority")
-        usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
+        others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+        unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+        usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **unused)
         builder = (
             _builder(name, name, key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)

@@ -201,7 +201,6 @@ class Scene:
         return meta.state_id.hex(), meta.commands.number + 1
 
     async def make_anew(self, name: str) -> None:
-        """Delete one of the application's topics and create one of the same name, as it was."""
         await self.delete(name)
         await self.create(name)
 
@@ -214,13 +213,11 @@ class Scene:
                 await asyncio.sleep(0.05)
 
     async def create(self, name: str) -> None:
-        """Create one of the application's topics."""
         compacted = COMPACTED if name == "state" else {}
         await create_topics(self.servers, {f"{self.application}.{name}": self.partitions}, CLOCK | compacted)
         await self.producer.client.force_metadata_update()
 
     async def delete_before(self, name: str, offset: int, partition: int = 0) -> None:
-        """Do what retention does."""
         await delete_before(self.servers, f"{self.application}.{name}", offset, partition)
 
     async def configure(self, name: str, settings: dict[str, str]) -> None:
