@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.audit_state import ShardState
+from stream_svt.protocol.audit import Audit, ShardState
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import audit
 from stream_svt.service.config import Config, parse_config
