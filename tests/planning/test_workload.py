@@ -86,12 +86,13 @@ def test_a_workload_without_a_meaning_is_refused(change, reason):
     good = {"queries": 10, "positives": 0.5, "above": np.array([1.0]), "below": np.array([1.0])}
     with pytest.raises(MisuseError, match=reason):
         Workload(**{**good, **change})
-
-
-def test_a_drift_and_a_belief_without_a_meaning_are_refused():
     with pytest.raises(MisuseError, match="drift"):
         Drift(queries=0, start=1)
-    with pytest.raises(MisuseError, match="median"):
-        Belief(positives=0.1, above=0, below=1)
-    with pytest.raises(MisuseError, match="factor"):
-        Belief(positives=0.1, above=1, below=1, factor=0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"above": 0, "below": 1}, {"above": 1, "below": 1, "factor": 0.5}], ids=str
+)
+def test_a_belief_without_a_meaning_is_refused(wrong):
+    with pytest.raises(MisuseError, match=r"median margins are greater than 0, and the factor .* at least 1"):
+        Belief(positives=0.1, **wrong)

@@ -143,13 +143,3 @@ def test_a_wrong_value_is_found_by_schema_and_loader(validator, good, bad):
     assert list(validator.iter_errors(plain(text)))
     with pytest.raises(ConfigError):
         parse_config(text)
-
-
-def test_every_field_is_described():
-    schema = json_schema()
-    nodes = [schema, *schema["$defs"].values()]
-    for node in nodes:
-        for name, field in node.get("properties", {}).items():
-            shared = schema["$defs"].get(field.get("$ref", "").removeprefix("#/$defs/"), {})
-            assert field.get("description") or shared.get("description"), f"{node.get('title')}.{name}"
-            assert "kind" not in node["properties"], node.get("title")
