@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -29,19 +28,12 @@ STREAM = ", expected_queries: 1000000"
         # Split 5: the threshold costs 1/6, each of ten alerts 1/12; 0.51 left pays threshold and four alerts.
         (STREAM, "{epsilon: 3.51}", 3, 4),
         (STREAM + ", reserve: 2", "{epsilon: 4}", 2, 0),
+        (STREAM, "{rho: 1}", 2, 0),  # a run costs 0.42, and under zCDP none is shorter
     ],
 )
 def test_runs_and_alerts_are_what_the_limit_divides_into(monitor, limit, runs, last):
     application = spec(monitor, limit)
     assert Runs.left(application.monitors[0], application.datasets[0]) == Runs(runs, last)
-
-
-def test_zcdp_counts_whole_runs_only():
-    application = spec(STREAM, "{rho: 1}")
-    (monitor,), (dataset,) = application.monitors, application.datasets
-    left, price = Runs.left(monitor, dataset), monitor.run_price(dataset.kind)
-    assert left.runs * price <= dataset.limit < (left.runs + 1) * price
-    assert left.last_run_alerts == 0
 
 
 @pytest.mark.parametrize("form", ["svt", "adaptive"])
@@ -99,14 +91,6 @@ def test_no_bound_is_claimed_where_none_holds():
     assert bound(", append: sweep, correction: annealed") is None
 
 
-def test_a_finer_grid_leaves_margins_about_where_they_were():
-    coarse, fine = (
-        reported_margin(spec(STREAM + step).monitors[0], SURE) for step in ("", ", granularity: 1/8")
-    )
-    assert abs(coarse - fine) <= 3
-    assert fine % Fraction(1, 8) == 0
-
-
 @pytest.mark.parametrize(
     ("monitor", "said"),
     [
@@ -118,7 +102,8 @@ def test_a_finer_grid_leaves_margins_about_where_they_were():
         ("", "4 whole runs: 40 alerts in all"),
         ("", "raises the budget"),
         (", on_halt: stop", "then it stops until an operator resamples it"),
-        (", granularity: 1/4", "(noise: 12 on each test, 6 on the threshold)"),
+        (", granularity: 1/4", "a value 177.5 above"),
+        (", granularity: 1/4", "162.5 above it every other time (noise: 12 on each test, 6 on the threshold)"),
     ],
 )
 def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monitor, said):

@@ -65,16 +65,12 @@ def test_a_bound_on_waste_is_promised_for_exponential_threshold_noise_only():
     assert any("Laplace noise may put that below" in text for text in warnings(laplace))
 
 
-def test_a_finite_set_gets_a_sweep_that_looks_for_the_whole_cutoff():
-    best = closed_set().best
-    assert isinstance(best.monitor.append, Sweep)
-    assert best.monitor.append.tops_per_set == 20
-    assert best.monitor.append.max_set_size >= 5000
-
-
-def test_a_set_with_few_positives_gets_a_fall_that_ends_early():
-    best = recommended(finite=True, queries=5000, cutoff=60).best
-    assert best.monitor.correction.end >= 3
+def test_a_finite_set_gets_a_sweep_for_the_whole_cutoff_and_with_few_positives_a_fall_that_ends_early():
+    sweep = closed_set().best.monitor.append
+    assert isinstance(sweep, Sweep)
+    assert sweep.tops_per_set == 20
+    assert sweep.max_set_size >= 5000
+    assert recommended(finite=True, queries=5000, cutoff=60).best.monitor.correction.end >= 3
 
 
 def test_the_best_candidate_comes_first_or_is_as_good_and_simpler():
@@ -82,6 +78,8 @@ def test_the_best_candidate_comes_first_or_is_as_good_and_simpler():
     assert found.best.score >= max(candidate.score for candidate in found.candidates) - EVEN
     assert found.tried > len(found.candidates) > 1
     assert found.best not in found.candidates[1:]
+    recall = found.best.range("recall")
+    assert recall.low <= recall.middle == found.best.forecast.recall <= recall.high
 
 
 def test_settings_can_be_pasted_and_then_mean_what_was_forecast():
@@ -122,14 +120,6 @@ def test_the_present_settings_are_shown_where_they_can_be_planned():
     assert {"as it is now", "other settings"} < set(labels)
 
 
-def test_ranges_hold_the_forecast():
-    best = static().best
-    for figure in ("precision", "recall"):
-        span = best.range(figure)
-        assert span.low <= span.middle <= span.high
-        assert span.middle == getattr(best.forecast, figure)
-
-
 def test_an_epsilon_that_pays_for_nothing_is_refused():
     monitor = monitor_for(epsilon="1e-7", cutoff=2, monotonic=True).model_copy(update={"cutoff": 10_000})
     with pytest.raises(MisuseError, match="raise epsilon"):
@@ -158,13 +148,10 @@ def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
 
 
-def test_a_run_that_will_not_last_is_announced():
+def test_a_run_that_will_not_last_is_announced_and_without_alerts_it_lasts_for_ever():
     many = Belief(positives=0.05, above=np.array([1000.0]), below=np.array([1000.0]), factor=1)
     assert "likely to end" in text_of(recommended(belief=many))
     assert "likely to end" not in text_of(static())
-
-
-def test_a_stream_without_alerts_lasts_for_ever():
     found = recommended(belief=NONE)
     assert "hardly ever" in text_of(found, Runs(runs=1, last_run_alerts=0))
     assert "no end" in " ".join(table(found))
@@ -173,10 +160,8 @@ def test_a_stream_without_alerts_lasts_for_ever():
 def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
     few = Belief(positives=0.001, above=np.array([10.0]), below=np.array([10.0]), factor=1)
     found = recommended(belief=few, finite=True, queries=5000)
-    best = found.best
-    text = text_of(found)
-    assert "top-k" in text
-    assert ("fills the cutoff" in text) == (best.monitor.correction.end < Fraction(3))
+    assert "top-k" in text_of(found)
+    assert ("fills the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
 
 
 def test_json_has_no_infinities_and_all_that_is_said():

@@ -8,12 +8,11 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.privacy.loss import Kind
 from stream_svt.service import workload
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried
-from stream_svt.settings.datasets import Generator, is_over, period_end
-from tests.support.generated_play import DAY_MS, START_MS, GeneratedPlay, at, day, watermarks
+from stream_svt.settings.datasets import is_over, period_end
+from tests.support.generated_play import DAY_MS, GeneratedPlay, at, day, watermarks
 
 MONITOR = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5, cutoff: 3, expected_queries: 99"
 GENERATED = "{generate: 'd-{date}', from: 2026-01-05, lateness: 6h, limit: 2, unit: one event}"
@@ -115,22 +114,16 @@ def test_a_name_says_when_its_period_ends(pattern: str, name: str, end: int | No
     assert not is_over(name, {pattern: at(1) - 1})
 
 
-def test_every_dataset_that_a_generator_makes_is_found_by_its_name() -> None:
-    for pattern in ("{name}-{date}", "{iso_week}:{name}"):
-        weeks = Generator(
-            pattern=pattern,
-            names=("a", "b-2026-01-05", "{date}"),
-            from_ms=START_MS,
-            lateness_ms=0,
-            kind=Kind.PURE,
-            limit=1,
-            unit="x",
-        )
-        made = list(weeks.periods(0, at(800)))
-        assert len(made) == 3 * len(weeks.begins(0, at(800))) == len({one.name for one in made})
-        for one in made[:: len(made) // 40]:
-            assert weeks.find(one.name) == one
-            assert period_end(pattern, one.name) == one.until_ms
+@pytest.mark.parametrize("pattern", ["{name}-{date}", "{iso_week}:{name}"])
+def test_every_dataset_that_a_generator_makes_is_found_by_its_name(pattern: str) -> None:
+    declared = "from: 2026-01-05, limit: 1, unit: x"
+    named = f"{{generate: '{pattern}', names: [a, b-2026-01-05, '{{date}}'], {declared}}}"
+    (weeks,) = spec_of(named).generators
+    made = list(weeks.periods(0, at(800)))
+    assert len(made) == 3 * len(weeks.begins(0, at(800))) == len({one.name for one in made})
+    for one in made[:: len(made) // 40]:
+        assert weeks.find(one.name) == one
+        assert period_end(pattern, one.name) == one.until_ms
 
 
 # -- periods open and end ----------------------------------------------------------------------------------------
