@@ -27,7 +27,7 @@ def table(recommendation: Recommendation) -> list[str]:
     marked = [(">" if one is recommendation.best else "", one) for one in recommendation.candidates]
     if recommendation.present is not None:
         marked.append(("now", recommendation.present))
-    rows = [head, *([mark, *_row(candidate, workload)] for mark, candidate in marked)]
+    rows = [head, *([mark, *_row(one, workload)] for mark, one in marked)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -139,8 +139,8 @@ def as_json(recommendation: Recommendation, budget: Runs | None) -> dict[str, An
             "median_above": float(workload.above[len(workload.above) // 2]),
             "median_below": float(workload.below[len(workload.below) // 2]),
             "finite": workload.finite,
-            "drift_queries": workload.drift.queries if workload.drift else None,
-            "drift_start": workload.drift.start if workload.drift else None,
+            "drift_queries": getattr(workload.drift, "queries", None),
+            "drift_start": getattr(workload.drift, "start", None),
             "queries_per_second": workload.rate,
         },
         "tried": recommendation.tried,

@@ -33,10 +33,8 @@ class Candidate:
     """Settings and what they would do.
 
     Attributes:
-        monitor: The whole specification.
         settings: What the planner chose, as it stands in the file.
-        forecast: On the workload as believed.
-        others: On what it may be as well.
+        forecast, others: On the workload as believed, and on what it may be as well.
     """
 
     monitor: MonitorSpec
@@ -72,10 +70,8 @@ class Recommendation:
     """Candidates, best first, and the settings a monitor has now.
 
     Attributes:
-        workload: As believed.
-        candidates: The best of those tried, the recommended one first.
+        candidates: The best of those ``tried``, the recommended one first.
         present: The monitor as it is; None where it is not wanted or cannot be planned on this workload.
-        tried: Number of candidates that were tried.
     """
 
     workload: Workload

@@ -103,7 +103,10 @@ def test_no_bound_is_claimed_where_none_holds():
         ("", "raises the budget"),
         (", on_halt: stop", "then it stops until an operator resamples it"),
         (", granularity: 1/4", "a value 177.5 above"),
-        (", granularity: 1/4", "162.5 above it every other time (noise: 12 on each test, 6 on the threshold)"),
+        (
+            ", granularity: 1/4",
+            "162.5 above it every other time (noise: 12 on each test, 6 on the threshold)",
+        ),
     ],
 )
 def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monitor, said):
