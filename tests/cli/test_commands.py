@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import io
 import json
 import os
@@ -22,7 +21,7 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.web.documents import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
-from tests.support.http_server import serving
+from tests.support.http_server import answering
 from tests.support.keys import ed25519_pair
 from tests.support.status_page import Stub
 
@@ -290,17 +289,7 @@ STATUS = _status()
 def worker_page():
     """Serve a status page and return its address and what to answer."""
     answer = {"body": json.dumps(STATUS).encode(), "code": 200}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(answer["code"] if self.path == "/api/v1/status" else 404)
-            self.end_headers()
-            self.wfile.write(answer["body"])
-
-        def log_message(self, *_arguments: object) -> None:
-            """Keep quiet."""
-
-    with serving(Handler) as port:
+    with answering("/api/v1/status", answer) as port:
         yield f"http://127.0.0.1:{port}", answer
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import yaml
 
 from stream_svt.cli import app
 from stream_svt.cli.common import config_option
-from tests.support.http_server import serving
+from tests.support.http_server import answering
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -152,33 +151,12 @@ def test_the_python_of_the_image_is_one_that_the_project_supports():
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
 
 
-def _health_page(code: int) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(code if self.path == "/health/live" else 404)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    return Handler
-
-
 @pytest.mark.loopback
-@pytest.mark.parametrize(("code", "healthy"), [(200, True), (503, False)])
+@pytest.mark.parametrize(("code", "healthy"), [(200, True), (503, False), (None, False)])
 def test_the_health_check_says_what_the_worker_says(code, healthy):
-    with serving(_health_page(code)) as port:
-        assert (_check_health(port) == 0) is healthy
-
-
-@pytest.mark.loopback
-def test_a_worker_that_does_not_answer_is_not_healthy():
-    assert _check_health(1) != 0
-
-
-def _check_health(port: int) -> int:
     _, _, command = of("HEALTHCHECK").partition("CMD ")
-    arguments = json.loads(command)
-    arguments[0] = sys.executable
-    environment = os.environ | {"STREAM_SVT_WEB_PORT": str(port)}
-    return subprocess.run(arguments, env=environment, capture_output=True, check=False).returncode
+    arguments = [sys.executable, *json.loads(command)[1:]]
+    with answering("/health/live", {"code": code or 200, "body": b""}) as port:
+        environment = os.environ | {"STREAM_SVT_WEB_PORT": str(port if code else 1)}
+        done = subprocess.run(arguments, env=environment, capture_output=True, check=False)
+    assert (done.returncode == 0) is healthy

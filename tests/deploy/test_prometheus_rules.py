@@ -71,19 +71,13 @@ def metrics() -> dict[str, set[str]]:
     return found
 
 
-def values(name: str, label: str) -> set[str] | None:
-    """Return the values that a label can have, None where they are not known here."""
-    if label in ANNOTATED:
-        return ANNOTATED[label]
-    if label == "state":
-        return set(map(str, ShardState)) if name == "stream_svt_shards" else set(STATES)
-    if label == "outcome":
-        return set(OUTCOMES)
-    if label == "cause":
-        return set(map(str, Cause))
-    if label == "reason" and ("skipped" in name or "failures" in name):
-        return set(SKIP_REASONS if "skipped" in name else FAILURES)
-    return {*REJECT_REASONS, *COMMAND_REASONS} if label == "reason" else None
+WORDS = ANNOTATED | {
+    "state": {*map(str, ShardState), *STATES},
+    "outcome": set(OUTCOMES),
+    "cause": set(map(str, Cause)),
+    "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *COMMAND_REASONS},
+}
+"""Values that a label can have, where they are known here."""
 
 
 def problems(expr: str) -> list[str]:
@@ -96,7 +90,7 @@ def problems(expr: str) -> list[str]:
             found.append(f"nothing is called {name}")
             continue
         for matcher in _MATCHER.finditer(selector["matchers"] or ""):
-            label, possible = matcher["label"], values(name, matcher["label"])
+            label, possible = matcher["label"], WORDS.get(matcher["label"])
             if label not in exposed.get(name, known):
                 found.append(f"{name} has no label {label}")
             elif possible is not None:

@@ -24,6 +24,23 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def answering(path: str, answer: dict[str, Any]) -> Iterator[int]:
+    """Answer who asks for a path with the ``code`` and ``body`` that stand there then; yields the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer["code"] if self.path == path else 404)
+            self.end_headers()
+            self.wfile.write(answer["body"])
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with serving(Handler) as port:
+        yield port
+
+
+@contextlib.contextmanager
 def receiving(path: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Take alerts posted to a path, a list of them or a webhook's; yields the server and all alerts so far."""
     posted: list[dict[str, Any]] = []
