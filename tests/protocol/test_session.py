@@ -26,10 +26,10 @@ from tests.simulation.world import Variant, World
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
-    model = Model(partitions=1, spec=declared(f"{{name: hot, {COMMON}}}"))
-    model.send(30, 1)
+    model = Model(declared(f"{{name: hot, {COMMON}}}"))
+    send(model, 5, "a")
     model.serve()
-    account = model.journal(0, 1)
+    account = model.journal()
     records = finish(account.open())
     workload = Workload(model.spec, 1)
     assert list(workload.gather(0, Gone()))
@@ -42,10 +42,10 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     finish(account.commit(commit))
     model.broker.mark("app-0", everything=True)
 
-    session, _ = model.session(journal=model.journal(0, 1, bounds=Bounds(published=2)))
+    session = model.session(journal=model.journal(bounds=Bounds(published=2)))
     finish(lived(session))
     model.broker.mark("app-0", everything=True)
-    events = model.events()[0]
+    events = model.events
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert len(events) > 12, "the takeover charges something"
     assert sum(event["type"] == EventType.COMMAND_REPLY for event in events) == 6
@@ -78,10 +78,11 @@ def test_a_long_work_in_slices_is_no_silence(
         silences.append(now[0] - status.beat)
         now[0] += 1.0  # the next slice
 
-    model = Model(partitions=1)
+    model = Model()
     send(model, 3, "first")
     clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
-    session, status = model.session(clock=clock)
+    session = model.session(clock=clock)
+    status = session.status
     monkeypatch.setattr(where, sliced, many)
     finish(lived(session))
     assert len(silences) > 20
@@ -106,8 +107,8 @@ class Held(Feed):
     meanwhile: Callable[[Model], None]
     read: int | None
 
-    def __init__(self, broker, shard) -> None:
-        super().__init__(broker, shard)
+    def __init__(self, broker) -> None:
+        super().__init__(broker)
         self.rebalances = 0
         self.fetched: list[int] = []
 
@@ -117,7 +118,7 @@ class Held(Feed):
 
     async def settled(self) -> None:
         self.rebalances += 1
-        read = len(list(self._broker.read("t-0"))) if self.read is None else self.read
+        read = len(list(self._broker.read("t"))) if self.read is None else self.read
         assert (self.status.outbox, self.status.offsets) == (0, {"t": read})
         self.meanwhile(self.model)
 
@@ -128,12 +129,13 @@ class Held(Feed):
 
 
 def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, read: int | None = None):
-    model = Model(partitions=1, spec=declared(PLAIN))
+    model = Model(declared(PLAIN))
     if opened:
         send(model, 1, "before", value=0)
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
-    session, status = model.session(feed=Held)
+    session = model.session(Held)
+    status = session.status
     ours = session.feed
     ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
     return model, session, ours, status
@@ -155,13 +157,13 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
     finish(lived(session))
     assert feed.fetched[:2] == [3, 5]
     assert status.offsets == {"t": 5}
-    model.settle()
+    model.broker.settle()
     assert len(told(model, EventType.ALERT)) == 5
 
 
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
     def taken(model: Model) -> None:
-        other, _ = model.session()
+        other = model.session()
         finish(other.open())
         later(model)
 
@@ -176,10 +178,10 @@ def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
     written: list[int] = []
 
     def stopped(model: Model) -> None:
-        written.append(len(list(model.broker.read("state-0", committed=False))))
+        written.append(len(list(model.broker.read("state", committed=False))))
         raise Stopped
 
     model, session, feed, _ = stage(stopped)
     finish(lived(session))
     assert feed.fetched == [3]
-    assert [len(list(model.broker.read("state-0", committed=False)))] == written
+    assert [len(list(model.broker.read("state", committed=False)))] == written

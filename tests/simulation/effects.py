@@ -28,15 +28,11 @@ class Effect:
 
 
 class ModelLog:
-    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`.
+    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`."""
 
-    ``suffix`` is what the names of the shard's partitions end with.
-    """
-
-    def __init__(self, broker: Broker, producer: str = "app-0", suffix: str = "") -> None:
+    def __init__(self, broker: Broker, producer: str = "app-0") -> None:
         self._broker = broker
         self._producer = producer
-        self._suffix = suffix
         self._epoch = 0
 
     async def fence(self) -> None:
@@ -61,16 +57,16 @@ class ModelLog:
         await self.transact(Transaction((), (), {}))
 
     async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
-        epoch, place = self._epoch, partition + self._suffix
+        epoch = self._epoch
         offset: int = await Effect(
-            "append", lambda: self._broker.append(self._producer, epoch, place, key, value)
+            "append", lambda: self._broker.append(self._producer, epoch, partition, key, value)
         )
         return offset
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         def read() -> dict[bytes, bytes]:
             live: dict[bytes, bytes] = {}
-            for entry in self._broker.read(f"state{self._suffix}", committed=committed):
+            for entry in self._broker.read("state", committed=committed):
                 if entry.key is not None:
                     live.pop(entry.key, None)
                     if entry.value is not None:
@@ -83,11 +79,9 @@ class ModelLog:
     async def read_alerts(
         self, start: int | None, take: Callable[[Any], None], *, committed: bool = False
     ) -> tuple[int, int]:
-        alerts = f"alerts{self._suffix}"
-
         def read() -> tuple[list[Entry], tuple[int, int]]:
-            shown = list(self._broker.read(alerts, start or 0, committed=committed))
-            return shown, self._broker.span(alerts, committed=False)
+            shown = list(self._broker.read("alerts", start or 0, committed=committed))
+            return shown, self._broker.span("alerts", committed=False)
 
         entries, span = await Effect("read", read)
         for entry in entries:

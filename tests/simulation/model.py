@@ -1,10 +1,10 @@
-"""An application of several shards on the modelled log, one session at a time, and what its operator does."""
+"""An application of one shard on the modelled log, one session at a time, and what its operator does."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,11 +18,10 @@ from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
-from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import RETRY, STREAM, declared
-from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived
+from tests.simulation.effects import finish, journal_of, lived
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Places, Silent
 
@@ -30,7 +29,6 @@ NAMES = [f"d{number}" for number in range(8)]
 COMMON = f"topic: t, {STREAM}"
 PLAIN = f"{{name: m0, mute: none, {COMMON}}}"
 SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
-PARTITIONS = 2
 KEY = bytes(range(32))
 
 
@@ -47,8 +45,8 @@ class Feed(Places):
     """Records that are handed over at a time."""
     hook: Callable[[int], object] | None = None
 
-    def __init__(self, broker: Broker, shard: int) -> None:
-        super().__init__(broker, f"-{shard}")
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
         self._rounds = 0
 
     @property
@@ -74,94 +72,55 @@ class Feed(Places):
 @dataclass
 class Model:
     spec: ApplicationSpec = SPEC
-    partitions: int = PARTITIONS
-    now: float = 1_790_000_000.0
     start_at: str = "earliest"
-    masters: tuple[bytes, ...] = (KEY,)
+    now: float = 1_790_000_000.0
     broker: Broker = field(init=False)
 
     def __post_init__(self) -> None:
         self.broker = Broker(now_ms=lambda: int(self.now * 1000))
-        self.entropy = random.Random(1)
+        self._entropy = random.Random(1)
 
-    @property
-    def names(self) -> list[str]:
-        return [dataset.name for dataset in self.spec.datasets]
+    def journal(self, **options: Any) -> Journal:
+        entropy, epoch = self._entropy.randbytes, lambda: self.now
+        return journal_of(self.broker, masters=(KEY,), entropy=entropy, epoch=epoch, **options)
 
-    def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
-        return journal_of(
-            self.broker,
-            kind,
-            replace(PLACE, shard=shard),
-            log=ModelLog(self.broker, f"app-{shard}", f"-{shard}"),
-            partitions=partitions,
-            masters=self.masters,
-            entropy=self.entropy.randbytes,
-            epoch=lambda: self.now,
-            **options,
-        )
+    def serve(self) -> None:
+        """Let the shard read what there is, as its worker would."""
+        finish(lived(self.session()))
+        self.broker.mark("app-0", everything=True)
 
-    def send(self, count: int, seed: int, topic: str = "t", **more: Any) -> None:
-        """Send queries to the homes of their datasets; some are far above the threshold."""
-        chance = random.Random(seed)
-        for number in range(count):
-            name = chance.choice(self.names)
-            value = chance.choice((0, 480, 520, 90_000))
-            body = {"id": f"q{seed}-{number}", "value": value, "series": f"i{chance.randrange(6)}"}
-            shard = home(name.encode(), self.partitions)
-            self.broker.write(f"{topic}-{shard}", name.encode(), msgspec.json.encode(body | more))
-
-    def serve(self, feed: type[Feed] = Feed) -> list[ShardStatus]:
-        found = []
-        for shard in range(self.partitions):
-            session, status = self.session(shard, feed)
-            finish(lived(session))
-            self.broker.mark(f"app-{shard}", everything=True)
-            found.append(status)
-        return found
-
-    def session(
-        self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1, **instead: Any
-    ) -> tuple[ShardSession, ShardStatus]:
-        """Return a session that has not been opened, with other parts where some are given, and where it reports."""
-        status = ShardStatus(shard)
+    def session(self, feed: type[Feed] = Feed, interval: float = 0.1, **instead: Any) -> ShardSession:
+        """Return a session that has not been opened, with other parts where some are given."""
         parts: dict[str, Any] = {
-            "feed": feed(self.broker, shard),
-            "journal": self.journal(shard, self.partitions),
+            "feed": feed(self.broker),
+            "journal": self.journal(),
             "clock": Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
         }
-        session = ShardSession(
-            shard=shard,
-            workload=Workload(self.spec, self.partitions),
+        return ShardSession(
+            shard=0,
+            workload=Workload(self.spec, 1),
             control=CONTROL,
             policy=CommitPolicy(interval=interval, start_at=self.start_at),
             observer=Silent(),
-            status=status,
+            status=ShardStatus(0),
             **parts | instead,
         )
-        return session, status
 
     def _tick(self) -> float:
         self.now += 0.01
         return self.now
 
-    def events(self) -> dict[int, list[dict[str, Any]]]:
-        return {
-            shard: [msgspec.json.decode(entry.value) for entry in self.broker.read(f"alerts-{shard}")]
-            for shard in range(self.partitions)
-        }
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(entry.value or b"") for entry in self.broker.read("alerts")]
 
+    @property
     def spent(self) -> dict[str, float]:
-        """Return what was spent of each dataset, as the events tell it."""
+        """What was spent of each dataset, as the events tell it."""
         found: dict[str, float] = {}
-        for event in (event for events in self.events().values() for event in events):
-            if account := event["data"]["account"]:
-                name = event["data"]["dataset"]
-                found[name] = max(found.get(name, 0.0), account["spent"])
+        for data in (event["data"] for event in self.events if event["data"]["account"]):
+            found[data["dataset"]] = max(found.get(data["dataset"], 0.0), data["account"]["spent"])
         return found
-
-    def settle(self) -> None:
-        self.broker.settle()
 
 
 def serve_a_while(
@@ -171,11 +130,11 @@ def serve_a_while(
     interval: float = 1e9,
 ) -> None:
     """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
-    owner, _ = model.session(interval=interval)
+    owner = model.session(interval=interval)
     feed: Any = owner.feed
     feed.rounds, feed.most, feed.hook = rounds, 5, hook
     finish(lived(owner))
-    model.settle()
+    model.broker.settle()
 
 
 class Stops(Exception):
@@ -201,7 +160,7 @@ def dies_at(
     opened: Callable[[], None] = lambda: None,
 ) -> None:
     """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
-    dying, _ = model.session(feed=feed)
+    dying = model.session(feed)
     journal, run = dying.journal, dying.run
 
     async def dies(content: Any) -> int:
@@ -224,7 +183,7 @@ def dies_at(
             finish(lived(dying))
     finally:
         model.broker.fence("app-0")
-        model.settle()
+        model.broker.settle()
 
 
 def replies(model: Model) -> list[tuple[str, int, str]]:
@@ -240,29 +199,19 @@ def has(kind: EventType) -> Callable[[Any], bool]:
 
 
 def told(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
-    """Return what the events of a type say, on shard 0."""
+    """Return what the events of a type say."""
     return [
         event["data"]
-        for event in model.events()[0]
+        for event in model.events
         if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
     ]
 
 
-def played_model() -> Model:
-    """A model whose shards have runs open."""
-    model = Model()
-    model.send(60, 1)
-    model.serve()
-    return model
-
-
-def send(
-    model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", shard: int = 0, **more: Any
-) -> None:
-    """Send queries to a shard, far above the threshold unless told."""
+def send(model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
+    """Send queries, far above the threshold unless told."""
     for number in range(count):
         body = {"id": f"{name}{number}", "value": 90_000} | more
-        model.broker.write(f"{topic}-{shard}", dataset.encode(), msgspec.json.encode(body))
+        model.broker.write(topic, dataset.encode(), msgspec.json.encode(body))
 
 
 def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any) -> None:
@@ -275,33 +224,33 @@ def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any)
 Stored = dict[bytes, bytes]
 
 
-def command(model: Model, name: str, shard: int = 0, **fields: Any) -> Command:
-    """Send a command to a shard, with the number that its stored state wants next unless told."""
-    state, number = standing(model, shard)
+def command(model: Model, name: str, **fields: Any) -> Command:
+    """Send a command, with the number that the stored state wants next unless told."""
+    state, number = standing(model)
     sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
-    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(sent))
+    model.broker.write(CONTROL, None, msgspec.json.encode(sent))
     return sent
 
 
-def standing(model: Model, shard: int = 0) -> tuple[str, int]:
-    """Return the id of a shard's stored state and the number of the last command that it used up."""
-    model.settle()
-    meta = stored_meta(model, shard)
+def standing(model: Model) -> tuple[str, int]:
+    """Return the id of the stored state and the number of the last command that it used up."""
+    model.broker.settle()
+    meta = stored_meta(model)
     return meta.state_id.hex(), meta.commands.number
 
 
-def stored_meta(model: Model, shard: int = 0) -> Meta:
-    journal: Journal = model.journal(shard, model.partitions)
+def stored_meta(model: Model) -> Meta:
+    journal = model.journal()
     finish(journal.look())
     return journal.meta
 
 
-def backup(model: Model, shard: int = 0) -> Stored:
-    newest = {entry.key: entry.value for entry in model.broker.read(f"state-{shard}")}
+def backup(model: Model) -> Stored:
+    newest = {entry.key: entry.value for entry in model.broker.read("state")}
     return {key: value for key, value in newest.items() if key is not None and value is not None}
 
 
 def restore(model: Model, state: Stored) -> None:
     gone = dict.fromkeys(backup(model).keys() - state.keys())
     for key, value in (state | gone).items():
-        model.broker.write("state-0", key, value)
+        model.broker.write("state", key, value)

@@ -30,7 +30,7 @@ UNITS = Kind.PURE.units
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    made = Model(partitions=1, spec=SPEC)
+    made = Model(SPEC)
     for name in NAMES[:20]:
         send(made, 2, f"{name}-", dataset=name)
     for _ in range(2):
@@ -52,11 +52,11 @@ def serve_to_the_end(model: Model) -> None:
         model.serve()
     with pytest.raises(ApplicationClosed, match="closed for ever"):
         model.serve()
-    model.settle()
+    model.broker.settle()
 
 
 def events(model: Model, kind: EventType | None = None) -> list[dict[str, Any]]:
-    return [event for event in model.events()[0] if kind is None or event["type"] == kind]
+    return [event for event in model.events if kind is None or event["type"] == kind]
 
 
 def history(
@@ -64,7 +64,7 @@ def history(
 ) -> ShardHistory:
     """Read the events, all of them unless told, where wanted with what the state says of the end."""
     found = ShardHistory("app", 0, proof_checker([key]), closed=closed)
-    for entry in model.broker.read("alerts-0", committed=False) if shown is None else shown:
+    for entry in model.broker.read("alerts", committed=False) if shown is None else shown:
         found.take(entry)
     found.end()
     return found
@@ -72,7 +72,7 @@ def history(
 
 def history_of_closed(model: Model, key: bytes = KEY) -> ShardHistory:
     """Read how the state says that the shard was closed, then the events."""
-    return history(model, key, finish(model.journal(0, 1).read_closed()))
+    return history(model, key, finish(model.journal().read_closed()))
 
 
 def left(
@@ -92,18 +92,18 @@ def nothing_is_left(carried: Carried) -> bool:
 
 def forge(model: Model, template: dict[str, Any], **changes: Any) -> None:
     """Write an event that says something else than a true one."""
-    model.broker.write("alerts-0", b"", msgspec.json.encode(template | changes))
+    model.broker.write("alerts", b"", msgspec.json.encode(template | changes))
 
 
 def give_up(model: Model, **fields: Any) -> None:
     """Give the state of the shard up, as an operator would who looked at the alerts."""
-    shown = [msgspec.json.decode(entry.value) for entry in model.broker.read("alerts-0", committed=False)]
-    finish(model.journal(0, 1).give_up(giving_up(shown, **{"successor": "next"} | fields)))
-    model.settle()
+    shown = [msgspec.json.decode(entry.value) for entry in model.broker.read("alerts", committed=False)]
+    finish(model.journal().give_up(giving_up(shown, **{"successor": "next"} | fields)))
+    model.broker.settle()
 
 
 def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no_more(model: Model) -> None:
-    before = model.spent()
+    before = model.spent
     close_for_ever(model)
     balances = {
         event["data"]["dataset"]: event["data"]["account"] for event in events(model, EventType.BALANCE)
@@ -116,9 +116,9 @@ def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no
         EventType.APPLICATION_CLOSED,
         {"successor": "next", "balances": 20},
     )
-    size = len(list(model.broker.read("state-0")))
+    size = len(list(model.broker.read("state")))
     serve_to_the_end(model)
-    assert len(list(model.broker.read("state-0"))) == size
+    assert len(list(model.broker.read("state"))) == size
     carried, notes = left(history(model))
     assert (spent(carried), notes, carried.complete) == (before, [], True)
     assert len(carried.datasets) == 60
@@ -138,11 +138,11 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     assert closing is ((6, True) <= (number, after) <= (8, False))
     send(model, 3, "later", dataset=NAMES[31])
     serve_to_the_end(model)
-    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent())
+    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent)
     assert len(events(model, EventType.APPLICATION_CLOSED)) == 1
     assert [event["sequence"] for event in events(model)] == list(range(1, len(events(model)) + 1))
     if closing:  # durable with the first slice: whatever comes later is tested no more
-        assert NAMES[31] not in model.spent()
+        assert NAMES[31] not in model.spent
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(mod
     assert backup(model) == {}
     give_up(model)
     auditor = Auditor()
-    for event in model.broker.read("alerts-0"):
+    for event in model.broker.read("alerts"):
         auditor.add(0, event.offset, event.value)
     assert auditor.audit.problems == []
     carried, _ = left(history_of_closed(model, key=bytes(32)))
-    assert all(spent(carried)[name] >= amount for name, amount in model.spent().items())
+    assert all(spent(carried)[name] >= amount for name, amount in model.spent.items())
 
 
 def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
-    entries = model.broker.partitions["alerts-0"]
+    entries = model.broker.partitions["alerts"]
     while msgspec.json.decode(entries[-1].value or b"{}").get("type") != EventType.ALERT:
         entries.pop()
     del entries[-1]
@@ -195,8 +195,8 @@ def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
 @pytest.mark.parametrize("end", [False, True])
 def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model, end: bool) -> None:
     """Nor does it with the forged end that it names."""
-    spend = model.spent()
-    early, shown = events(model)[2], list(model.broker.read("alerts-0", committed=False))
+    spend = model.spent
+    early, shown = events(model)[2], list(model.broker.read("alerts", committed=False))
     closed = Closed("next", early["sequence"], early["origin"])
     if end:
         closed = Closed("next", 4, "3-00")
@@ -210,10 +210,10 @@ def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model, end: b
 @pytest.mark.parametrize("before", [0, 1])
 def test_behind_a_gap_a_part_of_one_transaction_leaves_nothing(model: Model, before: int) -> None:
     """An aborted publication that retention took may have shown the rest of it, but not of the one before."""
-    shown = [msgspec.json.decode(entry.value or b"") for entry in model.broker.read("alerts-0")]
+    shown = [msgspec.json.decode(entry.value or b"") for entry in model.broker.read("alerts")]
     first = [event["origin"] for event in shown].index(shown[-1]["origin"])
     assert shown[first] != shown[-1]
-    shard = history(model, shown=list(model.broker.read("alerts-0"))[first - before : first + 1])
+    shard = history(model, shown=list(model.broker.read("alerts"))[first - before : first + 1])
     shard.closed = Closed("next", 0, "")
     carried, _ = left(shard)
     balance = carried.datasets[shown[first]["data"]["dataset"]]
@@ -228,7 +228,7 @@ def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(
     template = next(event for event in events(model, EventType.DECLARED))
     close_for_ever(model)
     newest = backup(model)
-    model.broker.first["alerts-0"] = model.broker.span("alerts-0", committed=False)[1]
+    model.broker.first["alerts"] = model.broker.span("alerts", committed=False)[1]
     number = 1_000
     if gives_up:  # behind it, and the newest state is put back then
         restore(model, {})
@@ -260,16 +260,16 @@ def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Mod
     datasets = f"[{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]"
     text = f"application: next\ncarried_over: file\ndatasets: {datasets}\nmonitors:\n  - {PLAIN}\n"
     spec = load_spec(text, read_names=lambda name: list(carried.lines()))
-    successor = Model(partitions=1, spec=spec)
+    successor = Model(spec)
     send(successor, 60, "more", dataset=NAMES[0])
     for _ in range(2):
         successor.serve()
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
     assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried_digest)
     first = events(successor, EventType.DECLARED)[0]["data"]
-    before = model.spent()[NAMES[0]]
+    before = model.spent[NAMES[0]]
     assert (first["account"]["spent"], first["detail"]["spent_before"]) == (before, before)
-    assert before < successor.spent()[NAMES[0]] <= 5
+    assert before < successor.spent[NAMES[0]] <= 5
 
 
 def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> None:

@@ -34,12 +34,12 @@ SPEC = declared(PLAIN, names=", ".join(NAMES))
 
 
 def refused(model: Model) -> list[bytes | None]:
-    return [entry.value for entry in model.broker.read("rejects-0")]
+    return [entry.value for entry in model.broker.read("rejects")]
 
 
 @pytest.fixture
 def model(few_at_once: None) -> Model:
-    made = Model(partitions=1, spec=SPEC)
+    made = Model(SPEC)
     made.serve()
     return made
 
@@ -97,7 +97,7 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
     assert 0 < len(told(model, EventType.RUN_CLOSED)) < len(NAMES)
     for _ in range(3):
         model.serve()
-    about = [event["type"] for event in model.events()[0] if event["data"]["dataset"] == last]
+    about = [event["type"] for event in model.events if event["data"]["dataset"] == last]
     assert about[-2:] == [EventType.ALERT, EventType.RUN_CLOSED]
     assert len(told(model, EventType.RUN_CLOSED)) == len(NAMES)
 
@@ -106,7 +106,7 @@ def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(mode
     command(model, "all", action=Action.PAUSE)
     late = lambda number: number == 2 and send(model, 3, "late", dataset=NAMES[-1])  # noqa: E731
     serve_a_while(model, 12, late, interval=0.1)
-    kinds = [event["type"] for event in model.events()[0]]
+    kinds = [event["type"] for event in model.events]
     last = len(kinds) - 1 - kinds[::-1].index(EventType.PAUSED)
     assert kinds.index(EventType.RUN_STARTED) < last
 
@@ -127,7 +127,7 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     for number in range(3_000):
         wrong = {"number": 5} if number % 2 else {"state": "00"}
         text = {"id": f"f{number}", "action": "resample", "dataset": "d000", "state": state, "number": 1}
-        model.broker.write("control-0", None, msgspec.json.encode(text | wrong) if number % 5 else b"{")
+        model.broker.write("control", None, msgspec.json.encode(text | wrong) if number % 5 else b"{")
     sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
     send(model, 1, "high", dataset="d001")
     with caplog.at_level(logging.WARNING):
@@ -144,7 +144,7 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
 def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Model) -> None:
     sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
     for _ in range(1_000):
-        model.broker.write("control-0", None, msgspec.json.encode(sent))
+        model.broker.write("control", None, msgspec.json.encode(sent))
     model.serve()
     assert len(told(model, EventType.PAUSED)) == 1
     assert 1 < len(replies(model)) <= REPORTED + 60

@@ -24,24 +24,24 @@ class Patient(Feed):
 
 
 def lost() -> Model:
-    model = Model(partitions=1, spec=declared(HOT, ELSEWHERE))
+    model = Model(declared(HOT, ELSEWHERE))
     for topic in "tu":
         send(model, 1, topic, topic)
     model.serve()
     for topic in "tu":
         send(model, 5, f"lost-{topic}", topic)
-        model.broker.first[f"{topic}-0"] = 4
+        model.broker.first[topic] = 4
     return model
 
 
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
-    waiting, status = model.session(feed=Patient)
+    waiting = model.session(Patient)
     waiting.feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
-    model.settle()
-    return status
+    model.broker.settle()
+    return waiting.status
 
 
 def accept(model: Model, topic: str, offset: int, **fields) -> None:
@@ -84,7 +84,7 @@ def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     model.serve()
     assert [(reason, number) for reason, number, _ in replies(model)] == [("accepted", 1), ("accepted", 2)]
     assert told(model, EventType.PAUSED) == []
-    refused = [entry.value for entry in model.broker.read("rejects-0")]
+    refused = [entry.value for entry in model.broker.read("rejects")]
     assert refused == [b"command-stale"] * 2
 
 

@@ -31,17 +31,17 @@ ELSEWHERE = OTHER.replace("topic: t", "topic: u")
 
 @pytest.mark.parametrize(("start_at", "seen"), [("earliest", 7), ("latest", 2)])
 def test_a_monitor_on_a_new_topic_begins_where_it_is_told(start_at: str, seen: int) -> None:
-    model = Model(partitions=1, spec=declared(HOT), start_at=start_at)
+    model = Model(declared(HOT), start_at=start_at)
     model.serve()
     send(model, 2, "a")
     model.serve()
     send(model, 5, "before", topic="u")
-    model.broker.write("u-0", b"d0", b"{broken")
+    model.broker.write("u", b"d0", b"{broken")
     model.spec = declared(HOT, ELSEWHERE)
     model.serve()
     go_on(model, 2, "after", topic="u")
     assert len(told(model, EventType.ALERT, "other")) == seen
-    assert [entry.key for entry in model.broker.read("rejects-0")] == [b"u/5"] * (start_at == "earliest")
+    assert [entry.key for entry in model.broker.read("rejects")] == [b"u/5"] * (start_at == "earliest")
 
 
 @pytest.mark.parametrize("removed", [ELSEWHERE, OTHER])
@@ -49,7 +49,7 @@ def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed
     """Where its topic is read no more, nobody computes it; where it is, queries may name the monitor."""
     topic = "u" if removed is ELSEWHERE else "t"
     named = {} if removed is ELSEWHERE else {"monitor": "other"}
-    model = Model(partitions=1, spec=declared(HOT, removed))
+    model = Model(declared(HOT, removed))
     send(model, 1, "low", topic, value=0, **named)
     model.serve()
     send(model, 1, "top", topic, **named)
@@ -68,8 +68,8 @@ def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bool) -> None:
     """The start of a run is stored in the middle of a batch: the records before that place are not read again."""
-    model = Model(partitions=1, spec=declared(HOT))
-    model.broker.write("t-0", b"d0", b"{broken")
+    model = Model(declared(HOT))
+    model.broker.write("t", b"d0", b"{broken")
     send(model, 1, "a")
     if crash:
         started = [False]
@@ -81,11 +81,11 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
         dies_at(model, after_the_start)
     model.serve()
     model.serve()
-    assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
+    assert [entry.key for entry in model.broker.read("rejects")] == [b"t/0"]
 
 
 def both_read(spec: ApplicationSpec) -> Model:
-    model = Model(partitions=1, spec=spec)
+    model = Model(spec)
     send(model, 1, "first", value=0)
     send(model, 1, "first", "u", value=0)
     model.serve()
@@ -113,7 +113,7 @@ def assert_computed_before_it_closes(model: Model) -> None:
     command(model, "x", action=Action.CLOSE, dataset="d0", monitor="hot")
     for _ in range(2):
         model.serve()
-    kinds = [event["type"] for event in model.events()[0] if event["data"]["monitor"] == "hot"]
+    kinds = [event["type"] for event in model.events if event["data"]["monitor"] == "hot"]
     assert kinds.count(EventType.ALERT) == kinds.count(EventType.RUN_CLOSED) == 1
     assert kinds.index(EventType.ALERT) < kinds.index(EventType.PAUSED) < kinds.index(EventType.RUN_CLOSED)
 
@@ -133,7 +133,7 @@ def test_a_replay_is_owed_until_the_configuration_is_accepted() -> None:
     both = declared(HOT, ELSEWHERE)
     model = paused_within_a_replay(both)
     model.spec = declared(HOT.replace("topic: t", "topic: w"), ELSEWHERE)
-    third, _ = model.session()
+    third = model.session()
     finish(third.open())
     with pytest.raises(ConfigError, match="cannot change"):
         finish(third.run())

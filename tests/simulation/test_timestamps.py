@@ -26,16 +26,16 @@ def alerts(model: Model) -> list[int]:
 
 
 def refused(model: Model) -> TimestampAhead:
-    session, _ = model.session()
+    session = model.session()
     finish(session.open())
     with pytest.raises(TimestampAhead) as ahead:
         finish(session.run())
-    model.settle()
+    model.broker.settle()
     return ahead.value
 
 
 def test_what_comes_before_a_query_stamped_far_ahead_is_tested_and_that_one_waits_for_the_clock() -> None:
-    model = Model(partitions=1, spec=declared(MUTED))
+    model = Model(declared(MUTED))
     send(model, 1, "a", series="a")
     stamped_ahead(model, 610, "early")
     send(model, 1, "b", series="b")
@@ -54,7 +54,7 @@ def test_what_comes_before_a_query_stamped_far_ahead_is_tested_and_that_one_wait
 def test_what_is_a_little_ahead_is_tested_and_anything_where_no_duration_is_measured(
     monitor: str, seconds: float
 ) -> None:
-    model = Model(partitions=1, spec=declared(monitor))
+    model = Model(declared(monitor))
     stamped_ahead(model, seconds, "early")
     for _ in range(2):
         model.serve()
@@ -65,9 +65,9 @@ def test_a_period_ends_for_no_query_stamped_behind_its_end() -> None:
     """The model begins on 21 September 2026."""
     periods = "{generate: 'd{date}', from: 2026-09-21, until: 2026-09-23, limit: 5, unit: one basket}"
     spec = load_spec(f"application: app\ndatasets: [{periods}]\nmonitors:\n  - {UNTIMED}\n")
-    model = Model(partitions=1, spec=spec)
+    model = Model(spec)
     model.now += 86_400 - model.now % 86_400 - 3_600  # an hour before midnight
     stamped_ahead(model, 3_700, "early", "d2026-09-22")
     refused(model)
-    model.broker.first["t-0"] = 1
+    model.broker.first["t"] = 1
     assert alerts(model) == []

@@ -124,10 +124,10 @@ class ModelWorkload(Workload):
 
 
 class Places:
-    """Where a reader is on each topic, and which ones it reads; partitions have the names of topics and a suffix."""
+    """Where a reader is on each topic, and which ones it reads."""
 
-    def __init__(self, broker: Broker, suffix: str = "") -> None:
-        self._broker, self._suffix = broker, suffix
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._positions: dict[str, int] = {}
         self._reading: set[str] = set()
 
@@ -145,21 +145,21 @@ class Places:
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = await Effect(
-            "spans", lambda: {topic: self._broker.span(topic + self._suffix) for topic in topics}
+            "spans", lambda: {topic: self._broker.span(topic) for topic in topics}
         )
         return found
 
     def high_water(self, topic: str) -> int | None:
-        return self._broker.span(topic + self._suffix)[1]
+        return self._broker.span(topic)[1]
 
     def _take(self, topics: Iterable[str], most: Callable[[int], int]) -> dict[str, list[Entry]]:
         """Return what comes next on those topics that are read: of so many records so many."""
         found: dict[str, list[Entry]] = {}
         for topic in sorted(self._reading.intersection(topics)):
-            first, end = self._broker.span(topic + self._suffix)
+            first, end = self._broker.span(topic)
             if not first <= self._positions[topic] <= end:
                 raise RecordsLost(f"offsets are out of range on {topic}")
-            entries = list(self._broker.read(topic + self._suffix, self._positions[topic]))
+            entries = list(self._broker.read(topic, self._positions[topic]))
             if entries:
                 found[topic] = entries[: most(len(entries))]
                 self._positions[topic] = found[topic][-1].offset + 1
