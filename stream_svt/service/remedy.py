@@ -10,19 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from stream_svt.errors import (
-    ApplicationClosed,
-    BrokerError,
-    ConfigError,
-    ConfigurationBehind,
-    MisuseError,
-    RecordsLost,
-    StateRolledBack,
-    StreamSvtError,
-    TimestampAhead,
-    UnknownKey,
-    UnreadableState,
-)
+from stream_svt import errors
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing
 
@@ -52,19 +40,19 @@ _OF_SHARD: Final[dict[type[BaseException], Decision]] = {
     Fenced: Decision(Remedy.STEP_BACK, Cause.FENCED),
     BrokerUnavailable: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
     LoginRefused: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
-    ConfigurationBehind: Decision(Remedy.RETRY, Cause.CONFIGURATION),
+    errors.ConfigurationBehind: Decision(Remedy.RETRY, Cause.CONFIGURATION),
     # The next session finds out which, and waits with its state proved.
-    RecordsLost: Decision(Remedy.RETRY, Cause.RECORDS_LOST),
-    ApplicationClosed: Decision(Remedy.PARK, Cause.CLOSED),
-    UnknownKey: Decision(Remedy.PARK, Cause.SEALING_KEY),
-    StateRolledBack: Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK),
-    UnreadableState: Decision(Remedy.PARK, Cause.STATE_UNREADABLE),
-    TimestampAhead: Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD),
-    ConfigError: Decision(Remedy.PARK, Cause.CONFIGURATION),
+    errors.RecordsLost: Decision(Remedy.RETRY, Cause.RECORDS_LOST),
+    errors.ApplicationClosed: Decision(Remedy.PARK, Cause.CLOSED),
+    errors.UnknownKey: Decision(Remedy.PARK, Cause.SEALING_KEY),
+    errors.StateRolledBack: Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK),
+    errors.UnreadableState: Decision(Remedy.PARK, Cause.STATE_UNREADABLE),
+    errors.TimestampAhead: Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD),
+    errors.ConfigError: Decision(Remedy.PARK, Cause.CONFIGURATION),
     TopicMissing: Decision(Remedy.PARK, Cause.TOPIC_MISSING),
     Denied: Decision(Remedy.PARK, Cause.PERMISSION),
-    BrokerError: Decision(Remedy.PARK, Cause.BROKER_REFUSED),
-    StreamSvtError: Decision(Remedy.PARK, Cause.REFUSED_DATA),
+    errors.BrokerError: Decision(Remedy.PARK, Cause.BROKER_REFUSED),
+    errors.StreamSvtError: Decision(Remedy.PARK, Cause.REFUSED_DATA),
     BaseException: Decision(Remedy.RETRY, Cause.ERROR),
 }
 """What follows an error of a shard: the first line that fits."""
@@ -83,4 +71,7 @@ def cause_outside(error: BaseException) -> Cause:
 
 def ends_start(error: BaseException) -> bool:
     """Tell whether an error ends a worker that has not been a member yet: it cannot pass."""
-    return isinstance(error, ConfigError | BrokerError | MisuseError) and not error.retriable
+    return (
+        isinstance(error, errors.ConfigError | errors.BrokerError | errors.MisuseError)
+        and not error.retriable
+    )

@@ -32,19 +32,11 @@ from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, Signal, State
 from stream_svt.protocol.takeover import COMMAND_FETCH
-from stream_svt.service import kafka
+from stream_svt.service import kafka, parked
 from stream_svt.service.event_loop import collect_soon, first, let_go, rest
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.parked import (
-    LOOK_AGAIN,
-    UNPROVED,
-    Surroundings,
-    give_up,
-    look_around,
-    proves,
-    worth_a_try,
-)
+from stream_svt.service.parked import Surroundings
 from stream_svt.service.remedy import MAYBE_LOCAL, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.workload import Workload
@@ -285,7 +277,7 @@ class Shard:
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
-        unproved = cause in UNPROVED and not self._proved
+        unproved = cause in parked.UNPROVED and not self._proved
         feed = self._feed(workload)
         before: Surroundings | None = None
         try:
@@ -301,7 +293,7 @@ class Shard:
                     if around is not None:
                         # The first look, too, at a state that may have been mended while it was read.
                         reread = unproved and around != before and await self._proves()
-                        if reread or (not unproved and worth_a_try(cause, before, around)):
+                        if reread or (not unproved and parked.worth_a_try(cause, before, around)):
                             break
                         before = around
                     records = await self._listen(feed, around)
@@ -319,7 +311,7 @@ class Shard:
         """Return what can be seen around the shard, None where nobody says."""
         topics = self._parts.topics
         try:
-            return await look_around(
+            return await parked.look_around(
                 self._parts.cluster,
                 self.number,
                 queries=self._parts.workload().topics,
@@ -331,20 +323,20 @@ class Shard:
             return None
 
     async def _proves(self) -> bool:
-        return await proves(self._parts.make_journal())
+        return await parked.proves(self._parts.make_journal())
 
     async def _mended_by(self, records: Sequence[Record]) -> bool:
         """Give the state up where a record asks for it; return whether to open the shard now."""
         await self._prove_membership()
         if self._stopping:
             return False
-        await give_up(self.number, records, self._parts.verify, self._parts.make_journal)
+        await parked.give_up(self.number, records, self._parts.verify, self._parts.make_journal)
         return self.status.state is not State.PARKED or await self._proves()
 
     async def _listen(self, feed: ShardFeed, around: Surroundings | None) -> Sequence[Record]:
         """Wait for the next look, or for records on the control partition, which are returned."""
         control = self._parts.topics.control
-        until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
+        until = time.monotonic() + parked.LOOK_AGAIN[min(self._looks, len(parked.LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
             if around is not None and around.control_end is not None:

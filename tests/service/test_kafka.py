@@ -13,20 +13,7 @@ import aiokafka.client
 import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import (
-    GroupAuthorizationFailedError,
-    IllegalOperation,
-    InvalidTimestampError,
-    InvalidTxnState,
-    KafkaConnectionError,
-    MessageSizeTooLargeError,
-    OutOfOrderSequenceNumber,
-    ProducerFenced,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 from aiokafka.protocol.metadata import MetadataRequest_v0, MetadataRequest_v5
 from aiokafka.structs import BrokerMetadata
 
@@ -34,20 +21,7 @@ from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.protocol.state_records import Topics
 from stream_svt.service import kafka
-from stream_svt.service.kafka import (
-    BrokerUnavailable,
-    Cluster,
-    Denied,
-    Fenced,
-    LoginRefused,
-    TopicMissing,
-    deadline,
-    explain,
-    on_answer,
-    read_partition,
-    stop_quietly,
-    tune,
-)
+from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
 from tests.support.partition_reader import Reader
 
@@ -55,20 +29,24 @@ from tests.support.partition_reader import Reader
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (ProducerFenced(), Fenced, "transactional id"),
+        (errors.ProducerFenced(), kafka.Fenced, "transactional id"),
         (TimeoutError(), BrokerUnavailable, "no answer"),
-        (OutOfOrderSequenceNumber(), BrokerUnavailable, "OutOfOrderSequenceNumber"),
-        (TopicAuthorizationFailedError("t"), Denied, "operation WRITE on resource TOPIC 't'"),
-        (TopicAuthorizationFailedError({"t"}), Denied, "operation WRITE on resource TOPIC 't'"),
-        (GroupAuthorizationFailedError("g"), Denied, "operation READ on resource GROUP 'g'"),
-        (TransactionalIdAuthorizationFailed("x-1"), Denied, "WRITE on resource TRANSACTIONAL_ID 'x-1'"),
-        (UnknownTopicOrPartitionError("t"), TopicMissing, "--create-topics"),
-        (MessageSizeTooLargeError(), BrokerError, "max.message.bytes"),
-        (InvalidTimestampError(), BrokerUnavailable, "set this machine's clock"),
+        (errors.OutOfOrderSequenceNumber(), BrokerUnavailable, "OutOfOrderSequenceNumber"),
+        (errors.TopicAuthorizationFailedError("t"), kafka.Denied, "operation WRITE on resource TOPIC 't'"),
+        (errors.TopicAuthorizationFailedError({"t"}), kafka.Denied, "operation WRITE on resource TOPIC 't'"),
+        (errors.GroupAuthorizationFailedError("g"), kafka.Denied, "operation READ on resource GROUP 'g'"),
+        (
+            errors.TransactionalIdAuthorizationFailed("x-1"),
+            kafka.Denied,
+            "WRITE on resource TRANSACTIONAL_ID 'x-1'",
+        ),
+        (errors.UnknownTopicOrPartitionError("t"), kafka.TopicMissing, "--create-topics"),
+        (errors.MessageSizeTooLargeError(), BrokerError, "max.message.bytes"),
+        (errors.InvalidTimestampError(), BrokerUnavailable, "set this machine's clock"),
     ],
 )
 def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerError], said: str) -> None:
-    meaning = explain(error, "doing this", "WRITE")
+    meaning = kafka.explain(error, "doing this", "WRITE")
     assert type(meaning) is kind
     assert str(meaning).startswith("doing this: ")
     assert said in str(meaning)
@@ -76,16 +54,20 @@ def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerErro
 
 def unconnected(cause: str) -> None:
     """Have the client log why it did not connect."""
-    tune()
+    kafka.tune()
     logging.getLogger("aiokafka.client").error('Unable connect to "%s:%s": %s', "broker", 9092, cause)
 
 
 @pytest.mark.parametrize(
     ("logged", "kind", "said"),
     [
-        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", LoginRefused, "kafka.ca_file"),
-        ("[Error 58] SaslAuthenticationFailed: Invalid credentials", LoginRefused, "password file"),
-        ("[Error 34] IllegalSaslStateError: ", LoginRefused, "takes no login: set kafka.security_protocol"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", kafka.LoginRefused, "kafka.ca_file"),
+        ("[Error 58] SaslAuthenticationFailed: Invalid credentials", kafka.LoginRefused, "password file"),
+        (
+            "[Error 34] IllegalSaslStateError: ",
+            kafka.LoginRefused,
+            "takes no login: set kafka.security_protocol",
+        ),
         ("[Errno 111] Connect call failed", BrokerUnavailable, "Errno 111"),
     ],
 )
@@ -93,17 +75,17 @@ def test_the_cause_of_a_failed_connection_comes_from_the_clients_log_and_is_told
     logged: str, kind: type, said: str
 ) -> None:
     unconnected(logged)
-    meaning = explain(KafkaConnectionError("Unable to bootstrap"), "starting")
+    meaning = kafka.explain(errors.KafkaConnectionError("Unable to bootstrap"), "starting")
     assert type(meaning) is kind
     assert said in str(meaning)
-    assert isinstance(explain(KafkaConnectionError("x"), "starting"), BrokerUnavailable)
+    assert isinstance(kafka.explain(errors.KafkaConnectionError("x"), "starting"), BrokerUnavailable)
 
 
 async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() -> None:
     unconnected("SaslAuthenticationFailed")
     with pytest.raises(BrokerUnavailable, match="closed"):
-        async with deadline(1.0, "transaction"):
-            raise KafkaConnectionError("Connection at broker:9092 closed")
+        async with kafka.deadline(1.0, "transaction"):
+            raise errors.KafkaConnectionError("Connection at broker:9092 closed")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +101,7 @@ async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() 
 def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: Any, name: str) -> None:
     monkeypatch.delattr(module, name)
     with pytest.raises(MisuseError, match=f"has no {module.__name__.partition('.')[2]}.{name}"):
-        tune()
+        kafka.tune()
 
 
 @pytest.mark.parametrize("module", [aiokafka.client, aiokafka.admin.client])
@@ -127,7 +109,7 @@ def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: An
 def test_no_client_lets_the_broker_create_the_topics_it_asks_for(
     module: Any, topics: list[str] | None
 ) -> None:
-    tune()
+    kafka.tune()
     asked = module.MetadataRequest(topics)
     assert not asked.build(MetadataRequest_v5).allow_auto_topic_creation
     assert asked.build(MetadataRequest_v5).topics == topics
@@ -136,7 +118,7 @@ def test_no_client_lets_the_broker_create_the_topics_it_asks_for(
 
 async def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
     with pytest.raises(BrokerUnavailable, match="asking: no answer"):
-        async with deadline(0.01, "asking"):
+        async with kafka.deadline(0.01, "asking"):
             await asyncio.sleep(10)
 
 
@@ -144,15 +126,15 @@ async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_oth
     answers: list[str] = []
 
     async def watched() -> None:
-        on_answer.set(lambda: answers.append("answer"))
-        async with deadline(1.0, "asking"):
+        kafka.on_answer.set(lambda: answers.append("answer"))
+        async with kafka.deadline(1.0, "asking"):
             pass
         with pytest.raises(BrokerUnavailable):
-            async with deadline(1.0, "asking"):
-                raise KafkaConnectionError("x")
+            async with kafka.deadline(1.0, "asking"):
+                raise errors.KafkaConnectionError("x")
 
     await asyncio.create_task(watched())
-    async with deadline(1.0, "asking, in a task that nobody watches"):
+    async with kafka.deadline(1.0, "asking, in a task that nobody watches"):
         pass
     assert answers == ["answer"]
 
@@ -164,7 +146,7 @@ async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.
     reader = Reader(range(9), piece=1, stands=2, seconds=0.01)
 
     async def read() -> None:
-        async for records in read_partition(reader, "alerts", 3, None, "auditing"):
+        async for records in kafka.read_partition(reader, "alerts", 3, None, "auditing"):
             found.extend(record.value for record in records)
 
     with pytest.raises(BrokerUnavailable, match=r"auditing: nothing came .* at offset 2 of 9 of partition 3"):
@@ -176,7 +158,7 @@ async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.M
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.5)
     found: list[int] = []
     reader = Reader(range(12), piece=1, seconds=0.1)
-    async for records in read_partition(reader, "alerts", 0, None, "auditing"):
+    async for records in kafka.read_partition(reader, "alerts", 0, None, "auditing"):
         found += [record.value for record in records]
         if found[-1] == 3:
             await asyncio.sleep(0.7)
@@ -197,7 +179,7 @@ async def test_a_producer_that_hangs_when_it_is_stopped_leaves_no_task_and_no_co
     producer = SimpleNamespace(
         stop=hang, client=SimpleNamespace(close=close), _sender=SimpleNamespace(sender_task=task)
     )
-    await asyncio.wait_for(stop_quietly(producer, 0.05), 2)
+    await asyncio.wait_for(kafka.stop_quietly(producer, 0.05), 2)
     assert closed == ["connections"]
     await asyncio.sleep(0)
     assert task.cancelled()
@@ -251,7 +233,7 @@ async def _silence(*_: object, **__: object) -> None:
 
 async def _lost(*_: object, **__: object) -> None:
     await asyncio.sleep(0.001)
-    raise KafkaConnectionError("gone")
+    raise errors.KafkaConnectionError("gone")
 
 
 async def _trips(*_: object, **__: object) -> None:
@@ -271,7 +253,7 @@ async def test_a_client_that_is_stopped_leaves_no_task_and_no_connection(
     for _ in range(3):
         consumer, connection = await _reading(send)
         consumer._coordinator.close = close or consumer._coordinator.close
-        await asyncio.wait_for(stop_quietly(consumer, 0.1), 2)
+        await asyncio.wait_for(kafka.stop_quietly(consumer, 0.1), 2)
         assert not connection.open
     await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == before
@@ -280,7 +262,7 @@ async def test_a_client_that_is_stopped_leaves_no_task_and_no_connection(
 async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tune()
+    kafka.tune()
     connection, asked = Connection(), asyncio.Event()
 
     async def silent(request: object) -> None:
@@ -297,7 +279,7 @@ async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
     await asyncio.wait_for(asked.wait(), 2)
     starting.cancel()
     await asyncio.wait([starting])
-    await stop_quietly(consumer)
+    await kafka.stop_quietly(consumer)
     assert not connection.open
 
 
@@ -318,12 +300,12 @@ def _log(cause: Exception | None) -> ShardLog:
     return log
 
 
-@pytest.mark.parametrize("met", [IllegalOperation(), InvalidTxnState()])
+@pytest.mark.parametrize("met", [errors.IllegalOperation(), errors.InvalidTxnState()])
 async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(met: Exception) -> None:
     async def fails() -> None:
         raise met
 
     with pytest.raises(BrokerError, match="operation WRITE on resource TOPIC 'alerts'"):
-        await _log(TopicAuthorizationFailedError("alerts"))._bounded(fails())
+        await _log(errors.TopicAuthorizationFailedError("alerts"))._bounded(fails())
     with pytest.raises(BrokerUnavailable, match=type(met).__name__):
         await _log(None)._bounded(fails())

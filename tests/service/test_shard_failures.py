@@ -10,21 +10,9 @@ from types import SimpleNamespace
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from stream_svt.errors import (
-    ApplicationClosed,
-    BrokerError,
-    ConfigError,
-    ConfigurationBehind,
-    MisuseError,
-    Problem,
-    RecordsLost,
-    RunExhausted,
-    StateRolledBack,
-    UnknownKey,
-    UnreadableState,
-)
+from stream_svt import errors
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service import kafka
+from stream_svt.service import kafka, parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.parked import Surroundings
@@ -53,7 +41,12 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
 @pytest.mark.parametrize(
     "ending",
     [
-        *(BrokerUnavailable("x"), LoginRefused("x"), RecordsLost("x"), ConfigurationBehind("x")),
+        *(
+            BrokerUnavailable("x"),
+            LoginRefused("x"),
+            errors.RecordsLost("x"),
+            errors.ConfigurationBehind("x"),
+        ),
         *(KafkaConnectionError("x"), TimeoutError(), OSError()),
         *(ValueError("x"), ImportError("x"), MemoryError(), AssertionError()),
     ],
@@ -68,14 +61,14 @@ async def test_what_may_pass_is_tried_again_for_ever(played, ending: Exception) 
 
 
 PARKED = [
-    (UnreadableState("damaged"), Cause.STATE_UNREADABLE),
-    (StateRolledBack("older"), Cause.STATE_ROLLED_BACK),
-    (UnknownKey("sealed with another key"), Cause.SEALING_KEY),
-    (ConfigError([Problem(0, "datasets", "removed")]), Cause.CONFIGURATION),
-    (MisuseError("too large"), Cause.REFUSED_DATA),
-    (RunExhausted("x"), Cause.REFUSED_DATA),
-    (ApplicationClosed("closed"), Cause.CLOSED),
-    (BrokerError("too large"), Cause.BROKER_REFUSED),
+    (errors.UnreadableState("damaged"), Cause.STATE_UNREADABLE),
+    (errors.StateRolledBack("older"), Cause.STATE_ROLLED_BACK),
+    (errors.UnknownKey("sealed with another key"), Cause.SEALING_KEY),
+    (errors.ConfigError([errors.Problem(0, "datasets", "removed")]), Cause.CONFIGURATION),
+    (errors.MisuseError("too large"), Cause.REFUSED_DATA),
+    (errors.RunExhausted("x"), Cause.REFUSED_DATA),
+    (errors.ApplicationClosed("closed"), Cause.CLOSED),
+    (errors.BrokerError("too large"), Cause.BROKER_REFUSED),
     (TopicMissing("gone"), Cause.TOPIC_MISSING),
     (Denied("permission is missing"), Cause.PERMISSION),
 ]
@@ -96,7 +89,10 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     assert 'stream_svt_failures_total{application="shop",reason="parked"} 1.0' in shown
 
 
-@pytest.mark.parametrize("ending", [UnreadableState("x"), StateRolledBack("x"), UnknownKey("x")], ids=repr)
+UNPROVED = (errors.UnreadableState("x"), errors.StateRolledBack("x"), errors.UnknownKey("x"))
+
+
+@pytest.mark.parametrize("ending", UNPROVED, ids=repr)
 async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_and_opened_once_it_proves(
     played, ending: Exception
 ) -> None:
@@ -119,7 +115,7 @@ async def test_a_state_that_is_mended_while_its_shard_fails_to_read_it_is_opened
     async def mended_meanwhile() -> None:
         play.proves = True
         play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-        raise UnreadableState("x")
+        raise errors.UnreadableState("x")
 
     play = played(mended_meanwhile)
     await play.until(State.RUNNING)
@@ -130,10 +126,10 @@ async def test_a_state_that_is_mended_while_a_parked_shard_reads_it_is_opened(pl
     async def look(journal: Journal, *, beside_alerts: bool) -> None:
         if play.around is AROUND:
             play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-            raise UnreadableState("x")
+            raise errors.UnreadableState("x")
 
     monkeypatch.setattr(Journal, "look", look)
-    play = played(UnreadableState("x"))
+    play = played(errors.UnreadableState("x"))
     await play.until(State.RUNNING)
     assert play.opened == 2
 
@@ -142,7 +138,7 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
     played, monkeypatch
 ) -> None:
     monkeypatch.setattr(Journal, "proved", True)
-    play = played(UnreadableState("a run of another release"))
+    play = played(errors.UnreadableState("a run of another release"))
     play.proves = True
     await play.stays(State.PARKED, opened=1)
     assert play.reads == 0
@@ -151,8 +147,8 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
 
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
-    play = played(MisuseError("x"))
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    play = played(errors.MisuseError("x"))
+    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
     play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
@@ -171,11 +167,11 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
         play.control.append(b"give up")
         play.around = Surroundings(AROUND.spans, control_end=9)
         play.proves = False
-        raise UnreadableState("x")
+        raise errors.UnreadableState("x")
 
-    monkeypatch.setattr(module, "give_up", give_up)
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    play = played(UnreadableState("x"), command_comes)
+    monkeypatch.setattr(parked, "give_up", give_up)
+    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    play = played(errors.UnreadableState("x"), command_comes)
     await play.stays(State.PARKED, opened=1)
     play.proves = True
     play.control.append(b"wake up")
@@ -184,7 +180,7 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
 
 
 async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played) -> None:
-    play = played(UnreadableState("x"))
+    play = played(errors.UnreadableState("x"))
     play.interruptions = [ValueError("value 4711")] * 3
     await play.until(State.PARKED)
     await until(lambda: not play.interruptions)
@@ -206,22 +202,22 @@ async def test_a_topic_that_is_gone_is_told_from_brokers_that_do_not_answer(
     await play.until(State.RUNNING)
 
 
-@pytest.mark.parametrize(("ending", "suspected"), [(UnknownKey("x"), 1), (UnreadableState("x"), 0)], ids=repr)
+@pytest.mark.parametrize("ending", UNPROVED, ids=repr)
 async def test_a_key_that_may_be_missing_here_alone_makes_the_worker_test_itself(
-    played, ending: Exception, suspected: int
+    played, ending: Exception
 ) -> None:
     play = played(ending)
     await play.until(State.PARKED)
-    assert play.suspected == suspected
+    assert play.suspected == isinstance(ending, errors.UnknownKey)
 
 
 async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(played, monkeypatch) -> None:
-    play = played(StateRolledBack("older"))
+    play = played(errors.StateRolledBack("older"))
     play.around = Surroundings(AROUND.spans, control_end=99)
-    play.interruptions = [RecordsLost("out of range"), KafkaConnectionError("away")]
+    play.interruptions = [errors.RecordsLost("out of range"), KafkaConnectionError("away")]
     await play.until(State.PARKED)
     await until(lambda: not play.interruptions)
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
     play.proves = True
     play.control.append(b"wake up")
@@ -240,7 +236,7 @@ async def test_a_member_opens_again_where_it_was_fenced_and_a_stranger_steps_bac
 
 
 async def test_a_stranger_that_was_parked_fences_nobody_either(played) -> None:
-    play = played(*[StateRolledBack("x")] * 3)
+    play = played(*[errors.StateRolledBack("x")] * 3)
     await play.until(State.PARKED)
     play.consumer.refuse = play.proves = True
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
@@ -254,8 +250,8 @@ async def test_a_stranger_that_was_parked_gives_no_state_up(played, monkeypatch)
     async def give_up(*arguments: object) -> None:
         given_up.append(arguments)
 
-    monkeypatch.setattr(module, "give_up", give_up)
-    play = played(StateRolledBack("x"))
+    monkeypatch.setattr(parked, "give_up", give_up)
+    play = played(errors.StateRolledBack("x"))
     await play.until(State.PARKED)
     play.consumer.refuse = True
     play.control.append(b"give up")
@@ -289,7 +285,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
 ) -> None:
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
-    monkeypatch.setattr(module, "LOOK_AGAIN", (0.01, 5.0))
+    monkeypatch.setattr(parked, "LOOK_AGAIN", (0.01, 5.0))
     await play.until(State.PARKED)
     await asyncio.sleep(0.3)
     assert play.opened == 2

@@ -16,6 +16,7 @@ from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
+from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
@@ -150,11 +151,11 @@ class Play:
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
         monkeypatch.setattr(module, "ShardFeed", partial(Feed, play))
-        monkeypatch.setattr(module, "look_around", look_around)
+        monkeypatch.setattr(parked, "look_around", look_around)
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
-        monkeypatch.setattr(module, "LOOK_AGAIN", (0.02,))
+        monkeypatch.setattr(parked, "LOOK_AGAIN", (0.02,))
         parts = WorkerParts(
             cluster=Cluster({}),
             consumer=self.consumer,
