@@ -270,17 +270,6 @@ def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 0
 
 
-def test_many_changes_leave_only_the_specification_in_use():
-    play = _play(_PLAIN)
-    for k in range(30):
-        _change(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
-    assert {key[:2] for key in play.records} == {b"d/", b"m/", b"t/"}
-    assert [play.run_state().run, len(play.records)] == [1, 5]
-    play.crash()
-    play.more(Query(0, 10**5))
-    assert play.alerts()[-1].threshold == 629
-
-
 def test_order_of_monitors_does_not_depend_on_the_order_of_the_stored_records():
     play = _play(_PLAIN, FORMS["plain"], FORMS["retry"])
     play.records = dict(sorted(play.records.items(), reverse=True))

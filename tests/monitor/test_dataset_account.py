@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
-from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import RunState, State
+from stream_svt.monitor.snapshot import State
 from stream_svt.privacy.loss import Kind
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import (
@@ -192,16 +189,6 @@ def test_the_first_event_of_a_dataset_declares_it():
         first.setdefault(event.data.dataset, event)
     assert {event.type for event in first.values()} == {EventType.DECLARED}
     assert {event.data.detail["unit"] for event in first.values()} == {"one basket"}
-
-
-def test_admission_that_does_not_fit_changes_nothing():
-    spec = spec_of(FORMS["plain"], datasets="{name: a, limit: 1, unit: u}")
-    account, run_state = DatasetAccount.of(spec.datasets[0]), RunState()
-    for reserve in ("0.999999", "2"):
-        monitor = spec.monitors[0].model_copy(update={"reserve": Fraction(reserve)})
-        assert account.admit(run_state, Plan.of(monitor)) is None
-    assert account.ledger == DatasetAccount.of(spec.datasets[0]).ledger
-    assert run_state == RunState()
 
 
 @given(

@@ -155,24 +155,6 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first
 
 
-def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
-    form = FORMS["plain"].replace("epsilon: 1, cutoff: 3", "epsilon: 1000, cutoff: 2000")
-    play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
-    queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
-    play.play(TOPIC, queries)
-    assert play.engine.accounts.mutes["m0"].count(0) == 1000
-    for _ in range(2):
-        at = len(queries)
-        queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
-            Query(1, 0, f"s{k}") for k in range(1000)
-        ]
-        tested = sum(commit.tested.get("m0", 0) for commit in play.commits)
-        play.play(TOPIC, queries)
-        assert sum(commit.tested.get("m0", 0) for commit in play.commits) == tested + 1000
-        assert play.engine.next_offset(TOPIC) == at + 2000
-        play.crash()
-
-
 def test_nothing_secret_shows_when_something_is_printed():
     waiting = Waiting(1, 1, 0, b"23456789", 123456789, 1, 0, 0, "x", "q")
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)

@@ -17,10 +17,9 @@ from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.loading import load
-from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, standing_of, stream
 
 HISTORIES = 40
@@ -144,18 +143,3 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
     assert tester == ("Runner" if after == "plain" else f"{after.title()}Append")
     assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.runs("m1").queued(number) for number in range(3)) > 0
-
-
-def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
-    base = FORMS["never muted"]
-    play = Play(spec_of(f"{base}, resample_every: 10h"))
-    play.play(TOPIC, [Query(0, 0)])
-    play.runs().pause(0)
-    play.commit()
-    play.spec = spec_of(f"{base}, resample_every: 1h")
-    change_spec(play.engine, play.spec)
-    play.runs().pause(0, paused=False)
-    play.commit()
-    assert picture(play.engine) == picture(loaded(play))
-    play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
-    assert [e.data.reason for e in play.events if e.type is EventType.RUN_CLOSED] == ["schedule"]

@@ -25,6 +25,7 @@ def test_the_filter_hits_every_mute_however_they_came_in(at_once):
         names = list(mutes.entries)
         numbers = series_hashes(names, len(names))
         assert len(found.hits(np.full(len(names), dataset), numbers)) == len(names)
+        assert [found.is_muted(k, names[0], 0) for k in range(3)] == [k == dataset for k in range(3)]
         found.end_run(dataset)
         assert not mutes.entries
     assert len(found) == 0

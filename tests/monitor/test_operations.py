@@ -142,17 +142,6 @@ def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     assert_books_balance(play)
 
 
-def test_a_resample_of_a_monitor_that_stops_on_halt_starts_it_again():
-    play = _play(FORMS["stopped"])
-    _more(play, *[10**6] * 5)
-    assert play.run_state().stopped
-    assert play.commits[-1].skipped == {("m0", "halted"): 2}
-    _command(play, "resample")
-    _more(play, 10**6)
-    assert play.run_state().run == 2
-    assert_books_balance(play)
-
-
 def test_an_exhausted_monitor_says_so_once_skips_counted_and_wakes_when_the_budget_is_raised():
     play = _play()
     _more(play, *[10**6] * 20)

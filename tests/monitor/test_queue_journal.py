@@ -390,16 +390,6 @@ def test_entries_that_do_not_fit_are_refused(change: Callable[[Any], object], sa
         loaded({key: msgspec.msgpack.encode(record)})
 
 
-def test_a_queue_that_is_dropped_goes_for_good() -> None:
-    records = _stored()
-    journal, queues = loaded(records)
-    for queue in queues.values():
-        queue.drop()
-    assert journal.live == 0
-    put_into(records, journal.save())
-    assert loaded(records)[1] == {}
-
-
 def test_records_do_not_show_their_numbers() -> None:
     for data in _stored().values():
         for group in msgspec.msgpack.decode(data, type=QueueRecord).groups:

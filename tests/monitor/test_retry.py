@@ -96,15 +96,9 @@ def test_the_oldest_place_makes_room_and_is_counted():
     assert counts(play)[1] == {("m0", "retry-overflow"): 2}
 
 
-def test_queries_without_a_series_have_places_of_their_own():
+def test_queries_without_a_series_have_places_of_their_own_that_no_name_meets():
     play = _play("attempts: 5, every: 1000")
-    play.play(TOPIC, [Query(0, 0), Query(0, 0), Query(0, 0, "x"), Query(0, 0, "x")])
-    assert _waiting(play) == [(None, 0, 1), (None, 1, 1), ("x", 3, 1)]
-
-
-def test_no_name_of_a_series_meets_the_place_of_a_query_without_one():
-    play = _play("attempts: 5, every: 1000")
-    names = [None, "\x000.0", "0.0", "\x00"]
+    names = [None, None, "\x000.0", "0.0", "\x00"]
     play.play(TOPIC, [Query(0, 0, name) for name in names])
     assert [name for name, _, _ in _waiting(play)] == names
     play.crash()
@@ -124,11 +118,13 @@ def test_a_muted_series_leaves_the_queue_and_takes_no_place():
 def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 2")
     play = _play("attempts: 5, every: 5", form)
-    play.play(TOPIC, [Query(0, 536, f"s{k}") for k in range(5)])
-    assert _alerts(play) == [("q0", 2), ("q1", 2)]
-    assert [name for name, _, _ in _waiting(play)] == ["s2", "s3", "s4"]
+    play.play(TOPIC, [Query(0, 536 if k else 0, f"s{k}") for k in range(5)])
+    assert _alerts(play) == [("q1", 2), ("q2", 2)]
+    assert _waiting(play) == [("s0", 0, 2), ("s3", 3, 1), ("s4", 4, 1)]
+    play.crash()
     play.more(*[Query(0, 0, f"n{k}") for k in range(5)])
-    assert _alerts(play)[2:] == [("q2", 2), ("q3", 2)]
+    assert _alerts(play)[2:] == [("q3", 2), ("q4", 2)]
+    assert _waiting(play)[:2] == [("s0", 0, 3), ("n0", 5, 1)]
     assert play.run_state().run == 2
     assert_books_balance(play)
 

@@ -16,7 +16,6 @@ from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.loading import loading
 from stream_svt.monitor.snapshot import VERSION, from_bytes, to_bytes
 from stream_svt.protocol.state_records import RECORD_LIMIT
-from stream_svt.settings.application import load_spec
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
@@ -221,13 +220,3 @@ def test_an_open_run_of_another_sampler_is_refused_and_what_is_closed_goes_on():
     assert not closed.engine.take_commit().records
     assert any(view.reserved for view in closed.views())
     assert_books_balance(closed)
-
-
-def test_a_spec_that_is_stored_is_the_spec_that_is_read():
-    for monitor in load_spec(
-        "application: a\ndatasets: [{name: d, limit: 9, unit: u}]\nmonitors:\n"
-        + "".join(f"  - {{name: m{k}, {form}}}\n" for k, form in enumerate(FORMS.values()))
-    ).monitors:
-        again = type(monitor).from_json(monitor.to_json())
-        assert again == monitor
-        assert again.hash() == monitor.hash()
