@@ -12,9 +12,8 @@ import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import loading as module
-from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.loading import loading
-from stream_svt.monitor.snapshot import VERSION, from_bytes, to_bytes
+from stream_svt.monitor.snapshot import VERSION
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, Query, another_release
@@ -91,63 +90,46 @@ def test_a_damaged_record_is_refused(kind):
             play.crash()
 
 
-def _in_dataset(**fields: object) -> Callable[[dict[bytes, bytes]], None]:
-    """Return what changes fields of the run on dataset a."""
+def _edited(kind: bytes, change: Callable[[Any], object]) -> Callable[[dict[bytes, bytes]], None]:
+    """Return what changes the content of the first record of a kind."""
 
-    def change(records: dict[bytes, bytes]) -> None:
-        record = from_bytes(DatasetAccount, records[b"d/a"], key="d/a")
-        for name, value in fields.items():
-            setattr(record.run_states["m0"], name, value)
-        records[b"d/a"] = to_bytes(record)
+    def edit(records: dict[bytes, bytes]) -> None:
+        key = next(key for key in records if key.startswith(kind))
+        content = msgspec.msgpack.decode(records[key])
+        change(content)
+        records[key] = msgspec.msgpack.encode(content)
 
-    return change
-
-
-def _in_waiting(change: Callable[[list[Any]], None]) -> Callable[[dict[bytes, bytes]], None]:
-    """Return what changes the first group of places in a retry queue."""
-
-    def changed(records: dict[bytes, bytes]) -> None:
-        key = next(key for key in records if key.startswith(b"w/"))
-        record = msgspec.msgpack.decode(records[key])
-        change(next(group for group in record[1] if group[0] == 1))
-        records[key] = msgspec.msgpack.encode(record)
-
-    return changed
+    return edit
 
 
-def _overspent(records: dict[bytes, bytes]) -> None:
-    content = msgspec.msgpack.decode(records[b"d/a"])
-    content[4][3] = content[4][2] + 1
-    records[b"d/a"] = msgspec.msgpack.encode(content)
+def _places(content: list[Any]) -> list[Any]:
+    """Return the first group of places in a record of queues."""
+    return next(group for group in content[1] if group[0] == 1)
 
 
-def _cut_value(group: list[Any]) -> None:
-    place = next(entry for entry in group[6] if entry[0] == 0)
-    place[4] = place[4][:-1]
-
-
-def _of_a_newer_release(records: dict[bytes, bytes]) -> None:
-    content = msgspec.msgpack.decode(records[b"m/m0"])
-    content[2] = json.dumps({**json.loads(content[2]), "mood": "cautious"})
-    records[b"m/m0"] = msgspec.msgpack.encode(content)
+def _with_mood(spec: str) -> str:
+    return json.dumps({**json.loads(spec), "mood": "cautious"})
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_in_dataset(state="asleep"), "d/a"),
-        (_in_dataset(secrets=b"short"), "d/a"),
-        (_overspent, "d/a cannot be decoded"),
-        (_of_a_newer_release, "m/m0"),
+        (_edited(b"d/a", lambda content: content[6]["m0"].__setitem__(0, "asleep")), "d/a"),
+        (_edited(b"d/a", lambda content: content[6]["m0"].__setitem__(4, b"short")), "d/a"),
+        (_edited(b"d/a", lambda content: content[4].__setitem__(3, 10**12)), "d/a cannot be decoded"),
+        (_edited(b"m/m0", lambda content: content.__setitem__(2, _with_mood(content[2]))), "m/m0"),
         (
             lambda records: records.pop(b"m/m0"),
             r"run \d+ is open under a specification that this release cannot",
         ),
         (
-            _in_waiting(lambda group: group.__setitem__(1, "m0")),
+            _edited(b"w/", lambda content: _places(content).__setitem__(1, "m0")),
             r"w/\* are damaged: queries of . wait for monitor m0 in a queue of another kind",
         ),
-        (_in_waiting(_cut_value), r"w/\d+ cannot be decoded"),
+        (
+            _edited(b"w/", lambda content: _places(content)[6][0].__setitem__(4, b"short")),
+            r"w/\d+ cannot be decoded",
+        ),
         (
             lambda records: records.update({b"w/a/m0/0": records[b"w/0"]}),
             r"w/a/m0/0.* has a key that no release writes",
