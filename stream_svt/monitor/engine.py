@@ -32,9 +32,8 @@ from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.monitor.sweep import SweepAppend
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import last_end
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.monitors import Declared, MonitorSpec
 from stream_svt.settings.options import Retry, Sweep
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepAppend, Retry: RetryAppend}

@@ -16,8 +16,7 @@ from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import ProgressRecord, SpecRecord, TopicRecord, from_bytes
 from stream_svt.monitor.sweep import OpenSets
-from stream_svt.settings.changes import Declared
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.monitors import Declared, MonitorSpec
 
 KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
 

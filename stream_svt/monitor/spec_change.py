@@ -15,14 +15,14 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.changes import (
+from stream_svt.settings.monitors import (
     Declared,
+    MonitorSpec,
     changed_fields,
     changes_refused,
     declaration_refused,
     ends_runs,
 )
-from stream_svt.settings.monitors import MonitorSpec
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:

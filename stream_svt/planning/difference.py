@@ -11,15 +11,15 @@ from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.changes import (
+from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
+from stream_svt.settings.monitors import (
     Declared,
+    MonitorSpec,
     changed_fields,
     changes_refused,
     declaration_refused,
     ends_runs,
 )
-from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
-from stream_svt.settings.monitors import MonitorSpec
 
 _RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
 

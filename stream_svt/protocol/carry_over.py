@@ -33,8 +33,8 @@ from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import NOTHING, Balance, Carried
-from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import begun_by, is_over, period_end
+from stream_svt.settings.monitors import Declared
 
 IsProved = Callable[[str, bytes], bool]
 """Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""

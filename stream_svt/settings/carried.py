@@ -13,9 +13,8 @@ from functools import lru_cache
 import msgspec
 
 from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_loss, to_units
-from stream_svt.settings.changes import Declared
 from stream_svt.settings.datasets import DatasetSpec, is_over, period_end
-from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.monitors import Declared, MonitorSpec
 from stream_svt.settings.validation import quote
 
 FORMAT = 1

@@ -11,7 +11,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Balance, Carried, parse
-from stream_svt.settings.changes import Declared
+from stream_svt.settings.monitors import Declared
 
 EPSILON, RHO = Kind.PURE.units, Kind.ZCDP.units
 CARRIED = Carried(
