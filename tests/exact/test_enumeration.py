@@ -327,56 +327,53 @@ def test_the_package_renews_as_the_enumerated_sparse_does(noise, numbers):
     agree(form, (1, 1), (4 if noise is LAP else 5) * rate, told, outputs, at=(1, 0), thresholds=2)
 
 
-def selects(mechanism, values, told, outputs):
-    """A selection, over a box of noise, does what the model says."""
-    form = SelectionForm(mechanism=mechanism, tests=len(values), answers=len(values))
-    agree(form, values, 9, lambda played: told(*played.released[0][:2]), outputs)
-
-
-def listed(tops):
+def listed(tops, _after=None):
     return tuple((top.row, capped(top.gap)) for top in tops)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("last_gap", LastGap)
-@pytest.mark.parametrize("noise", [EXP, LAP])
-def test_the_package_ranks_as_the_enumerated_top_k_does(noise, last_gap, count):
-    charge = count + (last_gap is LastGap.PLAIN)
-    ranking = Ranking(queries=3, count=count, noise=noise, rate=1, charge=charge, last_gap=last_gap.value)
-    mechanism = TopK(epsilon=charge * UNIT, count=count, monotonic=True, noise=noise, last_gap=last_gap)
-    assert mechanism.rate == Fraction(UNIT, 10**9)
-    selects(mechanism, (0, 1, 0), lambda tops, _: listed(tops), ranking.outputs())
+def stopped(tops, after, count):
+    """What a hybrid tells that a threshold may have stopped."""
+    if len(tops) == count:
+        return listed(tops)
+    return (*listed(tops), "threshold" if after is None else ("threshold", capped(after)))
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("threshold_gap", [False, True], ids=["hidden", "told"])
-@pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
-@pytest.mark.parametrize("noise", [EXP, LAP])
-def test_the_package_stops_as_the_enumerated_hybrid_does(noise, monotonic, threshold_gap, count):
-    charge = count * (1 if monotonic else 2)
-    hybrid = {"count": count, "noise": noise, "threshold": 0, "threshold_gap": threshold_gap}
-    mechanism = HybridIdentity(epsilon=charge * UNIT, monotonic=monotonic, **hybrid)
-
-    def told(tops, after):
-        if len(tops) == count:
-            return listed(tops)
-        return (*listed(tops), "threshold" if after is None else ("threshold", capped(after)))
-
-    selects(mechanism, (0, 1), told, Ranking(queries=2, rate=1, charge=charge, lift=1, **hybrid).outputs())
+def counted(tops, _after, count):
+    """What a hybrid tells of answers above a threshold; where all are far above it, only that."""
+    return ("far",) * count if sum(top.gap > 1 for top in tops) == count else listed(tops)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("noises", PAIRS, ids="-".join)
-def test_the_package_lists_as_the_enumerated_estimates_do(noises, count):
-    hybrid = {"count": count, "threshold_noise": noises[0], "query_noise": noises[1]}
-    model = Estimates(queries=2, threshold_charge=1, query_charge=1, **hybrid)
-    charges = {"epsilon": (count + 1) * UNIT, "threshold_charge": UNIT, "query_charge": UNIT}
+def selections():
+    """Names, mechanisms, answers, how the model calls what is told, and the model's outputs."""
+    for noise, count in product((EXP, LAP), (1, 2)):
+        top = {"count": count, "noise": noise}
+        for last_gap in LastGap:
+            charge = count + (last_gap is LastGap.PLAIN)
+            mechanism = TopK(epsilon=charge * UNIT, monotonic=True, last_gap=last_gap, **top)
+            ranking = Ranking(queries=3, rate=1, charge=charge, last_gap=last_gap.value, **top)
+            yield f"top_k-{noise}-{last_gap}-{count}", mechanism, (0, 1, 0), listed, ranking
+        for kind, threshold_gap in product(KINDS, (False, True)):
+            hybrid = top | {"threshold": 0, "threshold_gap": threshold_gap}
+            charge = count * (1 if KINDS[kind] else 2)
+            mechanism = HybridIdentity(epsilon=charge * UNIT, monotonic=KINDS[kind], **hybrid)
+            ranking = Ranking(queries=2, rate=1, charge=charge, lift=1, **hybrid)
+            name = f"identity-{noise}-{kind}-{count}-{threshold_gap}"
+            yield name, mechanism, (0, 1), partial(stopped, count=count), ranking
+    for noises, count in product(PAIRS, (1, 2)):
+        hybrid = {"count": count, "threshold_noise": noises[0], "query_noise": noises[1]}
+        charges = {"epsilon": (count + 1) * UNIT, "threshold_charge": UNIT, "query_charge": UNIT}
+        mechanism = HybridEstimates(threshold=0, monotonic=True, **charges, **hybrid)
+        model = Estimates(queries=2, threshold_charge=1, query_charge=1, **hybrid)
+        name = f"estimates-{'-'.join(noises)}-{count}"
+        yield name, mechanism, (0, 1), partial(counted, count=count), model
 
-    def told(tops, _):
-        far = sum(top.gap > model.largest_gap for top in tops)
-        return ("far",) * far if far == count else listed(tops)
 
-    selects(HybridEstimates(threshold=0, monotonic=True, **charges, **hybrid), (0, 1), told, model.outputs())
+@pytest.mark.parametrize(
+    ("mechanism", "values", "told", "model"), [pytest.param(*rest, id=name) for name, *rest in selections()]
+)
+def test_the_package_selects_as_the_enumerated_rankings_do(mechanism, values, told, model):
+    form = SelectionForm(mechanism=mechanism, tests=len(values), answers=len(values))
+    agree(form, values, 9, lambda played: told(*played.released[0][:2]), model.outputs())
 
 
 @pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(4, 5)], ids=str)
