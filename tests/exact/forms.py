@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 from stream_svt.mechanisms import (
     Adjacency,
@@ -37,6 +37,9 @@ KINDS = {
 }
 """Neighbours for which a charge is promised; general ones contain those of one direction."""
 
+PAIRS = [*((noise, noise) for noise in Noise), (Noise.LAPLACE, Noise.EXPONENTIAL)]
+"""Families of the threshold and of the queries, where not all pairs are played."""
+
 
 def of(kind: str) -> dict[str, object]:
     """What most mechanisms are built with."""
@@ -45,8 +48,9 @@ def of(kind: str) -> dict[str, object]:
 
 def sparse_vectors() -> Iterator[Form]:
     """Plain, adaptive and ladder, with retries under a falling correction, one run or several."""
-    for build, threshold_noise, query_noise, kind in product(
-        (sparse_vector, adaptive, ladder), Noise, Noise, KINDS
+    several = product((adaptive, ladder), PAIRS)
+    for (build, (threshold_noise, query_noise)), kind in product(
+        chain(product([sparse_vector], product(Noise, Noise)), several), KINDS
     ):
         families = {"threshold_noise": threshold_noise, "query_noise": query_noise}
         mechanism = build(**of(kind), **families, cutoff=3, correction=Explicit((3, 1, -1)))
@@ -72,8 +76,7 @@ def sparse_vectors() -> Iterator[Form]:
 
 def lecture_forms() -> Iterator[Form]:
     """AboveThreshold, Sparse and NumericSparse."""
-    pairs = [*((noise, noise) for noise in Noise), (Noise.LAPLACE, Noise.EXPONENTIAL)]
-    for (threshold_noise, query_noise), kind in product(pairs, KINDS):
+    for (threshold_noise, query_noise), kind in product(PAIRS, KINDS):
         families = {"threshold_noise": threshold_noise, "query_noise": query_noise}
         for build, form, options in (
             (above_threshold, StreamForm, {}),
