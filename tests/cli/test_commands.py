@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -120,15 +119,11 @@ def test_the_schema_is_that_of_the_settings(stream_svt):
     assert json.loads(stream_svt("schema").out) == json_schema()
 
 
-def test_commands_complete():
-    environment = os.environ | {
-        "_STREAM_SVT_COMPLETE": "bash_complete",
-        "COMP_WORDS": "stream-svt ch",
-        "COMP_CWORD": "1",
-    }
-    command = [sys.executable, "-c", "from stream_svt.cli import main; main()"]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert "plain,check" in found.stdout
+def test_commands_complete(stream_svt, monkeypatch):
+    completion = {"_STREAM_SVT_COMPLETE": "bash_complete", "COMP_WORDS": "stream-svt ch", "COMP_CWORD": "1"}
+    for name, value in completion.items():
+        monkeypatch.setenv(name, value)
+    assert stream_svt().out == "plain,check\n"
 
 
 @pytest.mark.parametrize(

@@ -107,11 +107,6 @@ def test_doubles_are_the_binary_fractions_they_stand_for(given):
     ]
 
 
-def held_as(kind: pa.DataType, value: float) -> Any:
-    """A float as a column of that type holds it."""
-    return kind.to_pandas_dtype()(value)
-
-
 COLUMNS = {
     "int8": (pa.int8(), [-128, 127, None, 0]),
     "uint64": (pa.uint64(), [2**64 - 1, 2**62, None, 3]),
@@ -141,9 +136,8 @@ def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
     whole, fraction = columnar._value(column)
     found = list(zip(whole.tolist(), fraction.tolist(), strict=True))
     held = pa.array(values, pa.float64() if pa.types.is_floating(kind) else kind).to_pylist()
-    numbers = [
-        None if v is None else Decimal(float(held_as(kind, v)) if isinstance(v, float) else v) for v in held
-    ]
+    as_held = kind.to_pandas_dtype() if pa.types.is_floating(kind) else int
+    numbers = [Decimal(float(as_held(v))) if isinstance(v, float) else v for v in held]
     assert found == [exact.NO_NUMBER if n is None else expected(str(n).encode()) for n in numbers]
 
 

@@ -36,12 +36,8 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def pairs() -> dict[str, tuple[SigningKey, VerifyingKey]]:
-    private, public = ed25519_pair()
-    return {"ed25519": (signing_key(private), public_key(public)), "hmac": shared_key(SECRET)}
-
-
-PAIRS = pairs()
+PRIVATE, PUBLIC = ed25519_pair()
+PAIRS = {"ed25519": (signing_key(PRIVATE), public_key(PUBLIC)), "hmac": shared_key(SECRET)}
 
 
 @pytest.fixture(params=PAIRS)
