@@ -312,33 +312,23 @@ def _is_of_a_run(entry: Any) -> bool:
 
 def specification(form: int, carried: Carried | None, *, parsed: bool = True) -> ApplicationSpec:
     """Return an application that goes on with what was carried over; not ``parsed``, without the file's detour."""
-    if not parsed or carried is None:
-        spec = _first_specification(form)
-        if carried is None:
-            return spec
-        before = carried.datasets
-        datasets = tuple(
-            replace(one, limit=before[one.name].limit, spent_before=before[one.name].spent)
-            for one in spec.datasets
-        )
-        return replace(spec, datasets=datasets, carried=carried)
-    return _specification(form, carried)
+    if parsed or carried is None:
+        return _specification(form, None if carried is None else tuple(carried.lines()))
+    spec = _specification(form, None)
+    return replace(spec, datasets=tuple(map(carried.joined, spec.datasets)), carried=carried)
 
 
 @cache
-def _first_specification(form: int) -> ApplicationSpec:
-    return _specification(form, None)
-
-
-def _specification(form: int, carried: Carried | None) -> ApplicationSpec:
-    lines = [] if carried is None else list(carried.lines())
-    limits = {name: 5 if carried is None else carried.datasets[name].limit / UNITS for name in ("a", "b")}
+def _specification(form: int, lines: tuple[str, ...] | None) -> ApplicationSpec:
+    before = {} if lines is None else parse(list(lines)).datasets
+    limits = {name: before[name].limit / UNITS if before else 5 for name in ("a", "b")}
     datasets = "".join(
         f"  - {{name: {name}, limit: {limit:.9f}, unit: one basket}}\n" for name, limit in limits.items()
     )
     listed = "".join(f"  - {monitor}\n" for monitor in monitors_of(form))
-    head = "application: app\n" + ("" if carried is None else "carried_over: file\n")
-    return load_spec(f"{head}datasets:\n{datasets}monitors:\n{listed}", read_names=lambda name: lines)
+    head = "application: app\n" + ("carried_over: file\n" if before else "")
+    text = f"{head}datasets:\n{datasets}monitors:\n{listed}"
+    return load_spec(text, read_names=lambda name: list(lines or ()))
 
 
 def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:

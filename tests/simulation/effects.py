@@ -58,10 +58,9 @@ class ModelLog:
 
     async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
         epoch = self._epoch
-        offset: int = await Effect(
+        return await Effect(
             "append", lambda: self._broker.append(self._producer, epoch, partition, key, value)
         )
-        return offset
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         def read() -> dict[bytes, bytes]:
@@ -73,8 +72,7 @@ class ModelLog:
                         live[entry.key] = entry.value
             return live
 
-        found: dict[bytes, bytes] = await Effect("read", read)
-        return found
+        return await Effect("read", read)
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Any], None], *, committed: bool = False

@@ -144,10 +144,7 @@ class Places:
         self._reading -= set(topics)
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = await Effect(
-            "spans", lambda: {topic: self._broker.span(topic) for topic in topics}
-        )
-        return found
+        return await Effect("spans", lambda: {topic: self._broker.span(topic) for topic in topics})
 
     def high_water(self, topic: str) -> int | None:
         return self._broker.span(topic)[1]
@@ -184,7 +181,7 @@ class ModelFeed(Places):
 
     async def settled(self) -> None:
         self._process.held = await Effect("settle", lambda: False)
-        if self._process.stop:
+        if self.stopping:
             raise Stopped
 
     async def fetch(
@@ -491,7 +488,11 @@ class World:
             case Fault.CLOSE:
                 self.close_application()
             case Fault.RECONFIGURE:
-                self._applied.append(self.chance.choice(self._applicable()))
+                # No version declares a dataset again that one before has retired.
+                left = {dataset.name for dataset in self.spec.datasets}
+                specs = (self._application.spec, *self._application.others)
+                may = [spec for spec in specs if left.issuperset(dataset.name for dataset in spec.datasets)]
+                self._applied.append(self.chance.choice(may))
                 self.rules.plain, self.rules.reconfigured = False, True
             case Fault.DAMAGE:
                 self._damage()
@@ -511,12 +512,6 @@ class World:
                 self.rules.make_anew(topic)
                 if topic == "alerts" and self.rules.contradicted:
                     self._alerts = was, first
-
-    def _applicable(self) -> list[ApplicationSpec]:
-        """Return what may be applied: no version declares a dataset again that one before has retired."""
-        specs = (self._application.spec, *self._application.others)
-        left = {dataset.name for dataset in self.spec.datasets}
-        return [spec for spec in specs if left.issuperset(dataset.name for dataset in spec.datasets)]
 
     def _damage(self) -> None:
         """Change a byte of a state record; mend what was damaged before."""
@@ -559,8 +554,7 @@ class World:
             self._mend()
         if self.rules.contradicted and self.chance.random() < 0.02:
             self._belong_together()
-        due = [item for item in self._delayed if item[0] <= self.effects]
-        for item in due:
+        for item in [item for item in self._delayed if item[0] <= self.effects]:
             self._delayed.remove(item)
             self._attempt(Effect("delayed", item[1]))
 
@@ -640,11 +634,9 @@ class World:
 
     def _answer(self, process: Process) -> None:
         """Send the command that a process waits for, at times."""
-        if process.status.cause is not Cause.RECORDS_LOST or self.chance.random() >= 0.15:
-            return
-        self._commands += 1
-        if wanted := _WANTED.search(process.status.reason):
-            topic, offset = wanted.groups()
+        if process.status.cause is Cause.RECORDS_LOST and self.chance.random() < 0.15:
+            self._commands += 1
+            [(topic, offset), *_] = _WANTED.findall(process.status.reason)
             self._send(Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
 
     def _decided(self, txn: Txn) -> None:
