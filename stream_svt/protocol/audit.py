@@ -278,17 +278,14 @@ class Auditor:
             return
         charge = round(alert.account.charge * kind.units)
         price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
-        if charge != price:
-            self._find(
-                f"{place}: an alert charged {amount_text(charge, kind)}, its price is {amount_text(price, kind)}"
-            )
-        if run is None or run.run != alert.run or run.opening is None:
-            return
-        opening, start = run.opening, mechanism.threshold_charge
-        if opening != start:
-            price_of_run = f"its price is {amount_text(start, kind)}"
-            self._find(f"{place}: run {run.run} was opened for {amount_text(opening, kind)}, {price_of_run}")
-        run.opening = None  # looked at once
+        checks = [("an alert charged", charge, price)]
+        if run is not None and run.run == alert.run and run.opening is not None:
+            checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_charge))
+            run.opening = None  # looked at once
+        for what, paid, due in checks:
+            if paid != due:
+                prices = f"{amount_text(paid, kind)}, its price is {amount_text(due, kind)}"
+                self._find(f"{place}: {what} {prices}")
 
     def _check_run(self, event: str, data: Lifecycle, tally: DatasetTally) -> None:
         run, place = tally.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -77,11 +77,6 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: bool = False
     under_way: UnderWay | None = None
     closed: str = ""
-
-    @property
-    def closing(self) -> bool:
-        """Whether the application is being closed: from then on nothing is tested."""
-        return self.under_way is not None and self.under_way.closes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +147,7 @@ class Controls:
     @property
     def closing(self) -> bool:
         """Whether the application is being closed: from then on nothing is tested."""
-        return self._standing.closing
+        return self.under_way is not None and self.under_way.closes
 
     @property
     def closed(self) -> bool:
@@ -194,9 +189,7 @@ class Controls:
 
     def ready(self, gate: Gate) -> Command | None:
         """Return the command that waited, where it may be carried out."""
-        if self._waiting is None or not self._passes(self._waiting[1], gate):
-            return None
-        return self._waiting[1]
+        return self._waiting[1] if self._waiting and self._passes(self._waiting[1], gate) else None
 
     def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> int | None:
         """Note that a command was the next one; return the offset of one that waited for the same number."""
@@ -210,12 +203,14 @@ class Controls:
 
     def end(self, *, accepted: bool) -> None:
         """Note that the command to all datasets is done."""
-        known = self._standing
-        mine = known.under_way is not None and known.under_way.command.id == known.id
-        closed = known.under_way.command.successor if known.under_way is not None and known.closing else ""
-        self._standing = msgspec.structs.replace(
-            known, accepted=accepted if mine else known.accepted, under_way=None, closed=closed
-        )
+        if (done := self.under_way) is not None:
+            changed: dict[str, Any] = {
+                "under_way": None,
+                "closed": done.command.successor if done.closes else "",
+            }
+            if done.command.id == self._standing.id:
+                changed["accepted"] = accepted
+            self._standing = msgspec.structs.replace(self._standing, **changed)
 
     def _passes(self, command: Command, gate: Gate) -> bool:
         if gate is Gate.LOSS:
@@ -337,9 +332,8 @@ class CommandHandler(Controls):
         return True
 
     def _tell(self, command: Command, *, accepted: bool) -> None:
-        action, number = command.action.value, command.number
+        told = (self._shard, command.number, command.action.value)
         if accepted:
-            log.info("event=command_done shard=%d number=%d action=%s", self._shard, number, action)
+            log.info("event=command_done shard=%d number=%d action=%s", *told)
         else:
-            said = "event=command_refused shard=%d number=%d action=%s reason=see-reply"
-            log.warning(said, self._shard, number, action)
+            log.warning("event=command_refused shard=%d number=%d action=%s reason=see-reply", *told)

@@ -134,7 +134,8 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
         dies_at(model, nth(number), after=after)
-    closing = stored_meta(model).commands.closing
+    under_way = stored_meta(model).commands.under_way
+    closing = under_way is not None and under_way.closes
     assert closing is ((6, True) <= (number, after) <= (8, False))
     send(model, 3, "later", dataset=NAMES[31])
     serve_to_the_end(model)
