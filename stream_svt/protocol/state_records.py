@@ -415,22 +415,14 @@ def digest(total: int) -> bytes:
 
 
 def _chunks(events: list[Event], rejects: list[Reject]) -> list[Chunk]:
-    """Return outbox records of a bounded size."""
-    chunks = [Chunk([], [])]
-    size = 0
-
-    def chunk_for(more: int) -> Chunk:
-        nonlocal size
-        last = chunks[-1]
-        if size and (size + more > CHUNK_BYTES or len(last.events) == CHUNK_EVENTS):
-            last = Chunk([], [])
-            chunks.append(last)
+    """Return outbox records of a bounded size; the first one has the rejects, which a commit bounds."""
+    chunks = [Chunk([], rejects)]
+    size = sum(len(topic) + len(reason) + NUMBERS_BYTES for topic, _, reason in rejects)
+    for event in events:
+        more = len(event[1]) + len(event[2]) + NUMBERS_BYTES
+        if size and (size + more > CHUNK_BYTES or len(chunks[-1].events) == CHUNK_EVENTS):
+            chunks.append(Chunk([]))
             size = 0
         size += more
-        return last
-
-    for topic, offset, reason in rejects:
-        chunk_for(len(topic) + len(reason) + NUMBERS_BYTES).rejects.append((topic, offset, reason))
-    for event in events:
-        chunk_for(len(event[1]) + len(event[2]) + NUMBERS_BYTES).events.append(event)
+        chunks[-1].events.append(event)
     return chunks
