@@ -21,7 +21,6 @@ from stream_svt.monitor.released import EventType, decode
 from stream_svt.protocol.carry_over import CarryOverRefused
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.codec import home
 from stream_svt.service.shard_log import ShardLog
 from tests.support.closing import (
     CARRIED,
@@ -144,31 +143,6 @@ async def _stays_out_of_the_group(old: Application) -> None:
     worker = await old.start(ready=False)
     await until(lambda: worker.fault is not None and worker.fault.cause is Cause.SEALING_KEY, 30)
     await old.stop(worker)
-
-
-async def test_one_damaged_shard_of_four_costs_its_own_open_runs_and_no_others(stage: Stage) -> None:
-    old = await stage.old(partitions=4)
-    real = await old.spend(TOPS)
-    live = dict(await old.live())
-    place = (0, b"d/a")
-    live[place] = live[place][:-1] + bytes([live[place][-1] ^ 1])
-    await old.put(live)
-    worker = await old.start(ready=False)
-    await old.parked(worker, Cause.STATE_UNREADABLE, [0])
-    replies = await old.close(stage.successor, patience=2)
-    assert [reply.accepted for reply in replies] == [None, True, True, True]
-    assert "will be carried out once a worker owns the shard" in replies[0].message
-    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0"):
-        await old.carry_over(stage.successor)
-    await old.stop(worker)
-    await old.give_up(stage.successor, Cause.STATE_UNREADABLE, "it was changed or cut", [0])
-    carried = await old.carry_over(stage.successor)
-    damaged = {name for name in TOPS if home(name.encode(), 4) == 0}
-    assert damaged == {"a", "b"}
-    expected = real.spent | {name: real.held[name] for name in damaged}
-    assert balances(carried) == expected
-    assert [note.partition(":")[0] for note in old.notes] == ["shard 0"]
-    await goes_on(old, await stage.new(), carried, real)
 
 
 # What nobody may do: wake up a closed application, carry over one that runs, or let two go on with its budgets

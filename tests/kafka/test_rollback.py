@@ -179,31 +179,6 @@ async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_s
     assert "key" in found.unreadable[0]
 
 
-async def test_an_older_owner_is_fenced_and_says_so(shard_topics: ShardTopics) -> None:
-    old, _ = await shard_topics.opened()
-    await shard_topics.opened()
-    with pytest.raises(Fenced):
-        await old.commit(Commit(progress=b"p", events=[event(1)]))
-    assert await shard_topics.events("read_uncommitted") == []
-
-
-async def test_a_transaction_that_the_broker_gives_up_never_publishes(shard_topics: ShardTopics) -> None:
-    """Cancelled in the middle, the books are re-read and nothing of it is there."""
-    journal, _ = await shard_topics.opened()
-    await journal.commit(Commit(progress=b"p1", events=[event(1)]))
-    task = asyncio.create_task(
-        journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p2", events=[event(2)]))
-    )
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await journal.open()
-    assert journal.meta.progress == b"p1"
-    assert await shard_topics.events() == [1]
-
-
 async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(
     shard_topics: ShardTopics,
 ) -> None:

@@ -10,9 +10,8 @@ import asyncio
 
 import pytest
 
-from stream_svt.errors import StateRolledBack, UnreadableState
+from stream_svt.errors import UnreadableState
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
@@ -21,7 +20,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.web.documents import status
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import write_secrets
-from tests.support.shard_topics import NEW, OLD, ShardTopics, event
+from tests.support.shard_topics import NEW, OLD, ShardTopics
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -86,41 +85,6 @@ async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_pu
     for shown in (repr(journal), repr(journal._reader.sealing)):
         assert OLD.hex() not in shown
         assert repr(OLD) not in shown
-
-
-async def test_the_records_of_an_aborted_transaction_put_back_are_found(shard_topics: ShardTopics) -> None:
-    """They are sealed, complete and add up: what gives them away is what was published beside them."""
-    first, _ = await shard_topics.opened(OLD)
-    await first.commit(Commit(records={A: b"before"}, progress=b"p"))
-    log = first._log
-
-    async def die() -> None:
-        raise ConnectionError("the process died")
-
-    async def transact_without_the_end(transaction: Transaction) -> int | None:
-        log._producer.commit_transaction = die
-        return await log._transact(transaction)
-
-    log.transact = transact_without_the_end
-    events = [event(1), event(2), event(3)]
-    with pytest.raises(ConnectionError):
-        await first.commit(Commit(records={A: b"noise one"}, events=events, progress=b"p"))
-    second, _ = await shard_topics.opened(OLD)
-    assert second.pending == 0
-    await asyncio.sleep(0.01)  # events freeze the time at which they were charged
-    await second.commit(Commit(records={A: b"noise two"}, events=events, progress=b"p"))
-    await second.flush()
-    await second.close()
-    aborted = [
-        record
-        for record in await shard_topics.read(shard_topics.topics.state, "read_uncommitted")
-        if record.offset not in {shown.offset for shown in await shard_topics.read(shard_topics.topics.state)}
-    ]
-    assert {record.key for record in aborted} == {A, b"ob/0", META}
-    for record in aborted:
-        await shard_topics.write(record.key, record.value)
-    with pytest.raises(StateRolledBack, match="shows event 1, which the state does not know, or another one"):
-        await shard_topics.journal(OLD).open()
 
 
 # --- a state that is plain as a whole

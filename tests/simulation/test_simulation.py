@@ -33,16 +33,13 @@ _EARLY, _UNPAID, _OLD = (
 )
 _JOURNALS = {
     broken.SameTransaction: _EARLY,
-    broken.PublishesSliceEarly: _EARLY,
     broken.ForgetsOutbox: "charged and never published",
     broken.TakesAnyState: _OLD,
-    broken.MissesNothing: _OLD,
 }
 _ENGINES = {
     broken.RedrawsNoise: "changed",
     broken.ChargesHalf: "not charged its price",
     broken.DoublesLimits: "not the one declared, and no command",
-    broken.ForgetsPositions: _UNPAID,
     broken.ForgetsLostOutcomes: _UNPAID,
     broken.TestsBeforeDurable: "computed",
 }
@@ -62,7 +59,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "two owners": (_UNFENCED, ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
-FIRST = {"TakesAnyState": 85, "MissesNothing": 85, "GoesOnWithAnyVersion": 84, "RetiresTooEarly": 248}
+FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 84, "RetiresTooEarly": 248}
 """The seed to begin with, where few catch it."""
 FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
 """Faults of histories in which a bug shows, where few do."""

@@ -19,11 +19,11 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
-from stream_svt.monitor.snapshot import ProgressRecord, RunState, to_bytes
+from stream_svt.monitor.snapshot import RunState
 from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -50,22 +50,11 @@ class SameTransaction(Journal):
         self._fresh = super()._freeze(events, origin)
         return self._fresh
 
-    def _early(self) -> list[tuple[bytes, bytes]]:
-        return [(key, event) for _, key, event in self._fresh]
-
     async def _transact(self, transaction: Transaction) -> int | None:
         if not transaction.alerts:
-            transaction = replace(transaction, alerts=self._early())
+            transaction = replace(transaction, alerts=[(key, event) for _, key, event in self._fresh])
         self._fresh = ()
         return await self._really(transaction)
-
-
-class PublishesSliceEarly(SameTransaction):
-    """Publishes so the first of several slices of events only."""
-
-    def _early(self) -> list[tuple[bytes, bytes]]:
-        early, room = super()._early(), self._settings.bounds.published
-        return early[:room] if len(early) > room else []
 
 
 class LosesPublications(Journal):
@@ -102,15 +91,6 @@ class TakesCopiesForPublications(Journal):
         if committed:
             every, *_ = await super()._look_at_alerts()
             seen.last = every.last
-        return seen, first, end
-
-
-class MissesNothing(Journal):
-    """Asks for no event where the one published last should be."""
-
-    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(committed=committed)
-        seen.last = True
         return seen, first, end
 
 
@@ -167,29 +147,6 @@ class LosesQueries(QueryDecoder):
         return super().decode(
             [replace(record, value=lost) if record.offset % 5 == 2 else record for record in records]
         )
-
-
-class ForgetsPositions(Engine):
-    """Stores with a commit in the middle of a batch the positions that were there before the batch."""
-
-    _before: Mapping[str, tuple[int, int, int]] | None = None
-
-    def step(self, batch: QueryBatch) -> Step:
-        if self._before is None:
-            self._before = self._positions()
-        step = super().step(batch)
-        if step.done:
-            self._before = None
-        return step
-
-    def _positions(self) -> dict[str, tuple[int, int, int]]:
-        return msgspec.msgpack.decode(super()._progress(), type=ProgressRecord).positions
-
-    def _progress(self) -> bytes:
-        record = msgspec.msgpack.decode(super()._progress(), type=ProgressRecord)
-        if self._before is not None:
-            record.positions = dict(self._before)
-        return to_bytes(record)
 
 
 class TestsBeforeDurable(Engine):
