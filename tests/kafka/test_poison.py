@@ -9,6 +9,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import stream_svt
+from stream_svt.aiokafka_fixes import read_every_header_name
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import cluster_of
 from tests.support.odd_headers import send_mixed
@@ -23,6 +24,7 @@ SCENE = {"partitions": 1, "limit": 50}
 async def test_records_with_odd_header_names_are_read_in_order_with_their_neighbours(
     scene: Scene, compression: str | None, at_once: int | None
 ) -> None:
+    read_every_header_name()
     topic = f"{scene.application}.rejects"
     sent = [(b"%d" % number, number % 50 == 49 or number in (0, 1)) for number in range(MANY)]
     place = TopicPartition(topic, 0)
