@@ -15,6 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
@@ -42,44 +43,37 @@ LAG_INTERVAL = 10.0
 """Seconds between looks at the ends of topics that nothing is read from at the moment."""
 
 
+@dataclass(eq=False)
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """The membership of a worker of the application ``name``, and a shard for each partition it is given.
 
     ``make_shard`` returns one that is not started; ``fatal`` is told of errors after which the worker cannot go on.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        topics: TopicsConfig,
-        *,
-        make_shard: Callable[[Any, int], Shard],
-        metrics: Metrics,
-        fatal: Callable[[BaseException], None],
-    ) -> None:
-        self._cluster = cluster
-        self._name = name
-        self._topics = topics
-        self._make_shard = make_shard
-        self._metrics = metrics
-        self._fatal = fatal
-        self._consumer: Any = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
-        self._partings: set[asyncio.Task[None]] = set()
-        self.shards: dict[int, Shard] = {}
-        self.joined = self.has_joined = False
+    cluster: Cluster
+    name: str
+    topics: TopicsConfig
+    _: KW_ONLY
+    make_shard: Callable[[Any, int], Shard]
+    metrics: Metrics
+    fatal: Callable[[BaseException], None]
+    shards: dict[int, Shard] = field(default_factory=dict, init=False)
+    joined: bool = field(default=False, init=False)
+    has_joined: bool = field(default=False, init=False)
+    _consumer: Any = field(default=None, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _partings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def start(self) -> None:
         """Join the group; assignments come later, on their own."""
         assignor = StickyAssignor(
             lambda: {number: shard.status.sequence for number, shard in self.shards.items()}
         )
-        self._consumer = self._cluster.member(self._name, assignor)
-        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
+        self._consumer = self.cluster.member(self.name, assignor)
+        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self.name!r}"):
             await self._consumer.start()
-        self._consumer.subscribe([self._topics.control], listener=self)
+        self._consumer.subscribe([self.topics.control], listener=self)
         watching = asyncio.create_task(self._watch(), name="group-watch")
         watching.add_done_callback(self._surface)
         self._tasks = [watching, asyncio.create_task(self._look_at_lag(), name="group-lag")]
@@ -106,17 +100,17 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         # aiokafka logs what a listener raises and goes on.
         try:
             self._consumer.pause(*assigned)
-            self._metrics.rebalanced()
+            self.metrics.rebalanced()
             self.has_joined = True
             if self._stopping:
                 return
-            self.joined = self._consumer.partitions_for_topic(self._topics.control) is not None
+            self.joined = self._consumer.partitions_for_topic(self.topics.control) is not None
             if not self.joined:
                 # Nobody is given a shard: no reason to pass for a standby, which is ready.
-                log.error("event=control_topic_missing topic=%s", self._topics.control)
+                log.error("event=control_topic_missing topic=%s", self.topics.control)
             self._adopt(sorted(place.partition for place in assigned))
         except Exception as error:  # noqa: BLE001
-            self._fatal(error)
+            self.fatal(error)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Have every shard stand by before anybody else may get it."""
@@ -126,10 +120,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             await self._hold_shards()
         except Exception as error:  # noqa: BLE001
-            self._fatal(error)
+            self.fatal(error)
 
     def _adopt(self, numbers: list[int]) -> None:
-        own = self._topics
+        own = self.topics
         if numbers and numbers[-1] >= own.partitions:
             message = (
                 f"partition {numbers[-1]} of topic {own.control!r} was assigned, topics.partitions says "
@@ -145,7 +139,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self.shards[number].release()
         for number in numbers:
             if number not in self.shards:
-                shard = self.shards[number] = self._make_shard(self._consumer, number)
+                shard = self.shards[number] = self.make_shard(self._consumer, number)
                 shard.start()
 
     def _part_with(self, shard: Shard) -> None:
@@ -186,7 +180,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 TopicPartition(topic, one) for one, status in statuses.items() if topic in status.offsets
             ]
             with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
-                found = await kafka.spans(self._cluster, places, f"looking at the end of topic {topic!r}")
+                found = await kafka.spans(self.cluster, places, f"looking at the end of topic {topic!r}")
                 for place, (_, end) in found.items():
                     status = statuses[place.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
@@ -205,13 +199,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def _check_client(self) -> None:
         """Raise what has ended the membership, or keeps it from coming about."""
-        consumer, doing = self._consumer, f"consumer group {self._name!r}"
+        consumer, doing = self._consumer, f"consumer group {self.name!r}"
         if (ended := aiokafka_fixes.ended(consumer)) is not None:
-            raise kafka.explain(ended, doing, group=self._name) from ended
+            raise kafka.explain(ended, doing, group=self.name) from ended
         try:
             aiokafka_fixes.check_errors(consumer)
         except KafkaError as error:
-            meaning = kafka.explain(error, doing, group=self._name)
+            meaning = kafka.explain(error, doing, group=self.name)
             if not isinstance(meaning, kafka.BrokerUnavailable):
                 raise meaning from error
             log.warning("event=group_error error=%r", str(meaning))
@@ -219,7 +213,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _surface(self, task: asyncio.Task[None]) -> None:
         """Tell of the error that ended a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fatal(error)
+            self.fatal(error)
 
 
 def _listed(numbers: list[int]) -> str:

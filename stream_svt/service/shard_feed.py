@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -62,45 +63,47 @@ class Hold:
         await first(*events, self.stop.wait(), seconds=seconds)
 
 
+@dataclass(eq=False)
 class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`); every topic has as many ``partitions``."""
 
-    def __init__(self, cluster: Cluster, shard: int, partitions: int, hold: Hold) -> None:
-        self._cluster = cluster
-        self._shard = shard
-        self._partitions = partitions
-        self._hold = hold
+    cluster: Cluster
+    shard: int
+    partitions: int
+    hold: Hold
+    _client: Any = field(default=None, init=False)
+    _next: dict[TopicPartition, int] = field(default_factory=dict, init=False)
+    _paused: set[TopicPartition] = field(default_factory=set, init=False)
+    _missing: dict[TopicPartition, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
         # Or the fetches of all shards would end together, again and again.
-        self._spread = 1 - shard * 0.618 % 1 / 2
-        self._client: Any = None
-        self._next: dict[TopicPartition, int] = {}
-        self._paused: set[TopicPartition] = set()
-        self._missing: dict[TopicPartition, float] = {}
+        self._spread = 1 - self.shard * 0.618 % 1 / 2
 
     @property
     def stopping(self) -> bool:
         """Whether the shard was told to stop."""
-        return self._hold.stop.is_set()
+        return self.hold.stop.is_set()
 
     @property
     def held(self) -> bool:
         """Whether a rebalance is under way."""
-        return self._hold.held.is_set()
+        return self.hold.held.is_set()
 
     async def settled(self) -> None:
         """Stand by until the group has decided; see the port."""
-        self._hold.quiet.set()
+        self.hold.quiet.set()
         try:
-            await self._hold.wait(self._hold.free.wait())
+            await self.hold.wait(self.hold.free.wait())
         finally:
-            self._hold.quiet.clear()
+            self.hold.quiet.clear()
         if self.stopping:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset by topic, asked on a connection where no fetch is waiting."""
-        doing = f"shard {self._shard}: finding the place in the topics"
-        found = await spans(self._cluster, [self._place(topic) for topic in topics], doing)
+        doing = f"shard {self.shard}: finding the place in the topics"
+        found = await spans(self.cluster, [self._place(topic) for topic in topics], doing)
         return {place.topic: span for place, span in found.items()}
 
     async def fetch(
@@ -108,7 +111,7 @@ class ShardFeed:
     ) -> Mapping[str, Sequence[Any]]:
         """Await records, the stop signal or a rebalance; see the port."""
         if self.held:  # whoever only waits for a command
-            await self._hold.wait(self._hold.free.wait(), seconds=patience)
+            await self.hold.wait(self.hold.free.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
@@ -117,7 +120,7 @@ class ShardFeed:
         read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
         delivered = False
         try:
-            await self._hold.wait(read, self._hold.held.wait())
+            await self.hold.wait(read, self.hold.held.wait())
             if not read.done():
                 if self.stopping:
                     raise Stopped
@@ -128,7 +131,7 @@ class ShardFeed:
             delivered = True
         except OffsetOutOfRangeError as error:
             gone = ", ".join(sorted(place.topic for place in error.args[0]))
-            raise RecordsLost(f"shard {self._shard}: offsets are out of range on {gone}") from error
+            raise RecordsLost(f"shard {self.shard}: offsets are out of range on {gone}") from error
         finally:
             if not delivered:
                 read.cancel()
@@ -187,10 +190,10 @@ class ShardFeed:
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
         """Return the client, started and assigned to what was sought."""
-        doing = f"shard {self._shard}: starting the consumer of its topics"
+        doing = f"shard {self.shard}: starting the consumer of its topics"
         if self._client is None:
             await rest()  # making a client takes milliseconds, and 64 shards may do so at once
-            client = self._cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
+            client = self.cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
             try:
                 async with deadline(START_DEADLINE, doing):
                     await client.start()
@@ -199,7 +202,7 @@ class ShardFeed:
                 raise
             self._client = client
         if aiokafka_fixes.has_failed(self._client):
-            raise BrokerUnavailable(f"shard {self._shard}: the client's fetch loop ended")
+            raise BrokerUnavailable(f"shard {self.shard}: the client's fetch loop ended")
         if self._client.assignment() != self._next.keys():
             # No await in between: a place without an offset would be asked for one.
             self._client.assign(list(self._next))
@@ -223,8 +226,8 @@ class ShardFeed:
             known = self._client.partitions_for_topic(place.topic) or ()
             if place.partition in known:
                 self._missing.pop(place, None)
-                if len(known) > self._partitions:
-                    message = another_count(place.topic, len(known), self._partitions)
+                if len(known) > self.partitions:
+                    message = another_count(place.topic, len(known), self.partitions)
                     problem = Problem(0, "topics.partitions", message)
                     raise ConfigError([problem], "the topics as they are now")
             elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:
@@ -236,7 +239,7 @@ class ShardFeed:
                 )
 
     def _place(self, topic: str) -> TopicPartition:
-        return TopicPartition(topic, self._shard)
+        return TopicPartition(topic, self.shard)
 
 
 async def _take(

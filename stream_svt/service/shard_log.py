@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,33 +38,28 @@ class Reject(msgspec.Struct):
     reason: str
 
 
+@dataclass(eq=False)
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
-    Application and shard name the producers that fence one another. ``tell_time`` is told of the brokers' time, in
-    seconds since 1970, with a transaction that they stamp.
+    ``tell_time`` is told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        application: str,
-        shard: int,
-        topics: Topics,
-        tell_time: Callable[[float], None] | None = None,
-    ) -> None:
-        self._cluster = cluster
-        self._tell_time = tell_time
-        self._shard = shard
-        self._topics = topics
-        self._transactional_id = f"{application}-{shard}"
-        self._producer: Any = None
+    cluster: Cluster
+    application: str
+    shard: int
+    topics: Topics
+    tell_time: Callable[[float], None] | None = None
+    _producer: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.transactional_id = f"{self.application}-{self.shard}"
 
     async def fence(self) -> None:
         """Start a producer; see the port."""
         await self.close()
-        doing = f"shard {self._shard}: starting producer {self._transactional_id!r}"
-        self._producer = self._cluster.producer(self._transactional_id)
+        doing = f"shard {self.shard}: starting producer {self.transactional_id!r}"
+        self._producer = self.cluster.producer(self.transactional_id)
         async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
             await self._producer.start()
 
@@ -83,23 +79,23 @@ class ShardLog:
             elif record.key is not None:
                 raw.pop(record.key, None)
 
-        await self._read(self._topics.state, None, take, committed)
+        await self._read(self.topics.state, None, take, committed)
         return raw
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
         """Show the alert partition; see the port."""
-        return await self._read(self._topics.alerts, start, take, committed)
+        return await self._read(self.topics.alerts, start, take, committed)
 
     async def _read(
         self, topic: str, start: int | None, take: Callable[[Record], None], committed: bool
     ) -> tuple[int, int]:
         """Show the records of the shard's partition of a topic; return its first and end offset then."""
         isolation = "read_committed" if committed else "read_uncommitted"
-        place, doing = TopicPartition(topic, self._shard), f"shard {self._shard}: reading topic {topic!r}"
-        async with kafka.started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
-            async for records in kafka.read_partition(reader, topic, self._shard, start, doing):
+        place, doing = TopicPartition(topic, self.shard), f"shard {self.shard}: reading topic {topic!r}"
+        async with kafka.started(self.cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
+            async for records in kafka.read_partition(reader, topic, self.shard, start, doing):
                 for record in records:
                     take(record)
             return (await kafka.edges(reader, [place], doing))[place]
@@ -113,9 +109,7 @@ class ShardLog:
         await self._bounded(self._prove())
 
     async def _bounded(self, transaction: Coroutine[Any, Any, _T]) -> _T:
-        async with kafka.deadline(
-            self._cluster.commit_deadline, f"shard {self._shard}: transaction", "WRITE"
-        ):
+        async with kafka.deadline(self.cluster.commit_deadline, f"shard {self.shard}: transaction", "WRITE"):
             try:
                 return await transaction
             except (IllegalOperation, InvalidTxnState) as error:
@@ -127,14 +121,14 @@ class ShardLog:
 
     async def _prove(self) -> None:
         await self._producer.begin_transaction()
-        self._join(self._topics.rejects)  # a mark on the alert partition would be one that no state explains
+        self._join(self.topics.rejects)  # a mark on the alert partition would be one that no state explains
         await self._producer.commit_transaction()
 
     def _join(self, topic: str) -> None:
-        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self._shard))
+        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
     async def _transact(self, transaction: Transaction) -> int | None:
-        producer, shard, topics = self._producer, self._shard, self._topics
+        producer, shard, topics = self._producer, self.shard, self.topics
         headers = [("content-type", released.CONTENT_TYPE.encode())]
         await producer.begin_transaction()
         if transaction.claim:
@@ -152,8 +146,8 @@ class ShardLog:
             sent.append(await producer.send(topics.state, record, key=key, partition=shard))
         results = await kafka.all_sent(sent)
         await producer.commit_transaction()
-        if self._tell_time is not None and results[-1].timestamp_type == 1:
-            self._tell_time(results[-1].timestamp / 1000)
+        if self.tell_time is not None and results[-1].timestamp_type == 1:
+            self.tell_time(results[-1].timestamp / 1000)
         return max((result.offset for result in results[: len(transaction.alerts)]), default=None)
 
 

@@ -259,10 +259,10 @@ class NamesEachOwner(ShardLog):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        name = self._transactional_id
+        name = self.transactional_id
         self._beginning = self._beginnings[name] if self._owners[name] < 2 else None
         self._owners[name] += 1
-        self._transactional_id += f"-{self._owners[name]}"
+        self.transactional_id += f"-{self._owners[name]}"
 
     async def transact(self, transaction: Transaction) -> int | None:
         beginning, self._beginning = self._beginning, None

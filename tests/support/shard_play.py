@@ -175,7 +175,7 @@ class Play:
 
     async def run(self, feed: ShardFeed) -> None:
         while not feed.stopping:
-            done = {asyncio.ensure_future(event.wait()) for event in (feed._hold.stop, feed._hold.held)}
+            done = {asyncio.ensure_future(event.wait()) for event in (feed.hold.stop, feed.hold.held)}
             await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
             if feed.held:
                 await self.hand_over()
