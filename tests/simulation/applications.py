@@ -34,13 +34,10 @@ CADENCES = (None, None, None, 0.25)
 
 @dataclass(frozen=True)
 class Application:
-    """What runs, and what is written to its topics.
+    """What runs, key and content of a query by its number, and what an operator may configure instead.
 
-    Attributes:
-        query: Key and content of a query, by its number.
-        cadence: Seconds between transactions, None where they happen as soon as they can.
-        others: What an operator may configure instead: another threshold, another price and noise, a monitor
-            more on another topic, or one less; or one dataset only, which retires the other.
+    ``others`` have another threshold, another price and noise, a monitor more on another topic, or one less; or one
+    dataset only, which retires the other.
     """
 
     spec: ApplicationSpec

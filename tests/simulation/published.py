@@ -20,10 +20,8 @@ UNITS = 10**9
 class Terms:
     """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
 
-    Attributes:
-        limits: By dataset.
-        openings, prices: What the start of a run costs, by monitor; what a top costs, by monitor and branch.
-        before: What was spent of a dataset before its first event.
+    ``openings`` are what the start of a run costs, ``prices`` what a top costs, by monitor and branch; ``before`` is what
+    was spent of a dataset before its first event.
     """
 
     limits: Mapping[str, int]
@@ -33,13 +31,9 @@ class Terms:
 
 
 class Published:
-    """The books as a subscriber keeps them, event by event.
+    """The books as a subscriber keeps them, event by event; ``raised`` are limits that commands asked for.
 
-    Args:
-        raised: Limits that commands asked for.
-        say: Told what broke a rule.
-        applied: Whose prices count from the adoption of a version on, by its number from 1; none where they
-            stay as they are.
+    Prices of ``applied`` count from the adoption of a version on, by its number from 1; without, they stay as they are.
     """
 
     def __init__(

@@ -38,12 +38,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a state knows.
-
-    Attributes:
-        charged: The events that it charged, by id.
-        outcomes: The tops that were computed until then, whether or not they are charged.
-    """
+    """What a state knows: the events that it charged, by id, and the tops computed until then, charged or not."""
 
     charged: dict[str, bytes]
     outcomes: Mapping[tuple[str, str, int, int], Any] = field(default_factory=dict)
@@ -63,9 +58,6 @@ class Computed:
 
     A test is *owed* once an owner took over whose state does not reach it: it has to be computed again. What an owner
     computes after another one took over is lost whatever comes out, and owed to nobody; its outcome is compared, too.
-
-    Args:
-        say: Told what broke a rule.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -164,19 +156,13 @@ class Computed:
 
 
 class Rules:
-    """Watches a log while it grows.
-
-    Args:
-        specs: What was declared, the usual one first: an event's own word for a limit or a price is not
-            taken.
+    """Watches a log while it grows; ``specs`` is what was declared, the usual one first.
 
     Attributes:
-        contradicted: Whether the state is now older than the alerts, or the alerts are gone: nothing may be
-            written to the state.
+        contradicted: Whether the state is now older than the alerts, or the alerts are gone: it may not be written.
         reconfigured: Whether workers were given another configuration.
         applied: The versions of the configuration, from number 1; none where the first one is all there is.
-        plain: Whether not, no command was given and no query deleted, so that every query far above a
-            threshold has an alert.
+        plain: Whether not, no command was given and no query deleted: every query far above a threshold has an alert.
         commands: Those of control topics that were made anew.
     """
 

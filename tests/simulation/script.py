@@ -57,13 +57,9 @@ Faults = tuple[tuple[int, Fault], ...]
 
 @dataclass(frozen=True)
 class Script:
-    """Everything that decides a history.
+    """Everything that decides a history; ``form`` is the application, ``queries`` the number of queries written.
 
-    Attributes:
-        seed: Of queries, values, batch sizes, schedule, noise and delays.
-        form: Which application is run.
-        queries: Number of queries written.
-        faults: (number of the effect, fault), in order.
+    Queries, values, batch sizes, schedule, noise and delays are of the seed. A fault has the number of its effect.
     """
 
     seed: int
