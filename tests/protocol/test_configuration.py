@@ -82,21 +82,19 @@ def test_a_part_of_something_else_is_noticed() -> None:
     assert read([*cut, current]).newest() == Fault.DIGEST
 
 
-def test_numbers_only_rise_and_name_one_version() -> None:
-    newer, other, older = (shown(one) for one in (version(2, "a"), version(2, "b"), version(1, "c")))
-    assert read([*newer, *older]).newest() == version(2, "a")
-    assert read([*newer, *older]).refused == Fault.LOWER
-    assert read([*newer, *other]).refused == Fault.OTHER
-    again = read([*newer, *newer])
-    assert (again.newest(), again.refused) == (version(2, "a"), None)
-
-
-def test_what_is_known_from_elsewhere_counts_like_what_was_read() -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_elsewhere(
+    elsewhere: bool,
+) -> None:
     known = version(2, "a")
-    assert read(shown(version(1)), known=(2, known.digest)).refused == Fault.LOWER
-    assert read(shown(version(2, "b")), known=(2, known.digest)).refused == Fault.OTHER
-    assert read(shown(known), known=(2, known.digest)).newest() == known
-    assert read(shown(version(3)), known=(2, known.digest)).newest() == version(3)
+    before = [] if elsewhere else shown(known)
+    options = {"known": (2, known.digest)} if elsewhere else {}
+    versions = (version(1, "c"), version(2, "b"), known, version(3))
+    lower, other, again, following = (read([*before, *shown(one)], **options) for one in versions)
+    assert (lower.refused, other.refused) == (Fault.LOWER, Fault.OTHER)
+    assert lower.newest() == (None if elsewhere else known)
+    assert (again.newest(), again.refused) == (known, None)
+    assert following.newest() == version(3)
 
 
 @pytest.mark.parametrize(

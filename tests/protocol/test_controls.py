@@ -81,13 +81,8 @@ def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
     later = Controls(controls.standing, STATE)
     assert carry_out(later, replace(again, offset=2), record(3, 2)) == ["repeated at-0", "done at-3"]
     assert carry_out(later, replace(again, offset=4)) == [Untimely.STALE]
-
-
-def test_a_repeated_command_is_answered_as_it_was_before() -> None:
-    controls = Controls(Standing(number=1, id="x", accepted=False), STATE)
-    found = controls.read(record(0, 1, id="x"), Gate.OPEN)
-    assert isinstance(found, Repeated)
-    assert not found.accepted
+    found = Controls(Standing(number=1, id="x", accepted=False), STATE).read(record(0, 1, id="x"), Gate.OPEN)
+    assert isinstance(found, Repeated) and not found.accepted  # noqa: PT018
 
 
 def test_before_the_replay_a_command_waits_and_what_names_its_number_later_is_stale() -> None:

@@ -110,7 +110,7 @@ class Accounts:
 class Chains:
     """The chains of a seed: each life of an application is ended in several ways, each with a successor of its own.
 
-    ``carried`` counts the applications of which something was carried over, ``count`` the chains that came to their end.
+    ``carried`` counts applications of which something was carried over, ``count`` the chains that came to their end.
     """
 
     seed: int

@@ -20,8 +20,8 @@ UNITS = 10**9
 class Terms:
     """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
 
-    ``openings`` are what the start of a run costs, ``prices`` what a top costs, by monitor and branch; ``before`` is what
-    was spent of a dataset before its first event.
+    ``openings`` are what the start of a run costs, ``prices`` what a top costs, by monitor and branch; ``before`` was
+    spent of a dataset before its first event.
     """
 
     limits: Mapping[str, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,48 +119,48 @@ def assert_computed_before_it_closes(model: Model) -> None:
     assert kinds.index(EventType.ALERT) < kinds.index(EventType.PAUSED) < kinds.index(EventType.RUN_CLOSED)
 
 
-def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_without_it() -> None:
+BOTH = declared(HOT, ELSEWHERE)
+
+
+def without_the_topic(model: Model) -> None:
     """Else a close would give back what the outcome costs that was computed and lost."""
-    both, without = declared(HOT, ELSEWHERE), declared(ELSEWHERE)
-    model = paused_within_a_replay(both)
     send(model, 30, "more", "u", value=0)
-    model.spec = without
+    model.spec = declared(ELSEWHERE)
     serve_a_while(model, 1)
-    model.spec = both
-    assert_computed_before_it_closes(model)
 
 
-def test_a_replay_is_owed_until_the_configuration_is_accepted() -> None:
-    both = declared(HOT, ELSEWHERE)
-    model = paused_within_a_replay(both)
+def refused(model: Model) -> None:
     model.spec = declared(HOT.replace("topic: t", "topic: w"), ELSEWHERE)
     third = model.session()
     finish(third.open())
     with pytest.raises(ConfigError, match="cannot change"):
         finish(third.run())
     model.broker.mark("app-0", everything=True)
-    model.spec = both
-    assert_computed_before_it_closes(model)
 
 
-def test_a_replay_is_owed_until_the_monitors_of_a_topic_that_is_gone_are_closed() -> None:
+def lost_with_the_closing_of_its_monitors(model: Model) -> None:
     """Their removal at full price, and the end of the replay, are one transaction."""
-    both = declared(HOT, ELSEWHERE)
-    model = paused_within_a_replay(both)
     model.spec = declared(ELSEWHERE)
     dies_at(model, has(EventType.RUN_CLOSED))
-    model.spec = both
+
+
+@pytest.mark.parametrize("another", [without_the_topic, refused, lost_with_the_closing_of_its_monitors])
+def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_another_configuration(
+    another: Callable[[Model], None],
+) -> None:
+    model = paused_within_a_replay(BOTH)
+    another(model)
+    model.spec = BOTH
     assert_computed_before_it_closes(model)
 
 
 def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> None:
     """What was running then may have been read further than anybody knows."""
-    both = declared(HOT, ELSEWHERE)
-    model = both_read(both)
+    model = both_read(BOTH)
     dies_at(model, has(EventType.ALERT), opened=lambda: send(model, 1, "top"))
     send(model, 40, "more", "u", value=0)
     model.spec = declared(ELSEWHERE)
     command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")
     serve_a_while(model, 3)
-    model.spec = both
+    model.spec = BOTH
     assert_computed_before_it_closes(model)
