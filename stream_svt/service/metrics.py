@@ -172,6 +172,7 @@ class Metrics:
         self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
         self._counters, self._histograms = recorders(shown, self._registry, COMMON_LABELS)
+        self._refused: Counts[str] = Counts()
         self.fault: str | None = None
         self.configure(spec, application_hash)
         for metric in shown:
@@ -228,12 +229,7 @@ class Metrics:
 
     def refused_records(self) -> dict[str, int]:
         """Return how many records were refused since the worker started, by reason."""
-        counts: Counts[str] = Counts()
-        for family in self._counters[f"{_PREFIX}records_rejected_total"].collect():
-            for sample in family.samples:
-                if sample.name.endswith("_total") and sample.value:
-                    counts[sample.labels["reason"]] += int(sample.value)
-        return dict(sorted(counts.items()))
+        return dict(sorted(self._refused.items()))
 
     # What shards tell
 
@@ -252,7 +248,7 @@ class Metrics:
         for (monitor, reason), count in commit.skipped.items():
             self._counter("queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
-            self._counter("records_rejected_total", topic, reason).inc()
+            self.refused(topic, reason)
         for event in commit.events:
             top = event.data
             if event.type in _COUNTED:
@@ -261,8 +257,9 @@ class Metrics:
                 self._histogram("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
 
     def refused(self, topic: str, reason: str) -> None:
-        """Count a refused command that is not reported."""
+        """Count a refused record or command."""
         self._counter("records_rejected_total", topic, reason).inc()
+        self._refused[reason] += 1
 
     def flushed(self, seconds: float) -> None:
         """Count a transaction."""

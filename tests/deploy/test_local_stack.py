@@ -112,13 +112,6 @@ def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str])
 
 
 @pytest.fixture
-def posted() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Stand in for Alertmanager: the address, and the alerts that were posted there."""
-    with receiving("/api/v2/alerts") as found:
-        yield found
-
-
-@pytest.fixture
 def stack(broker, tmp_path) -> Iterator[Stack]:
     setting = Setting(bootstrap=broker.bootstrap_servers)
     asyncio.run(delete_topics(setting))
@@ -128,27 +121,29 @@ def stack(broker, tmp_path) -> Iterator[Stack]:
 
 
 @pytest.mark.kafka
-def test_the_stack_alerts_and_forwards_what_it_alerts(stack, broker, posted):
+def test_the_stack_alerts_and_forwards_what_it_alerts(stack, broker):
     applying = stack.start("apply")
     assert applying.wait(60) == 0, stack.log("apply")
-    address, received = posted
-    others = {"http://alertmanager:9093": address}
-    running = {name: stack.start(name, **others) for name in SERVED}
-    for name in SERVED:
-        until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
-    assert [name for name, process in running.items() if process.poll() is not None] == []
-    feed = stack.start("feed", **{"5": "0.5"})  # the pace
-    alerts = _alerts(broker.bootstrap_servers, 3)
-    assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
-    assert all(alert["gap"] >= 0 for alert in alerts)
-    until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
-    assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
-    feed.terminate()
-    assert feed.wait(30) == 0, stack.log("feed")
-    assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
-    for name, process in running.items():
-        process.terminate()
-        assert process.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(name)
+    with receiving("/api/v2/alerts") as (address, received):  # in place of Alertmanager
+        others = {"http://alertmanager:9093": address}
+        running = {name: stack.start(name, **others) for name in SERVED}
+        for name in SERVED:
+            until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
+        assert [name for name, process in running.items() if process.poll() is not None] == []
+        feed = stack.start("feed", **{"5": "0.5"})  # the pace
+        alerts = _alerts(broker.bootstrap_servers, 3)
+        assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
+        assert all(alert["gap"] >= 0 for alert in alerts)
+        until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
+        assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
+        feed.terminate()
+        assert feed.wait(30) == 0, stack.log("feed")
+        assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
+        for name, process in running.items():
+            process.terminate()
+            assert process.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(
+                name
+            )
 
 
 def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
