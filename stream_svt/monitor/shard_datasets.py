@@ -66,7 +66,7 @@ class ShardDatasets(Sequence[DatasetSpec]):
             return
         found = np.ones(len(self._datasets), dtype=np.bool_)
         if "*" not in monitor.datasets:
-            covers = monitor.matcher
+            covers = monitor.covers
             for at in range(0, len(found), AT_ONCE):
                 part = self._datasets[at : at + AT_ONCE]
                 found[at : at + len(part)] = [covers(dataset.name) for dataset in part]

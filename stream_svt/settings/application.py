@@ -134,7 +134,7 @@ class ApplicationSpec:
 
     def covered(self, monitor: MonitorSpec) -> NDArray[np.bool_]:
         """Return on which of the datasets, in the order declared, a monitor runs."""
-        covers = monitor.matcher
+        covers = monitor.covers
         return np.fromiter((covers(dataset.name) for dataset in self.datasets), np.bool_, len(self.datasets))
 
     @cached_property

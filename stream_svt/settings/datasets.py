@@ -274,16 +274,14 @@ class DatasetDeclaration(Strict):
         if not forms or len(named) > 1:
             which = f"{' and '.join(forms)} together" if forms else "none of them"
             yield "", f"expected exactly one of {', '.join(_FORMS)}, found {which}"
+        elif self.generate is not None:
+            yield from self._period_problems(self.generate)
         else:
-            yield from self._plain_problems() if self.generate is None else self._period_problems()
+            for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness)):
+                if value:
+                    yield key, "belongs to generated datasets only: remove it, or use generate"
 
-    def _plain_problems(self) -> Iterator[tuple[str, str]]:
-        for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness or None)):
-            if value is not None:
-                yield key, "belongs to generated datasets only: remove it, or use generate"
-
-    def _period_problems(self) -> Iterator[tuple[str, str]]:
-        pattern = self.generate or ""
+    def _period_problems(self, pattern: str) -> Iterator[tuple[str, str]]:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):
             yield "generate", f"{NAME_SLOT} stands for names: give names, or a file of names, next to it"
         if self.horizon is not None:

@@ -216,13 +216,9 @@ class MonitorSpec(Strict):
             return zcdp_general(mechanism.epsilon)
         return zcdp_monotone(mechanism.epsilon, mechanism.threshold_charge)
 
-    def covers(self, dataset: str) -> bool:
-        """Tell whether the monitor runs on a dataset."""
-        return self.matcher(dataset)
-
     @property
-    def matcher(self) -> Callable[[str], bool]:
-        """What `covers` does, to be looked up once for many names."""
+    def covers(self) -> Callable[[str], bool]:
+        """What tells whether the monitor runs on a dataset; for many names, look it up once."""
         return _matcher(self.datasets)
 
     def to_json(self) -> str:

@@ -249,8 +249,11 @@ class ServiceDocument(Strict):
                 yield key, f"topic {quote(name)} has another use already ({user}): use one of its own"
 
 
-SERVICE_KEYS = tuple(ServiceDocument.model_fields.keys() - {"application"})
+_ANNOTATED: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
+SERVICE_KEYS = tuple(name for name in _ANNOTATED if name != "application")
 """Keys that only the service reads: they are no part of what is applied."""
+SECTIONS: dict[str, type[Strict]] = {name: _ANNOTATED[name] for name in SERVICE_KEYS if name != "control"}
+"""Sections whose keys the environment may replace."""
 
 
 class ConfigDocument(ServiceDocument):
@@ -263,16 +266,6 @@ class ConfigDocument(ServiceDocument):
     """The monitors."""
     carried_over: Text | None = None
     """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
-
-
-SECTIONS: dict[str, type[Strict]] = {
-    "kafka": KafkaConfig,
-    "topics": TopicsConfig,
-    "sealing": SealingConfig,
-    "web": WebConfig,
-    "commit": CommitConfig,
-}
-"""Sections whose keys the environment may replace."""
 
 
 def json_schema() -> dict[str, Any]:
