@@ -12,7 +12,7 @@ import stream_svt
 from stream_svt.aiokafka_fixes import read_every_header_name
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import cluster_of
-from tests.support.odd_headers import send_mixed
+from tests.support.records import send_mixed
 from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka

@@ -15,7 +15,7 @@ from aiokafka.record.default_records import (
 )
 
 from stream_svt.aiokafka_fixes import read_every_header_name
-from tests.support.odd_headers import Odd
+from tests.support.records import Odd
 
 PLACE = TopicPartition("counts", 0)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from stream_svt.service.codec import home
 from tests.support.topics import administrator
@@ -77,3 +78,31 @@ async def committed(servers: str, group: str) -> dict[int, int]:
     async with administrator(servers) as admin:
         offsets = await admin.list_consumer_group_offsets(group)
         return {place.partition: one.offset for place, one in offsets.items()}
+
+
+class Odd(str):
+    """A header's name that is encoded as bytes which are no UTF-8: Kafka takes any."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        del encoding, errors
+        return b"\xff\xfe"
+
+
+async def send_mixed(
+    servers: str, topic: str, records: list[tuple[bytes, bool]], *, key: bytes, compression: str | None = None
+) -> None:
+    """Send records to partition 0, in batches; those marked have an odd header."""
+    async with AIOKafkaProducer(bootstrap_servers=servers, acks="all", max_batch_size=1 << 20) as producer:
+        for start in range(0, len(records), 50):
+            batch: Any = producer.create_batch()
+            # The compiled one takes no text that is none.
+            batch._builder = _DefaultRecordBatchBuilderPy(
+                2, {None: 0, "zstd": 4}[compression], 0, -1, -1, 0, 1 << 20
+            )
+            for value, odd in records[start : start + 50]:
+                headers = [(Odd("x"), b"1"), ("content-type", b"application/json")] if odd else []
+                assert batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
+            batch.close()
+            await (await producer.send_batch(batch, topic, partition=0))

@@ -26,7 +26,7 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority: its certificate as PEM, and what it signs."""
+    """A certificate for the loopback address that is its own authority."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -34,16 +34,21 @@ class Authority:
     @classmethod
     def new(cls) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("test authority")
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test authority")])
         others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
         unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
-        usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **unused)
-        builder = (
-            _builder(name, name, key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        )
+        extensions = {
+            x509.BasicConstraints(ca=True, path_length=None): True,
+            x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **unused): True,
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()): False,
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]): False,
+        }
+        now = datetime.now(UTC)
+        begin, end = now - timedelta(hours=1), now + timedelta(days=1)
+        serial = x509.random_serial_number()
+        builder = x509.CertificateBuilder(name, name, key.public_key(), serial, begin, end)
+        for extension, critical in extensions.items():
+            builder = builder.add_extension(extension, critical=critical)
         return cls(key, builder.sign(key, hashes.SHA256()))
 
     @property
@@ -51,18 +56,8 @@ class Authority:
         return self.certificate.public_bytes(Encoding.PEM)
 
     def broker_store(self) -> bytes:
-        """Return key and certificate of a broker on the loopback address, as Kafka reads them from one PEM file."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        certificate = (
-            _builder(_name("broker"), self.certificate.subject, key)
-            .add_extension(address, critical=False)
-            .add_extension(authority, critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return private + certificate.public_bytes(Encoding.PEM) + self.pem
+        """Return key and certificate, as Kafka reads them from one PEM file."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + self.pem
 
 
 async def connections_closed() -> None:
@@ -74,21 +69,6 @@ async def connections_closed() -> None:
     async with asyncio.timeout(40):
         while any(one._sock for one in loop._transports.values()):
             await asyncio.sleep(0.02)
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
 
 
 class SecureKafka(EmbeddedKafka):
