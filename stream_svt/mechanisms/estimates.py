@@ -7,7 +7,6 @@ true value lies up to one grid step above q. They read what was released, and co
 * `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
 * `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
 * `marginal_lower_bound` holds before selection only; among reports its coverage fails.
-* `selective_bounds` hold for a report that is the first test under its threshold.
 
 A selection that costs half the budget releases gaps for free; the other half buys measurements of what was selected.
 Both are unbiased **before selection**; their weighted mean has less variance than the measurement. But an answer is
@@ -100,30 +99,6 @@ def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
         return bar + gap - least(lambda t: _survival(query, threshold, t + 1) <= limit)
-
-
-def selective_bounds(
-    bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float
-) -> tuple[int | None, int | None]:
-    """Level 1 - beta lower and upper bound given the report, if it was the first test under its threshold.
-
-    None where there is none: a lower one for too small a gap, an upper one for a gap that is unlikely wherever the
-    answer lies.
-    """
-    limit = _level(beta)
-    slowest = query.rate if threshold.noise.is_one_sided else min(threshold.rate, query.rate)
-
-    def tail(t: int) -> Decimal:
-        return _survival(query, threshold, t)
-
-    with decimal.localcontext(prec=_DIGITS):
-        lower = upper = None
-        if (-quotient(slowest) * gap).exp() <= limit:
-            # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
-            lower = bar + 1 - least(lambda tau: tail(gap + tau) <= limit * tail(tau))
-        if 1 - (-quotient(slowest) * (gap + 1)).exp() > limit:
-            upper = bar - least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
-    return lower, upper
 
 
 def survival(query: Law, threshold: Law, t: int) -> float:

@@ -83,6 +83,7 @@ class Form:
         least_tests: Tests that the box needs at least, however large that makes it.
         boxed_pairs: Pairs of each kind of neighbours that meet the box.
         batched: Whether tests may be cut into batches anywhere.
+        at_once: Tests that a step makes at most.
         distance: Most that an answer differs between neighbours, where the mechanism does not say.
     """
 
@@ -95,10 +96,39 @@ class Form:
     least_tests: int = 1
     boxed_pairs: int = 1
     batched: bool = False
+    at_once: int = 10**6
     distance: int | None = None
 
     def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        raise NotImplementedError
+        """Make a run's tests, `cut` in a batch, until they or the run end."""
+        mechanism, tests = self.mechanism, self.made(values, tape)
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        released: list[object] = []
+        batches: list[Batch] = []
+        charge, done = getattr(mechanism, "threshold_charge", 0), 0
+        while done < tests and not mechanism.is_over(run):
+            if store:
+                run = self.restored(run)
+            columns = tuple(range(done, min(done + min(self.at_once, cut), tests)))
+            run, outcomes = self.step(run, self.answers(values, columns), tape.at(columns))
+            batches.append(Batch(0, done, done + outcomes.consumed, outcomes, columns))
+            charge += outcomes.charge
+            released += self.told(outcomes, done)
+            done += outcomes.consumed
+        return Told((done, *released), charge, tuple(batches))
+
+    def made(self, values: Values, tape: Tape) -> int:
+        return len(values)
+
+    def answers(self, values: Values, columns: Sequence[int]) -> Integers:
+        return np.array([values[column] for column in columns])
+
+    def step(self, run: Run, answers: Integers, noise: Any) -> tuple[Run, Any]:
+        after: tuple[Run, Any] = self.mechanism.step(run, answers, noise)
+        return after
+
+    def told(self, outcomes: Any, done: int) -> list[object]:
+        return [(done + top.row, top.gap, top.charge, top.left) for top in outcomes.tops]
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -277,10 +307,10 @@ class StreamForm(Form):
 class SelectionForm(Form):
     """A mechanism whose step takes all answers at once, and which tells the largest of them.
 
-    Where a run can pay for more than one step, the next one takes the next `answers`, with fresh noise.
+    Where a run can pay for more than one step, the next one takes the next `at_once`, with fresh noise.
     """
 
-    answers: int = 4
+    at_once: int = 4
     side: int = 4
     boxed_pairs: int = 4
 
@@ -288,26 +318,10 @@ class SelectionForm(Form):
         return tuple(chance.randint(-1, 2) for _ in range(tests))
 
     def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        mechanism, answers = self.mechanism, min(self.answers, len(values))
-        released: list[object] = []
-        batches: list[Batch] = []
-        charge = mechanism.threshold_charge
-        run = mechanism.open(tape.thresholds[0], (0, 0))
-        for start in range(0, len(values), answers):
-            if mechanism.is_over(run):
-                break
-            if store:
-                run = self.restored(run)
-            stop = start + answers
-            columns = tuple(range(start, stop))
-            run, outcomes = mechanism.step(run, np.array(values[start:stop]), tape.at(columns))
-            batches.append(Batch(0, start, stop, outcomes, columns))
-            charge += outcomes.charge
-            released.append(self.told(outcomes))
-        return Told(tuple(released), charge, tuple(batches))
+        return super().play(values, tape, store=store)
 
-    def told(self, outcomes: Any) -> object:
-        return outcomes.tops, outcomes.threshold_gap, outcomes.charge
+    def told(self, outcomes: Any, done: int) -> list[object]:
+        return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge)]
 
     def shifts(
         self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
@@ -358,32 +372,17 @@ class QuantileForm(Form):
             among.append(chance.choice((0, chance.randint(0, 40), 2**20)))
         return tuple(among)
 
-    def answers(self, values: Values, first: int, tests: int) -> Integers:
-        return self.mechanism.answers(np.sort(np.array(values)), first, tests)
+    def made(self, values: Values, tape: Tape) -> int:
+        return len(tape.queries[0])
 
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        mechanism, tests = self.mechanism, len(tape.queries[0])
-        run = mechanism.open(tape.thresholds[0], (0, 0))
-        released: list[object] = []
-        batches: list[Batch] = []
-        charge, done = mechanism.threshold_charge, 0
-        while done < tests and not mechanism.is_over(run):
-            if store:
-                run = self.restored(run)
-            columns = tuple(range(done, min(done + cut, tests)))
-            answers = self.answers(values, done, len(columns))
-            run, outcomes = mechanism.step(run, answers, tape.at(columns))
-            batches.append(Batch(0, done, done + outcomes.consumed, outcomes, columns))
-            charge += outcomes.charge
-            released += [(done + top.row, top.gap, top.charge, top.left) for top in outcomes.tops]
-            done += outcomes.consumed
-        return Told((done, *released), charge, tuple(batches))
+    def answers(self, values: Values, columns: Sequence[int]) -> Integers:
+        return self.mechanism.answers(np.sort(np.array(values)), columns[0], len(columns))
 
     def shifts(
         self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
     ) -> Noises:
-        tests = len(tape.queries[0])
-        before, after = (self.answers(values, 0, tests) for values in (first, second))
+        tests = range(len(tape.queries[0]))
+        before, after = (self.answers(values, tests) for values in (first, second))
         return self.mechanism.shifts(batch.outcomes, before, after, neighbours)
 
 
@@ -398,18 +397,9 @@ class BitsForm(Form):
             (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
         )
 
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        run, done = self.mechanism.open(tape.thresholds[0], (0, 0)), 0
-        released: list[object] = []
-        while done < len(values) and not self.mechanism.is_over(run):
-            if store:
-                run = self.restored(run)
-            columns = range(done, min(done + cut, len(values)))
-            answers = np.array([values[column] for column in columns])
-            run, reports = self.mechanism.step(run, answers, 0, tape.at(columns)(0))
-            released += [done + top.row for top in reports.tops]
-            done += reports.consumed
-        return Told((done, *released), len(released), ())
+    def step(self, run: Run, answers: Integers, noise: Any) -> tuple[Run, Any]:
+        after: tuple[Run, Any] = self.mechanism.step(run, answers, 0, noise(0))
+        return after
 
     def tops_by_answer(self, masses: Masses, change: int, rho: int | None = None) -> Masses:
         """Probability of a top for each answer of the masses' range plus a change.

@@ -329,7 +329,7 @@ def two_branches(of: type) -> Any:
 def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
     """Form of a top-1 of three."""
     mechanism = of(epsilon=RATE * UNIT, count=1, monotonic=True, noise=noise, **options)
-    return SelectionForm(mechanism=mechanism, tests=3, answers=3, least_tests=3)
+    return SelectionForm(mechanism=mechanism, tests=3, at_once=3, least_tests=3)
 
 
 def published() -> dict[int, tuple[StreamForm, set[str]]]:

@@ -24,7 +24,6 @@ from stream_svt.mechanisms.estimates import (
     lower_bound,
     marginal_lower_bound,
     reduction,
-    selective_bounds,
     standard_deviation,
     survival,
 )
@@ -131,7 +130,7 @@ def test_the_same_bound_under_other_noise_would_not_hold(threshold_noise, query_
 def test_no_function_states_a_bound_with_gumbel_noise():
     reported = Reported(EXP, GUM)
     for stated in (
-        *(partial(reported.bound, 9, of) for of in (lower_bound, selective_bounds, marginal_lower_bound)),
+        *(partial(reported.bound, 9, of) for of in (lower_bound, marginal_lower_bound)),
         partial(survival, *reported.laws.values(), 3),
         partial(survival, *reversed(reported.laws.values()), 3),
     ):
@@ -143,24 +142,6 @@ def test_no_bound_is_stated_under_laplace_threshold_noise_or_for_a_small_gap():
     least = certain_gap(Fraction(1, 8), BETA)
     assert Reported(LAP, EXP).bound(1000) is None
     assert [Reported(EXP, EXP).bound(gap) for gap in (least - 1, least)] == [None, 1]
-
-
-@pytest.mark.parametrize(("threshold_noise", "query_noise"), PAIRS)
-def test_selective_bounds_cover_a_first_report_wherever_the_answer_lies(threshold_noise, query_noise):
-    reported = Reported(threshold_noise, query_noise)
-    bounds = [reported.bound(gap, selective_bounds) for gap in range(150)]
-    for answer in (-60, -20, -3, 0, 5, 30):
-        chances = [reported.chance(answer, gap) for gap in range(151)]
-        shares = [(chances[gap] - chances[gap + 1]) / chances[0] for gap in range(150)]
-        pairs = list(zip(shares, bounds, strict=True))
-        assert sum(p for p, (low, _) in pairs if low is not None and low > answer) <= BETA * (1 + 1e-6)
-        assert sum(p for p, (_, up) in pairs if up is not None and up < answer) <= BETA * (1 + 1e-6)
-
-
-def test_a_selective_bound_is_missing_where_the_gap_says_nothing():
-    laws = Reported(EXP, EXP).laws
-    assert selective_bounds(0, 0, beta=0.05, **laws) == (None, pytest.approx(0, abs=60))
-    assert selective_bounds(0, 0, beta=0.5, **laws)[1] is None
 
 
 @pytest.mark.parametrize(("threshold_noise", "query_noise"), PAIRS)
