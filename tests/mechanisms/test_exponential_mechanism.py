@@ -68,7 +68,7 @@ def test_noisy_max_with_gumbel_noise_has_that_law_too():
     mechanism = NoisyMaxGumbel(epsilon=EPSILON, monotonic=False)
     rate = mechanism.branch_laws[0].rate
     assert rate == ExponentialMechanism(epsilon=EPSILON, monotonic=False).rate / mechanism.refinement
-    draws = 20_000
+    draws = 8_000
     noise = np.floor(np.random.default_rng(2).gumbel(scale=float(1 / rate), size=(draws, 4))).astype(np.int64)
     outcomes = []
     for row in noise:
