@@ -113,7 +113,9 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     A top with margin at most -below needs query noise - threshold noise >= r + below, a bottom with margin at least
     above needs less than r - above. Each needs one of k query noises or of c threshold noises beyond some quantile,
     so that the sum of those probabilities bounds the failure; half of beta goes to either side, and the share of the
-    threshold noise is searched for. Several branches have no closed form and are refused.
+    threshold noise is searched for. It is never worse than the lecture's alpha for Laplace noise, 8 c (ln k +
+    ln(2c/beta)) / epsilon, with numbers 9 c (ln k + ln(4c/beta)) / epsilon. Several branches have no closed form and
+    are refused.
     """
     thresholds, numbers = 1, None
     if isinstance(mechanism, Sparse):
@@ -141,26 +143,6 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
         below=max(1, farthest(1, -1) - correction + 1),
         answer=_quantile(numbers, beta / 4 / thresholds, 1) if numbers else 0,
     )
-
-
-def dwork_roth_alpha(
-    *, epsilon: float, queries: int, beta: float, cutoff: int = 1, delta: float = 0.0, numeric: bool = False
-) -> float:
-    """The lecture's alpha, in units of the sensitivity, for Laplace noise at its own rates.
-
-    * AboveThreshold (Theorem 3.24, cutoff 1) and Sparse (Theorem 3.26): 8 c (ln k + ln(2c/beta)) / epsilon; with
-      delta (ln k + ln(2c/beta)) sqrt(512 c ln(1/delta)) / epsilon.
-    * NumericSparse (Theorem 3.28): 9 c (ln k + ln(4c/beta)) / epsilon; with delta (ln k + ln(4c/beta))
-      sqrt(c ln(2/delta)) (sqrt(512) + 1) / epsilon.
-
-    No top has an answer below T - alpha and no bottom one above T + alpha, provided that at most c answers (for
-    AboveThreshold: none but the last) reach T - alpha: otherwise the run ends before the k queries do.
-    """
-    if numeric:
-        scale = math.sqrt(cutoff * math.log(2 / delta)) * (math.sqrt(512) + 1) if delta else 9.0 * cutoff
-        return scale * math.log(queries * 4 * cutoff / beta) / epsilon
-    scale = math.sqrt(512 * cutoff * math.log(1 / delta)) if delta else 8.0 * cutoff
-    return scale * math.log(queries * 2 * cutoff / beta) / epsilon
 
 
 def _quantile(law: Law, share: float, sign: int) -> int:
