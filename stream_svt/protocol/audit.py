@@ -345,7 +345,7 @@ class ShardState:
         }
         progress = journal.meta.progress
         watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
-        return cls(shard, journal.meta.last_event, datasets, journal.waiting, watermarks)
+        return cls(shard, journal.meta.last_event, datasets, journal.held.outbox, watermarks)
 
 
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:

@@ -52,7 +52,7 @@ class Journal:
         self._shard = settings.place.shard
         self._broken = True
         meta = Meta(partitions=settings.partitions, noise_key=b"", digest_key=b"", state_id=b"")
-        self._held = ShardRecords(meta)
+        self.held = ShardRecords(meta)
         self._reader = StateReader(settings)
         self._claim = False
         self.proved = False
@@ -60,7 +60,7 @@ class Journal:
     @property
     def meta(self) -> Meta:
         """What the state says of itself; the next transaction makes durable what is changed in it."""
-        return self._held.meta
+        return self.held.meta
 
     @property
     def key_id(self) -> str:
@@ -70,22 +70,12 @@ class Journal:
     @property
     def pending(self) -> int:
         """Number of events and rejects that are durable but not yet published."""
-        return self._held.pending
+        return self.held.pending
 
     @property
     def backlog(self) -> bool:
         """Whether more waits than the next transaction publishes: the next commit has to wait for the rest."""
-        return len(self._held.to_publish(self._settings.bounds)) < len(self._held.outbox)
-
-    @property
-    def waiting(self) -> list[Event]:
-        """Events that are charged and durable but not yet published, in order."""
-        return self._held.outbox
-
-    @property
-    def live_records(self) -> int:
-        """Number of live records, without meta and outbox."""
-        return len(self._held.macs)
+        return len(self.held.to_publish(self._settings.bounds)) < len(self.held.outbox)
 
     async def open(self) -> dict[bytes, bytes]:
         """Take the shard over: fence, read, verify, and write a first transaction of this session.
@@ -181,7 +171,7 @@ class Journal:
         raw = await self._log.read_state()
         if CLOSED in raw:
             return self._reader.decode_closed(raw[CLOSED])
-        self._held = (await self._reader.restore(raw)).held
+        self.held = (await self._reader.restore(raw)).held
         meta = self.meta
         if self.pending or not meta.commands.closed:
             return None
@@ -214,7 +204,7 @@ class Journal:
     async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> Restoration:
         """Hold what was read to the digest, to the alert partition, and to the number of partitions."""
         found = await self._reader.restore(raw)
-        self._held = found.held
+        self.held = found.held
         if beside_alerts:
             await self._check_rollback(empty=not raw)
         own, now = self.meta.partitions, self._settings.partitions
@@ -245,7 +235,7 @@ class Journal:
 
     async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
-        seen = Seen(self.meta, {number for number, *_ in self._held.outbox})
+        seen = Seen(self.meta, {number for number, *_ in self.held.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
@@ -294,20 +284,20 @@ class Journal:
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
         claim, self._claim = self._claim, False
-        shown = self._held.to_publish(self._settings.bounds)
+        shown = self.held.to_publish(self._settings.bounds)
         events, origin = list[Event](), self.meta.origin
         if commit.events or commit.rejects:
             origin = f"{self.meta.sequence + 1}-{self._settings.entropy(ORIGIN_BYTES).hex()}"
             events = self._freeze(commit.events, origin)
-        sealed, after = self._held.after(
+        sealed, after = self.held.after(
             commit, events, origin, len(shown), claim=claim, sealing=self._reader.sealing
         )
         offset = await self._log.transact(
-            Transaction([(key, event) for _, key, event in shown], self._held.rejects, sealed, claim)
+            Transaction([(key, event) for _, key, event in shown], self.held.rejects, sealed, claim)
         )
         if offset is not None:
             after.meta.alert_offset = offset
-        self._held = after
+        self.held = after
         self._broken = False
         return len(shown)
 

@@ -306,7 +306,7 @@ class World:
             )
             try:
                 await lived(session)
-            except Stopped:
+            except (Stopped, BrokerUnavailable, RecordsLost):
                 pass
             except ApplicationClosed:
                 self.rules.refused_for_ever()
@@ -331,8 +331,6 @@ class World:
                 if version == len(self._applied):
                     self.rules.say("an owner waits for a version that nobody applied")
                 await self._parked(process, 0.2)
-            except (BrokerUnavailable, RecordsLost):
-                pass
             finally:
                 finish(journal.close())
 

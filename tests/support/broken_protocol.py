@@ -73,7 +73,7 @@ class ForgetsOutbox(Journal):
 
     async def _check_rollback(self, *, empty: bool) -> None:
         await super()._check_rollback(empty=empty)
-        self._held = replace(self._held, outbox=[])
+        self.held = replace(self.held, outbox=[])
 
 
 class TakesAnyState(Journal):
