@@ -97,23 +97,24 @@ async def test_nobody_there_is_said_without_the_address(tmp_path):
     assert (answer.result, answer.reason) == (Result.UNREACHABLE, "ClientConnectorError")
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tmp_path, trusted):
+async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tmp_path):
     """The file that SSL_CERT_FILE names is read when a process starts."""
-    authority = Authority.new()
-    (tmp_path / "ca.pem").write_bytes((authority if trusted else Authority.new()).pem)
-    (tmp_path / "server.pem").write_bytes(authority.broker_store())
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "server.pem")
+    contexts = []
+    for name in ("known", "unknown"):
+        authority = Authority.new()
+        (tmp_path / f"{name}.pem").write_bytes(authority.pem)
+        (tmp_path / "server.pem").write_bytes(authority.broker_store())
+        contexts.append(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        contexts[-1].load_cert_chain(tmp_path / "server.pem")
     config = tmp_path / "forward.yaml"
-    async with Receiver().listening(tls=context) as receiver:
-        config.write_text(f"topic: a\ndestinations: [{{name: h, webhook: {{url: '{receiver.url}'}}}}]\n")
+    async with Receiver().listening(contexts[0]) as known, Receiver().listening(contexts[1]) as unknown:
+        hooks = (f"{{name: h{at}, webhook: {{url: '{one.url}'}}}}" for at, one in enumerate((known, unknown)))
+        config.write_text(f"topic: a\ndestinations: [{', '.join(hooks)}]\n")
         command = (*COMMAND, "forward", "-c", str(config), "--test")
-        environ = os.environ | {"SSL_CERT_FILE": str(tmp_path / "ca.pem")}
+        environ = os.environ | {"SSL_CERT_FILE": str(tmp_path / "known.pem")}
         process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
         said = (await process.communicate())[0].decode()
-    expected = "accepted (status 204)" if trusted else "unreachable (its certificate is not trusted)"
-    assert said == f"h: {expected}\n"
+    assert said == "h0: accepted (status 204)\nh1: unreachable (its certificate is not trusted)\n"
 
 
 # What answers mean
