@@ -14,7 +14,7 @@ import resource
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -35,6 +35,7 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.settings.application import load_spec
 from tests.simulation.effects import PLACE, finish, holding
+from tests.simulation.log import Entry
 from tests.soak import report
 from tests.soak.poison import (
     ARROW_TYPE,
@@ -126,15 +127,11 @@ OPTIONS = {
 }
 
 
-@dataclass
-class Record:
-    """What a decoder sees of a Kafka record."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int = 1_700_000_000_000
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+def record_of(
+    offset: int, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...] = ()
+) -> Entry:
+    """Return what a decoder sees of a Kafka record."""
+    return Entry("t", offset, 1_700_000_000_000, key, value, headers)  # type: ignore[arg-type]  # headers may be odd
 
 
 class Fuzzer:
@@ -154,7 +151,7 @@ class Fuzzer:
         self._verifier = Verifier(PLACE, [verifying])
         self._controls = Controls(Standing(), STATE, self._verifier)
         self._control_end = 0
-        self._copies: list[Record] = []
+        self._copies: list[Entry] = []
         self._streams = Streams(self.chance)
         self._auditor = Auditor()
         self._next = 0
@@ -272,7 +269,7 @@ class Fuzzer:
             value = b'{"id":"g","value":77}' if offset in good else self.malformed(offset)
             key = b"a" if offset in good else self.chance.choice((b"a", b"b", b"a", b"b", b"zz", None))
             headers = self.chance.choice(ODD_HEADERS) if key and self.chance.random() < 0.02 else ()
-            records.append(Record(offset, key, value, headers=() if offset in good else headers))
+            records.append(record_of(offset, key, value, () if offset in good else headers))
         batch = self._hold("query", b"", lambda: self._decoder.decode(records))
         if batch is None:
             return
@@ -295,7 +292,7 @@ class Fuzzer:
                 self._state[key] = data
         self._progress = commit.progress
 
-    def _check(self, batch: QueryBatch, records: list[Record], good: set[int]) -> None:
+    def _check(self, batch: QueryBatch, records: list[Entry], good: set[int]) -> None:
         refused = dict(batch.rejects)
         rows = set(batch.offset.tolist())
         for offset, reason in refused.items():
@@ -338,7 +335,10 @@ class Fuzzer:
             elif parsed is not None:
                 self._refused_command(parsed, message)
             self._signed(message)
-        self._replayed()
+        # What was sent before, copied in any order: the numbers are used up.
+        for record in chance.sample(self._copies, min(len(self._copies), 5)):
+            self._hear(record, bad=True)
+        self._copies = self._copies[-200:]
         self._keep()
 
     def _refused_command(self, reason: str, message: bytes) -> None:
@@ -370,15 +370,9 @@ class Fuzzer:
                 content, bad = None, True
             case 1:
                 content, bad = message + b" " * 70_000, True
-        self._hear(Record(0, b"a", content, headers=headers), bad=bad)
+        self._hear(record_of(0, b"a", content, headers), bad=bad)
 
-    def _replayed(self) -> None:
-        """What was sent before, copied in any order: the numbers are used up."""
-        for record in self.chance.sample(self._copies, min(len(self._copies), 5)):
-            self._hear(record, bad=True)
-        self._copies = self._copies[-200:]
-
-    def _hear(self, record: Record, *, bad: bool) -> None:
+    def _hear(self, record: Entry, *, bad: bool) -> None:
         record = replace(record, offset=self._control_end)
         self._control_end += 1
         message, before = record.value or b"", self._controls.standing
@@ -401,7 +395,7 @@ class Fuzzer:
                 message = self._streams.written(self._streams.good(chance.randint(1, 6)))
             if (not harmless and chance.random() < 0.5) or chance.random() < 0.2:
                 message, harmless = self.mutated(message), False
-            record = Record(self._next, b"a", message, headers=(("content-type", ARROW_TYPE),))
+            record = record_of(self._next, b"a", message, (("content-type", ARROW_TYPE),))
             self._next += 1
             batch = self._hold("columnar", message, lambda: self._decoder.decode([record]))  # noqa: B023
             if batch is None:
