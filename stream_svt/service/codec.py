@@ -286,10 +286,7 @@ class QueryDecoder:
     def _with_options(
         self, values: list[bytes | None], dataset: NDArray[np.int64]
     ) -> tuple[list[_Query], dict[int, Reason]]:
-        """Return a query for each message, and the reasons of those refused.
-
-        In groups, and message by message in those where something is wrong.
-        """
+        """Return a query for each message and the reasons of those refused, by groups; alone where one is wrong."""
         queries: list[_Query] = []
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):

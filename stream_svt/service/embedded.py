@@ -181,8 +181,6 @@ class EmbeddedKafka:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "4",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             # After a kill the controller must forget the old incarnation before it lets the new one in.
             "broker.session.timeout.ms": "3000",
