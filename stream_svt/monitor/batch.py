@@ -106,14 +106,6 @@ class Tests:
     attempt: Integers | int
 
 
-class Candidate(NamedTuple):
-    """A row whose test reaches the noisy threshold at some branch: its gaps by branch, and its threshold."""
-
-    row: int
-    gaps: Integers
-    threshold: int
-
-
 class Query(NamedTuple):
     """What a released alert tells of the query that was tested; the threshold is in grid steps."""
 

@@ -13,7 +13,7 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Candidate, Crossing, Query, Tests, View
+from stream_svt.monitor.batch import Crossing, Integers, Query, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
@@ -64,7 +64,7 @@ class RetryAppend(Runner):
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
         live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
-        reached = {candidate.row: candidate for candidate in self.candidates(view, start, live)}
+        reached = {row: gaps for row, gaps, _ in self.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
@@ -131,13 +131,13 @@ class RetryAppend(Runner):
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
-        self, dataset: int, queue: RetryQueue, arrival: Waiting, reached: Candidate | None, now: int
+        self, dataset: int, queue: RetryQueue, arrival: Waiting, gaps: Integers | None, now: int
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
         self.runs.accounts.tested[self.name] += 1
-        branch = None if reached is None else self.branch(dataset, reached.gaps)
-        if reached is not None and branch is not None:
-            self._report(dataset, arrival, branch, int(reached.gaps[branch]), attempt=0, now=now)
+        branch = None if gaps is None else self.branch(dataset, gaps)
+        if gaps is not None and branch is not None:
+            self._report(dataset, arrival, branch, int(gaps[branch]), attempt=0, now=now)
             return True
         if len(queue.entries) >= self.rules.capacity:
             queue.remove(next(iter(queue.entries)))

@@ -14,17 +14,7 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import Salt
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import (
-    Candidate,
-    Crossing,
-    Integers,
-    Mask,
-    Query,
-    QueryBatch,
-    Segment,
-    Tests,
-    View,
-)
+from stream_svt.monitor.batch import Crossing, Integers, Mask, Query, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
@@ -305,8 +295,11 @@ class Runner:
 
     # -- tests -----------------------------------------------------------------------------------------------
 
-    def candidates(self, view: View, start: int, live: Mask) -> list[Candidate]:
-        """Return the rows of ``live``, a mask from ``start`` on, whose tests reach the noisy threshold, in order."""
+    def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:
+        """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
+
+        They come in order, with their gaps by branch and their threshold in grid steps.
+        """
         if not live.any():
             return []
         batch = view.batch
@@ -317,7 +310,7 @@ class Runner:
         tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
         chosen, gaps = self.reached(tests)
         found = np.broadcast_to(thresholds, len(rows))[chosen].tolist()
-        return list(map(Candidate, rows[chosen].tolist(), gaps.T, found))
+        return list(zip(rows[chosen].tolist(), gaps.T, found, strict=True))
 
     def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""
