@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
@@ -24,19 +24,6 @@ from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 
 
-class Worker:
-    """Notes what it adopts; fails as it is told."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-        self.adopted: list[int] = []
-
-    async def adopt(self, reading: Reading) -> None:
-        if self.errors:
-            raise self.errors.pop()
-        self.adopted.append(reading.version.number)
-
-
 async def _versions(*texts: str) -> AsyncIterator[Version]:
     for number, text in enumerate(texts, start=1):
         yield Version(number, Bundle(text))
@@ -53,9 +40,16 @@ async def _versions(*texts: str) -> AsyncIterator[Version]:
 async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
     caplog, errors: tuple[Exception, ...], text: str, said: str
 ) -> None:
-    worker = Worker(*errors)
+    adopted, raised = [], list(errors)
+
+    async def adopt(reading: Reading) -> None:
+        if raised:
+            raise raised.pop()
+        adopted.append(reading.version.number)
+
+    worker = SimpleNamespace(adopt=adopt)
     await Monitoring(worker, _versions(text, SPEC), asyncio.get_running_loop())._follow()
-    assert worker.adopted == [2]
+    assert adopted == [2]
     assert "event=configuration_refused version=1" in caplog.text
     assert said in caplog.text
     assert "4711" not in caplog.text
@@ -108,35 +102,24 @@ async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, ca
 SHARDS, SECONDS = 64, 20
 
 
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    """Return a clock that a test moves."""
+    return SimpleNamespace(now=1_000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def lines(clock: Clock) -> Iterator[io.StringIO]:
+def lines(clock: SimpleNamespace, caplog, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Return what a handler writes whose lines are limited."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
-    handler.addFilter(LimitByPlace(clock))
-    root, level = logging.getLogger(), logging.getLogger().level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    try:
-        yield text
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+    handler.addFilter(LimitByPlace(lambda: clock.now))
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    return text
 
 
-def test_an_outage_writes_at_most_five_lines_a_second(clock: Clock, lines: io.StringIO) -> None:
+def test_an_outage_writes_at_most_five_lines_a_second(clock: SimpleNamespace, lines: io.StringIO) -> None:
     """What 64 shards and their clients write while brokers are away."""
     names = ("stream_svt.service.shard", "aiokafka", "aiokafka.consumer.group_coordinator")
     ours, client, group = map(logging.getLogger, names)
@@ -162,7 +145,7 @@ def test_an_outage_writes_at_most_five_lines_a_second(clock: Clock, lines: io.St
     ]
 
 
-def test_what_was_left_out_is_counted(clock: Clock, lines: io.StringIO) -> None:
+def test_what_was_left_out_is_counted(clock: SimpleNamespace, lines: io.StringIO) -> None:
     log = logging.getLogger("stream_svt.service.shard")
     for shard in [*100 * [1], 2, 3]:
         clock.now += 60 * (shard == 2)
@@ -174,7 +157,7 @@ def test_what_was_left_out_is_counted(clock: Clock, lines: io.StringIO) -> None:
     ]
 
 
-def test_progress_of_many_shards_is_shown_whole(clock: Clock, lines: io.StringIO) -> None:
+def test_progress_of_many_shards_is_shown_whole(clock: SimpleNamespace, lines: io.StringIO) -> None:
     log = logging.getLogger("stream_svt.protocol.session")
     for shard in range(SHARDS):
         log.info("event=shard_opened shard=%d", shard)
