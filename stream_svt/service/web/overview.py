@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import decode
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, explain, started
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, edges, explain, seek_all, started
 from stream_svt.service.shard import describe
 from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.worker import Worker, cluster_of
@@ -69,14 +69,11 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
     topics = worker.config.topics
     places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
     async with started(cluster_of(worker.config).reader(), _DOING) as consumer:
-        async with deadline(CALL_DEADLINE, _DOING):
-            consumer.assign(places)
-            first = await consumer.beginning_offsets(places)
-            behind = dict(await consumer.end_offsets(places))
+        spans = await edges(consumer, places, _DOING)
+        behind = {place: end for place, (_, end) in spans.items()}
         share = max(HISTORY // topics.partitions, 1)
-        starts = {place: max(first[place], behind[place] - share) for place in places}
-        for place, start in starts.items():
-            consumer.seek(place, start)
+        starts = {place: max(first, end - share) for place, (first, end) in spans.items()}
+        seek_all(consumer, starts)
         probed = 0.0
         while True:
             try:
