@@ -25,7 +25,7 @@ from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.noise import Chance, QueryNoise, Test, Thresholds, threshold_of, words_for
+from stream_svt.proving.noise import Chance, NoiseSource, Test, threshold_of, words_for
 from stream_svt.proving.streams import Act, Case, Feed, Stream, batch_of, case_of, reduced
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
@@ -79,8 +79,7 @@ class _World:
 
     case: Case
     stream: Stream
-    thresholds: Thresholds
-    noise: QueryNoise
+    noise: NoiseSource
     spec: ApplicationSpec = field(init=False)
     engine: Engine = field(init=False)
     records: dict[bytes, bytes] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class _World:
             if isinstance(step, Feed):
                 self._feed(step)
             elif step.crash:
-                self.thresholds.opened.clear()
+                self.noise.opened.clear()
                 self._start()
             else:
                 self._commit()
@@ -118,7 +117,7 @@ class _World:
             shard=0,
             datasets=[dataset.name for dataset in self.spec.datasets],
             key=_KEY,
-            entropy=self.thresholds,
+            entropy=self.noise,
             query_noise=self.noise,
         )
         load(self.engine, self.records, self.progress)
@@ -163,13 +162,13 @@ class _World:
         self.events += commit.events
         self.tested += sum(commit.tested.values())
         started = [event.data for event in commit.events if event.type is EventType.RUN_STARTED]
-        for number, run in zip(self.thresholds.opened, started, strict=False):
+        for number, run in zip(self.noise.opened, started, strict=False):
             dataset = [known.name for known in self.spec.datasets].index(run.dataset)
             monitor = self.spec.monitor(run.monitor)
             self.runs[number] = _Opened(dataset, monitor, monitor.mechanism())
             self.numbers[run.dataset, run.monitor, run.run] = number
-        self.seen.append(("how many runs drew noise", len(self.thresholds.opened)))
-        self.thresholds.opened.clear()
+        self.seen.append(("how many runs drew noise", len(self.noise.opened)))
+        self.noise.opened.clear()
 
     def tests_of_alerts(self) -> Iterator[tuple[Alert, Test]]:
         """Yield each alert with the test that it tells of."""
@@ -210,14 +209,14 @@ def prove(
 
 def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
     """Play a case and its neighbour; return what tells them apart, or costs too much."""
-    first = _World(case, case.first, Thresholds(chance), QueryNoise(chance))
+    first = _World(case, case.first, NoiseSource(chance))
     first.play()
     _count(case, first, summary)
     lifts = {number: run.lift(case) for number, run in first.runs.items()}
     wanted = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
-        steps = threshold_of(first.thresholds.words[number], law)
+        steps = threshold_of(first.noise.words[number], law)
         words = words_for(steps + lifts[number], law)
         if words is None:
             summary.unaligned += 1
@@ -225,9 +224,7 @@ def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
         wanted[number] = words
     values = first.noise.values
     moved = {test: lifts[test[0]] + values[test] for _, test in first.tests_of_alerts() if test in values}
-    second = _World(
-        case, case.second, Thresholds(chance, wanted), QueryNoise(chance, first=first.noise, moved=moved)
-    )
+    second = _World(case, case.second, NoiseSource(chance, first.noise, wanted, moved))
     second.play()
     return _difference(first.seen, second.seen) or _costs(case, first, second, lifts, summary)
 

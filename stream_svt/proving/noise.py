@@ -44,39 +44,6 @@ class Chance(Protocol):
         ...
 
 
-class Thresholds:
-    """Entropy for runs: words of threshold noise, then a salt that is the run's number.
-
-    Args:
-        wanted: Words to be given for a run instead of fresh ones.
-
-    Attributes:
-        words: What was given for each run, by its number.
-        opened: Runs since the last commit, in order.
-    """
-
-    def __init__(self, chance: Chance, wanted: Mapping[int, list[int]] | None = None) -> None:
-        self.words: list[list[int]] = []
-        self.opened: list[int] = []
-        self._chance = chance
-        self._wanted = wanted or {}
-        self._current: list[int] = []
-
-    def __call__(self, count: int) -> bytes:
-        """Return so many bytes: eight for a word, sixteen for the salt that ends a run's draws."""
-        number = len(self.words)
-        if count == _SALT_BYTES:
-            self.words.append(self._current)
-            self.opened.append(number)
-            self._current = []
-            return number.to_bytes(8, "little") + bytes(8)
-        wanted = self._wanted.get(number, [])
-        place = len(self._current)
-        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self._chance.getrandbits(_WORD))
-        self._current.append(word)
-        return word.to_bytes(8, "big")
-
-
 def threshold_of(words: list[int], law: Law) -> int:
     """Return the threshold noise that words lead to."""
     given = iter(words)
@@ -97,20 +64,42 @@ def words_for(steps: int, law: Law) -> list[int] | None:
 
 
 @dataclass(slots=True)
-class QueryNoise:
-    """Query noise by test, drawn when it is first asked for.
+class NoiseSource:
+    """All noise of a stream, drawn when it is first asked for.
+
+    Called, it returns entropy for runs: words of threshold noise, then a salt that is the run's number.
 
     Attributes:
+        first: The noise of the first stream, for its neighbour; `wanted` are the words of its runs' threshold noise,
+            `moved` the tests whose noise moves, with what to add to it less the test's value.
+        words: What was given for the threshold noise of each run, by its number.
+        opened: Runs since the last commit, in order.
         drawn, values: Noise and grid value of every test asked for.
-        moved: Tests whose noise moves, with what to add to it less the test's value; of the neighbour only.
-        first: The noise of the first stream, for its neighbour.
     """
 
     chance: Chance
-    first: QueryNoise | None = None
+    first: NoiseSource | None = None
+    wanted: Mapping[int, list[int]] = field(default_factory=dict)
     moved: Mapping[Test, int] = field(default_factory=dict)
+    words: list[list[int]] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
     drawn: dict[Test, int] = field(default_factory=dict)
     values: dict[Test, int] = field(default_factory=dict)
+    _current: list[int] = field(default_factory=list)
+
+    def __call__(self, count: int) -> bytes:
+        """Return so many bytes: eight for a word, sixteen for the salt that ends a run's draws."""
+        number = len(self.words)
+        if count == _SALT_BYTES:
+            self.words.append(self._current)
+            self.opened.append(number)
+            self._current = []
+            return number.to_bytes(8, "little") + bytes(8)
+        wanted = self.wanted.get(number, [])
+        place = len(self._current)
+        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self.chance.getrandbits(_WORD))
+        self._current.append(word)
+        return word.to_bytes(8, "big")
 
     def draw(
         self,

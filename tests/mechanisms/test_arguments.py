@@ -236,8 +236,7 @@ def test_narrow_answers_do_not_wrap_around():
     assert stepped(mechanism, low, thresholds=10)[1].tops == ()
     narrow = {"values": np.array([127], dtype=np.int8), "thresholds": np.array([-128], dtype=np.int8)}
     assert stepped(mechanism, **narrow)[1].tops[0].gap == 255
-    naive = NoisyMaxGumbel(epsilon=ONE, monotonic=True)
-    assert stepped(naive, np.array([1, 127], dtype=np.int8))[1].tops[0].gap == 125
+    assert stepped(SELECTIONS["noisy_max"](), np.array([1, 127], dtype=np.int8))[1].tops[0].gap == 125
 
 
 @pytest.mark.parametrize("make", NOISY.values(), ids=NOISY)
