@@ -14,7 +14,7 @@ import pytest
 
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.exact.report import REPORT, Report
-from tests.support.topics import Topics
+from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
@@ -107,16 +107,8 @@ def _guarded(original):
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedKafka]:
-    """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own.
-
-    Its group minimum lets tests use sessions of a second or two.
-    """
-    with EmbeddedKafka(
-        overrides={
-            "group.min.session.timeout.ms": "500",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        }
-    ) as kafka:
+    """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own."""
+    with EmbeddedKafka(overrides=BROKER) as kafka:
         yield kafka
 
 

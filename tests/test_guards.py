@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
@@ -12,17 +11,6 @@ import pytest
 def test_a_test_without_the_marker_cannot_use_the_network(use):
     with socket.socket() as stream, pytest.raises(AssertionError, match="`kafka` or `loopback`"):
         getattr(stream, use)(("127.0.0.1", 9))
-
-
-async def test_asyncio_cannot_either():
-    with pytest.raises(AssertionError, match="mark it"):
-        await asyncio.open_connection("127.0.0.1", 9)
-
-
-@pytest.mark.loopback
-def test_a_marked_test_can():
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        pass
 
 
 def test_programs_that_are_missing_are_a_skip_here_and_a_failure_in_ci(debian_program, monkeypatch):

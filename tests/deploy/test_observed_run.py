@@ -201,7 +201,7 @@ def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
     choices = observed.choices(uid)
     assert choices, "the variables offer something to choose"
     if uid == pages.DATASET:
-        assert {choice["dataset"] for choice in choices} == set(observed.fleet.datasets)
+        assert {choice["dataset"] for choice in choices} == set(observed.fleet.names)
     dashboard = DASHBOARDS[uid]
     missing = [
         f"{asked}\n  shows nothing for {choice}"

@@ -12,10 +12,10 @@ from stream_svt.protocol.state_records import Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
 from tests.soak.blows import SHORT, faults, kills, losses, zombies
-from tests.soak.stage import BROKER, SCARCE, Outcome
+from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
-from tests.support.topics import create_topics
+from tests.support.topics import BROKER, create_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -92,6 +92,6 @@ async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(proxie
 
 @pytest.mark.soak
 async def test_a_cluster_that_loses_a_broker_and_gets_it_back_loses_and_doubles_nothing(tmp_path) -> None:
-    async with ThreeBrokers(BROKER).running() as brokers:
+    async with ThreeBrokers().running() as brokers:
         outcome = await losses(brokers, "shop", tmp_path, SHORT["cluster"], 1, full_disks=False)
     assert_sound(outcome, SHORT["cluster"])

@@ -10,9 +10,9 @@ from functools import partial
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.simulation import soak as simulation
 from tests.soak import blows, forward, fuzz, hour, report, taint
-from tests.soak.stage import BROKER
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import ProxiedKafka
+from tests.support.topics import BROKER
 
 
 @contextlib.asynccontextmanager
@@ -26,7 +26,7 @@ ON_BROKERS = {
     "kill": (one_broker, blows.kills),
     "zombie": (one_broker, blows.zombies),
     "proxy": (partial(one_broker, ProxiedKafka), blows.faults),
-    "cluster": (lambda: ThreeBrokers(BROKER).running(), blows.losses),
+    "cluster": (lambda: ThreeBrokers().running(), blows.losses),
     "forward": (one_broker, forward.blows),
     "hour": (partial(one_broker, **hour.COMPACTING), hour.hour),
 }

@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak.stage import PARTITIONS, SESSION, Outcome, Stage, asked
-from tests.support.cluster import REPLICAS, Member, ThreeBrokers
+from tests.support.cluster import REPLICAS, ThreeBrokers
 from tests.support.log_reader import read_partition
 from tests.support.process import Service
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
@@ -211,7 +211,7 @@ async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
     stage.outcome.notes.append("two of three disks were full at once; the service waited and went on")
 
 
-async def _leader(brokers: ThreeBrokers, topic: str, partition: int) -> Member:
+async def _leader(brokers: ThreeBrokers, topic: str, partition: int) -> EmbeddedKafka:
     async with administrator(brokers.bootstrap_servers) as admin:
         (found,) = await admin.describe_topics([topic])
     (leader,) = [place["leader"] for place in found["partitions"] if place["partition"] == partition]

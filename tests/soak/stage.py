@@ -62,11 +62,6 @@ SHARE, SCARCE_SHARE, NEAR_SHARE = 0.03, 0.1, 0.05
 """Of the queries, how many are far above the threshold, more where the budget is to end, and how many near it."""
 BURSTS = 40
 """Times a second at which queries are sent."""
-BROKER = {
-    "group.min.session.timeout.ms": "500",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-}
-"""What a soak's own broker needs: sessions of a second or two, and short waits for what the dead left open."""
 
 
 @dataclass

@@ -4,52 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 from stream_svt.service.embedded import EmbeddedKafka, free_ports, new_cluster_id
+from tests.support.topics import BROKER
 
 REPLICAS = 3
 
 
-class Member(EmbeddedKafka):
-    """One of several brokers; its number counts from 1."""
+class ThreeBrokers:
+    """The brokers, of which the first has number 1, and the address of all of them, so that any may be away."""
 
-    def __init__(
-        self, number: int, cluster: str, ports: list[list[int]], overrides: Mapping[str, str]
-    ) -> None:
-        voters = ",".join(f"{place}@127.0.0.1:{port[1]}" for place, port in enumerate(ports, 1))
-        replication = {
+    def __init__(self) -> None:
+        ports = [free_ports(2) for _ in range(REPLICAS)]
+        replicated = {
+            "controller.quorum.voters": ",".join(f"{n}@127.0.0.1:{two[1]}" for n, two in enumerate(ports, 1)),
             "offsets.topic.replication.factor": str(REPLICAS),
             "transaction.state.log.replication.factor": str(REPLICAS),
             "transaction.state.log.min.isr": "2",
             "min.insync.replicas": "2",
             "unclean.leader.election.enable": "false",
         }
-        super().__init__(
-            overrides={
-                "node.id": str(number),
-                "controller.quorum.voters": voters,
-                **replication,
-                **overrides,
-            },
-            ports=ports[number - 1],
-            storage=("-t", cluster),
-        )
-        self.number = number
-
-
-class ThreeBrokers:
-    """The brokers by number, and the address of any of them."""
-
-    def __init__(self, overrides: Mapping[str, str]) -> None:
-        ports = [free_ports(2) for _ in range(REPLICAS)]
-        cluster = new_cluster_id()
-        self.members = [Member(number, cluster, ports, overrides) for number in range(1, REPLICAS + 1)]
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """All of them, so that any may be away."""
-        return ",".join(member.bootstrap_servers for member in self.members)
+        storage = ("-t", new_cluster_id())
+        self.members = [
+            EmbeddedKafka(overrides=BROKER | replicated | {"node.id": str(n)}, ports=two, storage=storage)
+            for n, two in enumerate(ports, 1)
+        ]
+        self.bootstrap_servers = ",".join(member.bootstrap_servers for member in self.members)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[ThreeBrokers]:

@@ -11,6 +11,11 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 CLOCK = {"message.timestamp.type": "LogAppendTime"}
 COMPACTED = {"cleanup.policy": "compact"}
+BROKER = {
+    "group.min.session.timeout.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+"""What a broker of tests needs: sessions of a second or two, and short waits for what the dead left open."""
 
 
 @contextlib.asynccontextmanager
