@@ -34,7 +34,8 @@ class Authority:
     @classmethod
     def new(cls) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test authority")])
+        serial = x509.random_serial_number()
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"test authority {serial:x}")])
         others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
         unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
         extensions = {
@@ -45,7 +46,6 @@ class Authority:
         }
         now = datetime.now(UTC)
         begin, end = now - timedelta(hours=1), now + timedelta(days=1)
-        serial = x509.random_serial_number()
         builder = x509.CertificateBuilder(name, name, key.public_key(), serial, begin, end)
         for extension, critical in extensions.items():
             builder = builder.add_extension(extension, critical=critical)
