@@ -14,15 +14,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service import control
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
-from stream_svt.service.control import (
-    Addressed,
-    NotDeclared,
-    Standing,
-    _Talk,
-    for_all,
-    for_datasets,
-    for_shards,
-)
+from stream_svt.service.control import Addressed, Standing, _Talk
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.partition_reader import Reader
@@ -32,7 +24,7 @@ CONFIG = parse_config(CONFIG_TEXT)
 
 
 def test_a_command_goes_to_the_home_of_its_dataset():
-    commands = for_datasets(CONFIG, Action.PAUSE, ["today", "later"], monitor="hot")
+    commands = control.for_datasets(CONFIG, Action.PAUSE, ["today", "later"], monitor="hot")
     assert [one.shard for one in commands] == [home(b"today", 5), home(b"later", 5)]
     assert [(one.command.action, one.command.dataset, one.command.monitor) for one in commands] == [
         (Action.PAUSE, "today", "hot"),
@@ -43,40 +35,42 @@ def test_a_command_goes_to_the_home_of_its_dataset():
 
 
 def test_application_wide_commands_are_fanned_out():
-    assert [one.shard for one in for_shards(CONFIG, Action.ACCEPT_LOSS, None)] == [0, 1, 2, 3, 4]
-    assert [one.shard for one in for_shards(CONFIG, Action.ACCEPT_LOSS, [3])] == [3]
+    assert [one.shard for one in control.for_shards(CONFIG, Action.ACCEPT_LOSS, None)] == [0, 1, 2, 3, 4]
+    assert [one.shard for one in control.for_shards(CONFIG, Action.ACCEPT_LOSS, [3])] == [3]
 
 
 def test_what_is_not_declared_is_refused_before_anything_is_sent():
-    with pytest.raises(NotDeclared) as refused:
-        for_datasets(CONFIG, Action.PAUSE, ["never", "today", "nor"], monitor="cold")
+    with pytest.raises(control.NotDeclared) as refused:
+        control.for_datasets(CONFIG, Action.PAUSE, ["never", "today", "nor"], monitor="cold")
     assert str(refused.value).splitlines() == [
         "no dataset 'never' is declared in configuration. Declared: today, tomorrow, later",
         "no dataset 'nor' is declared in configuration. Declared: today, tomorrow, later",
         "no monitor 'cold' is declared in configuration. Declared: hot",
     ]
-    with pytest.raises(NotDeclared, match=r"no dataset 'todya' .*; did you mean 'today'\? Declared: "):
-        for_datasets(CONFIG, Action.PAUSE, ["todya"])
-    with pytest.raises(NotDeclared, match="shards are 0 to 4"):
-        for_shards(CONFIG, Action.ACCEPT_LOSS, [5])
+    with pytest.raises(
+        control.NotDeclared, match=r"no dataset 'todya' .*; did you mean 'today'\? Declared: "
+    ):
+        control.for_datasets(CONFIG, Action.PAUSE, ["todya"])
+    with pytest.raises(control.NotDeclared, match="shards are 0 to 4"):
+        control.for_shards(CONFIG, Action.ACCEPT_LOSS, [5])
 
 
 def test_of_many_declared_names_some_are_listed():
     names = ", ".join(f"d{number:02}" for number in range(14))
     many = parse_config(CONFIG_TEXT.replace("today, tomorrow, later", names), source="shop.yaml")
-    with pytest.raises(NotDeclared) as refused:
-        for_datasets(many, Action.PAUSE, ["x"])
+    with pytest.raises(control.NotDeclared) as refused:
+        control.for_datasets(many, Action.PAUSE, ["x"])
     assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")
 
 
 def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
-    found = for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
+    found = control.for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
     assert [one.shard for one in found] == sorted(
         {home(name, 5) for name in (b"today", b"tomorrow", b"later")}
     )
     assert all(one.command.for_all and one.command.now for one in found)
-    with pytest.raises(NotDeclared, match="no monitor 'cold'"):
-        for_all(CONFIG, Action.PAUSE, monitor="cold")
+    with pytest.raises(control.NotDeclared, match="no monitor 'cold'"):
+        control.for_all(CONFIG, Action.PAUSE, monitor="cold")
 
 
 # --- what is said to one shard
