@@ -24,6 +24,7 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import kafka
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.topology import unseen
+from stream_svt.settings.sections import TopicsConfig
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,12 @@ class Surroundings:
 
 
 async def look_around(
-    cluster: Cluster, shard: int, *, queries: Sequence[str], control: str, own: Sequence[str]
+    cluster: Cluster, shard: int, own: TopicsConfig, queries: Sequence[str]
 ) -> Surroundings:
-    """Look at the partitions that a shard reads; ``own`` are the topics that it writes, too."""
+    """Look at the partitions that a shard reads: query topics, and the application's own."""
     doing = f"shard {shard}: looking at its topics"
-    topics = [*queries, control, *own]
+    written = (own.state, own.alerts)
+    topics = [*queries, own.control, *written]
     counts = await kafka.partition_counts(cluster, doing)
     gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
     places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
@@ -68,9 +70,9 @@ async def look_around(
     except kafka.Denied as error:
         faults.append(str(error))
     spans = tuple(
-        (one.topic, first, end if one.topic in own else None) for one, (first, end) in found.items()
+        (one.topic, first, end if one.topic in written else None) for one, (first, end) in found.items()
     )
-    _, control_end = found.get(TopicPartition(control, shard), (None, None))
+    _, control_end = found.get(TopicPartition(own.control, shard), (None, None))
     return Surroundings(spans, tuple(faults), bool(gone), control_end)
 
 

@@ -309,15 +309,9 @@ class Shard:
 
     async def _look(self) -> Surroundings | None:
         """Return what can be seen around the shard, None where nobody says."""
-        topics = self._parts.topics
+        parts = self._parts
         try:
-            return await parked.look_around(
-                self._parts.cluster,
-                self.number,
-                queries=self._parts.workload().topics,
-                control=topics.control,
-                own=(topics.state, topics.alerts),
-            )
+            return await parked.look_around(parts.cluster, self.number, parts.topics, parts.workload().topics)
         except BrokerError as error:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
