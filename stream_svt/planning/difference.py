@@ -41,14 +41,7 @@ _Found: TypeAlias = Iterator[Change | Problem]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a new configuration changes.
-
-    Attributes:
-        lines: In words: monitors, query topics, datasets, generators without an end, and the memory of a worker
-            where it changes.
-        refused: Why it cannot be applied; empty where it can.
-        retired: The datasets that it ends for ever, in words; empty where it ends none.
-    """
+    """What a new configuration changes, in words; why it cannot be applied; the datasets that it ends for ever."""
 
     lines: tuple[str, ...]
     refused: tuple[Problem, ...]

@@ -44,13 +44,11 @@ class Forecast:
 
     Attributes:
         precision: Expected true alerts / expected alerts; 1 where no alert is expected.
-        recall, recall_span: Expected true alerts / expected positives, and its quantiles over the threshold
-            noise.
+        recall, recall_span: Expected true alerts / expected positives; its quantiles over the threshold noise.
         alerts, true_alerts, false_alerts: Expected numbers.
         delay: Mean queries from the first query of a series to its true alert; 0 for finite sets.
         ends: Probability that the run has used its budget before the workload ends.
-        life: Queries, or finite sets, after which the run has used its budget; infinite where alerts stop
-            coming.
+        life: Queries, or sets, after which the run has used its budget; infinite where alerts stop coming.
     """
 
     precision: float

@@ -24,11 +24,9 @@ MARGINS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How the value of a positive rises after the first query of its series.
+    """How the value of a positive rises: evenly, within so many queries of the stream, to its margin.
 
-    Attributes:
-        queries: Queries of the stream until it has reached its margin; it rises evenly.
-        start: Distance below the threshold at its first query, in real units.
+    ``start`` is its distance below the threshold at the first query of its series, in real units.
     """
 
     queries: float

@@ -33,8 +33,6 @@ from stream_svt.settings.validation import did_you_mean, quote
 
 DATASETS_SHOWN = 1_000
 """Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
-
-
 PAIRS_SHOWN = 5_000
 """Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
 
@@ -44,13 +42,9 @@ class ApplicationSpec:
     """Everything a shard's engine needs to know.
 
     Attributes:
-        application: Name of the application; part of every Kafka identity it takes.
-        datasets, monitors: In the order declared. Datasets of a generator without an end are not among them,
-            but for those that `at` adds.
+        datasets, monitors: In the order declared. Of ``generators``, which have no end, only those that `at` adds.
         notes: Advice about what is allowed but may not be meant.
-        carried: What was taken over from an application that was closed; it is part of what the datasets and
-            monitors say.
-        generators: Datasets without an end.
+        carried: What was taken over from an application that was closed; datasets say it, too.
     """
 
     application: str

@@ -63,10 +63,8 @@ class Carried:
         application, cluster, alerts: Whose they are; cluster id and alert topic say where that was read.
         successor: The one application that may go on with them.
         complete: Whether every dataset that ever spent anything is among them.
-        topics: What was ever declared about the answers on each query topic.
-        datasets: By name.
-        watermarks: By pattern of a generator, the end of the last period that had begun: it is over for the
-            successor.
+        topics, datasets: By name.
+        watermarks: By pattern of a generator, the end of the last period that is over for the successor.
     """
 
     application: str

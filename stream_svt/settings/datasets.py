@@ -56,7 +56,7 @@ class DatasetSpec:
 
     @property
     def ends_ms(self) -> int | None:
-        """The moment from which no query counts any more, None for a dataset without a period."""
+        """When no query counts any more, None for a dataset without a period."""
         return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
 
     @property
@@ -131,12 +131,7 @@ def is_over(name: str, watermarks: Watermarks) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What a shard's state says of datasets that never come back.
-
-    Attributes:
-        watermarks: Which periods are over.
-        retired: Names of datasets that are declared no longer.
-    """
+    """What a shard's state says of datasets that never come back: by period, or by names declared no longer."""
 
     watermarks: Watermarks = field(default_factory=dict)
     retired: frozenset[str] = frozenset()

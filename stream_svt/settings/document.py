@@ -42,7 +42,6 @@ class Document:
     Attributes:
         data: Nested dicts, lists, texts, ints, decimals, bools and None.
         source: Name of the file, for messages.
-        problems: Everything found wrong so far; `finish` raises them together.
         lines: Line of each key and item, from 1; 0 for what does not stand in the file.
         origins: Where a value that does not stand in the file came from.
     """

@@ -41,12 +41,10 @@ class Form:
     write: Callable[[Any], Any] | None = None
 
     def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
-        """Return how pydantic reads and writes it."""
         write = self.write and core_schema.plain_serializer_function_ser_schema(self.write)
         return core_schema.no_info_plain_validator_function(self.read, serialization=write)
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
-        """Return what an editor accepts."""
         return dict(self.schema)
 
 

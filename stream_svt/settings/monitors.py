@@ -373,12 +373,7 @@ def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What was declared about the answers on a query topic, the most cautious of several declarations.
-
-    Attributes:
-        sensitivity: In real units.
-        monotonic: Whether neighbours move all answers of one run the same way.
-    """
+    """What was declared of the answers on a query topic; ``|`` is the most cautious of two declarations."""
 
     sensitivity: Fraction
     monotonic: bool
@@ -389,7 +384,6 @@ class Declared:
         return cls(spec.sensitivity, spec.monotonic)
 
     def __or__(self, other: Declared | None) -> Declared:
-        """Return what this and another declaration, if there is one, declare together."""
         other = other or self
         return Declared(max(self.sensitivity, other.sensitivity), self.monotonic and other.monotonic)
 

@@ -80,8 +80,7 @@ class Strict(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the JSON Schema, each description on one line."""
-        schema = handler(core)
+        schema = handler(core)  # each description on one line
         for field in handler.resolve_ref_schema(schema).get("properties", {}).values():
             if "description" in field:
                 field["description"] = " ".join(field["description"].split())
