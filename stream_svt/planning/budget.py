@@ -89,13 +89,10 @@ def explain(spec: ApplicationSpec) -> list[str]:
     lines: list[str] = []
     for monitor in spec.monitors:
         groups: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
-        for dataset in spec.datasets:
-            if monitor.covers(dataset.name):
-                groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
+        for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
+            groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
         for datasets in groups.values():
-            others = [
-                other.name for other in spec.monitors_of(datasets[0].name) if other.name != monitor.name
-            ]
+            others = [one.name for one in spec.monitors_of(datasets[0].name) if one is not monitor]
             lines += [*_paragraph(monitor, datasets, others), ""]
     return lines[:-1]
 
@@ -105,32 +102,28 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     measure = first.kind.measure
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
     limit = as_text(first.limit, first.kind)
-    lines = [
-        f"Monitor {monitor.name} on {which}:",
-        f"  Protects {first.unit}: whatever is published about it costs at most {measure} {limit}.",
-        f"  Detects  {_detects(monitor)}",
-        f"  Wastes   {_wastes(monitor)}",
-        f"  Reports  {_reports(monitor, first.kind)}",
-        f"  Lasts    {_lasts(monitor, Runs.left(monitor, first))}",
-    ]
+    said = {
+        "Protects": f"{first.unit}: whatever is published about it costs at most {measure} {limit}.",
+        "Detects": _detects(monitor),
+        "Wastes": _wastes(monitor),
+        "Reports": _reports(monitor, first.kind),
+        "Lasts": _lasts(monitor, Runs.left(monitor, first)),
+    }
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
         most = "" if len(datasets) == 1 else f", the most of any, of {first.name}"
-        lines.append(f"  Carried  over: {spent} of the limit was spent before{most}; it lasts for the rest.")
+        said["Carried"] = f"over: {spent} of the limit was spent before{most}; it lasts for the rest."
     if others:
-        names = ", ".join(others)
-        lines.append(f"  Shares   the budget with {names}: what they spend comes off these figures.")
-    return lines
+        said["Shares"] = f"the budget with {', '.join(others)}: what they spend comes off these figures."
+    return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in said.items())]
 
 
 def _detects(monitor: MonitorSpec) -> str:
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
     sure, even = (f"{float(reported_margin(monitor, chance)):,.6g}" for chance in (SURE, 0.5))
     mechanism = monitor.mechanism()
-    query, threshold = (
-        f"{float(monitor.granularity / rate):.3g}"
-        for rate in (mechanism.branches[-1].rate, mechanism.threshold_rate)
-    )
+    rates = (mechanism.branches[-1].rate, mechanism.threshold_rate)
+    query, threshold = (f"{float(monitor.granularity / rate):.3g}" for rate in rates)
     return (
         f"a value {sure} above the threshold {when} 19 times in 20, one {even} above it every other time (noise: "
         f"{query} on each test, {threshold} on the threshold)."

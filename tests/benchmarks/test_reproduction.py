@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +17,6 @@ from benchmarks.papers.table import Table, measured, middle, paired_ratio, read
 
 PAGE = reproduction.DOCS / "reproduction.md"
 FILES = reproduction.DOCS / "reproduction"
-
-
-def made_from(directory: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(directory.iterdir())}
 
 
 def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, capsys):
@@ -46,15 +41,9 @@ def test_the_committed_page_says_what_the_committed_files_say():
     assert reproduction.page(text, tables) == text
     for report in reproduction.REPORTS.values():
         assert surprises(report.claims, tables) == []
-
-
-def test_every_figure_is_shown_on_the_page_and_small():
     figures = list(FILES.glob("*.svg"))
-    assert figures
-    text = PAGE.read_text(encoding="utf-8")
-    for figure in figures:
-        assert f"(reproduction/{figure.name})" in text
-        assert figure.stat().st_size < 150_000
+    assert all(f"(reproduction/{figure.name})" in text for figure in figures)
+    assert max(figure.stat().st_size for figure in figures) < 150_000
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(tmp_path):
@@ -67,7 +56,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(t
         for table in tables.values():
             table.write(directory)
         reproduction.REPORTS["ding"].draw(tables, directory)
-        made.append(made_from(directory))
+        made.append({file.name: file.read_bytes() for file in sorted(directory.iterdir())})
     assert made[0] == made[1]
     assert len(made[0]) == 4
     reproduction.MEASUREMENTS["ding-merges"](Effort(scale=0.0001, seed=2)).write(tmp_path)
@@ -80,18 +69,12 @@ def test_a_table_survives_its_file(tmp_path):
     assert read(tmp_path, "t") == table
 
 
-def test_a_measurement_comes_with_its_standard_error_and_leaves_out_what_is_unknown():
-    assert measured("x", [1.0, 3.0, float("nan")]) == {"x": 2.0, "x_se": 1.0}
-
-
-def test_a_median_comes_with_half_the_distance_of_the_order_statistics_around_it():
-    assert middle("x", range(101)) == {"x": 50.0, "x_se": 5.0}
-
-
-def test_the_ratio_of_paired_samples_has_no_error_where_one_is_a_multiple_of_the_other():
-    found = paired_ratio("x", [2.0, 4.0, 9.0], [1.0, 2.0, 4.5])
-    assert found["x"] == 2.0
-    assert found["x_se"] == pytest.approx(0.0, abs=1e-12)
+def test_measurements_medians_and_paired_ratios_come_with_their_standard_errors():
+    assert measured("x", [1.0, 3.0, float("nan")]) == {"x": 2.0, "x_se": 1.0}, "what is unknown is left out"
+    assert middle("x", range(101)) == {"x": 50.0, "x_se": 5.0}, "half the distance of the order statistics"
+    ratio = paired_ratio("x", [2.0, 4.0, 9.0], [1.0, 2.0, 4.5])
+    assert ratio["x"] == 2.0
+    assert ratio["x_se"] == pytest.approx(0.0, abs=1e-12), "one is a multiple of the other"
 
 
 def test_a_page_without_a_place_for_a_part_is_refused():
