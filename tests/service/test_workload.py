@@ -94,7 +94,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
     monkeypatch.setattr(workload, "homes", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "filling", again)
     monkeypatch.setattr(codec.DatasetIndex, "filling", again)
-    monkeypatch.setattr(spec.MonitorSpec, "matcher", again)
+    monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
         assert not list(prepared.gather(shard, Gone({"week-{iso_week}": 1}, frozenset({"d1"}))))
         prepared.decoders(shard, prepared.engine(shard, bytes(32)).datasets)
