@@ -30,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, of_all_or_each, require
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, begin, rate_of
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -150,15 +150,6 @@ class SparseVector(Mechanism):
         if all(branch.charge % smallest == 0 for branch in self.branches):
             tops -= tops % smallest
         return replace(self, epsilon=self.threshold_charge + tops)
-
-    def open(self, threshold_noise: int, salt: tuple[int, int], epsilon: int | None = None) -> Run:
-        """Begin a run of at most `epsilon` units, of a whole run's if None; see `Mechanism.open`."""
-        epsilon = self.epsilon if epsilon is None else epsilon
-        require(
-            self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon,
-            "the epsilon of a run pays the threshold and at least one top, and no more than a whole run",
-        )
-        return begin(self, threshold_noise, salt, epsilon - self.threshold_charge)
 
     def can_pay(self, left: int) -> bool:
         """Whether so many units pay for another top."""

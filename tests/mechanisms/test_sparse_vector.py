@@ -231,15 +231,6 @@ def test_a_shortened_mechanism_keeps_its_noise_and_fits():
     assert only_top.epsilon == mechanism.threshold_charge + top.charge
 
 
-def test_a_run_may_be_opened_with_less_than_a_whole_run():
-    mechanism = plain(split=Fraction(4))
-    assert mechanism.open(0, (0, 0)).left == 4 * ONE // 5
-    assert mechanism.open(0, (0, 0), epsilon=2 * ONE // 5).left == ONE // 5
-    for epsilon in (2 * ONE // 5 - 1, ONE + 1):
-        with pytest.raises(MisuseError):
-            mechanism.open(0, (0, 0), epsilon=epsilon)
-
-
 @pytest.mark.parametrize("damage", [b"", b"\x02", b"\x01" + bytes(56), b"\x02" + bytes(40) + b"\xff" * 16])
 def test_damaged_bytes_are_never_taken_for_a_run(damage):
     with pytest.raises(UnreadableState):
