@@ -15,14 +15,7 @@ _Signal = TypeVar("_Signal", bound=StrEnum)
 def follow(
     transitions: Mapping[tuple[_State, _Signal], _State], state: _State, signal: _Signal, of: str
 ) -> _State:
-    """Return the state to which a signal leads.
-
-    Args:
-        of: What has the state, for messages: "a shard".
-
-    Raises:
-        MisuseError: The signal cannot happen in this state.
-    """
+    """Return the state to which a signal leads, or raise `MisuseError`; ``of`` names what has the state: "a shard"."""
     try:
         return transitions[state, signal]
     except KeyError:

@@ -53,9 +53,6 @@ def test_a_record_from_elsewhere_does_not_open(
     record = Sealing(dataclasses.replace(PLACE, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
     with pytest.raises(UnreadableState, match="belongs to another place"):
         sealing.open(b"d/x", record)
-
-
-def test_swapped_records_do_not_open(sealing: Sealing) -> None:
     with pytest.raises(UnreadableState, match="'d/y'"):
         sealing.open(b"d/y", sealing.seal(b"d/x", 7, b"content"))
 
