@@ -176,13 +176,13 @@ class Rules:
         self._contents: dict[str, bytes] = {}
         self._outcomes: dict[tuple[str, str, int, int], Any] = {}
         self._secrets: dict[tuple[str, str, int], bytes] = {}
-        self._put_back = self._was_contradicted = False
+        self._put_back = self.was_contradicted = False
         self.contradicted = False
         self.plain, self.reconfigured = True, False
         self.applied: list[ApplicationSpec] = []
         self.commands: list[Entry] = []
         self._commands = Commands()
-        self._anew = self._closed = False
+        self._anew = self.closed = False
         self.computed = Computed(self.say)
         broker.appended = self._appended
         broker.decided = self._decided
@@ -218,12 +218,12 @@ class Rules:
         publish was committed there.
         """
         if _newer(self._sent(), records, known):
-            self.contradicted = self._was_contradicted = True
+            self.contradicted = self.was_contradicted = True
             return
         self._put_back = True
         self.computed.forget()
         self._charged, self._commands = dict(known.charged), known.commands
-        self._closed = bool(records and _meta(records)["commands"]["closed"])
+        self.closed = bool(records and _meta(records)["commands"]["closed"])
         # What nobody was shown the start of may be drawn anew.
         sent = [msgspec.json.decode(value)["data"] for value, _ in self._sent()]
         shown = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
@@ -231,42 +231,32 @@ class Rules:
         # What was computed later may come out otherwise, for another command or configuration may come before it.
         self._outcomes = {top: outcome for top, outcome in known.outcomes.items() if top[:3] in shown}
 
-    def mended(self) -> None:
-        self.contradicted = False
-
-    def make_anew(self, topic: str) -> list[Entry]:
-        """Empty a partition, and return what was in it."""
+    def make_anew(self, topic: str) -> None:
+        """Empty a partition."""
         was = self._broker.partitions.get(topic, [])
         self._broker.partitions[topic] = []
         self._broker.first.pop(topic, None)
         if topic == "alerts":
             self.contradicted = any(entry.visible and entry.value for entry in was)
-            self._was_contradicted = self._was_contradicted or self.contradicted
+            self.was_contradicted = self.was_contradicted or self.contradicted
         elif topic == "control":
             self.commands += was
         else:
             self._anew, self.plain = True, False
             self.computed.forget()
-        return was
 
     def _sent(self) -> list[tuple[bytes, bool]]:
         entries = self._broker.partitions.get("alerts", [])
         return [(entry.value, entry.visible) for entry in entries if entry.value is not None]
 
-    def refused(self) -> None:
-        """Take note that an owner refused the state as older than the alerts."""
-        if not self._was_contradicted:
-            self.say("the newest state was refused")
-
-    def refused_for_ever(self) -> None:
-        """Take note that an owner found the application closed."""
-        if not self._closed:
-            self.say("an application was taken for closed, and it is not")
-
     @property
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every event that was ever sent, whether or not it was committed, by id."""
         return {name: msgspec.json.decode(value) for name, value in self._contents.items()}
+
+    def demand(self, holds: bool, text: str) -> None:
+        if not holds:
+            self.say(text)
 
     def say(self, text: str) -> None:
         if text not in self.violations:
@@ -298,10 +288,10 @@ class Rules:
         own: dict[str, bytes] = {}
         written = {entry.key for entry in txn.entries if entry.partition == "state"}
         if written == {b"closed"}:  # the state is given up
-            self._closed = True
+            self.closed = True
             return
-        if self.contradicted and written:
-            self.say("an owner went on with a state that the alerts contradict")
+        ignored = self.contradicted and bool(written)
+        self.demand(not ignored, "an owner went on with a state that the alerts contradict")
         for entry in txn.entries:
             if entry.partition != "state" or entry.value is None or entry.key is None:
                 continue
@@ -314,33 +304,29 @@ class Rules:
                     if self._secrets.setdefault(run, secrets) != secrets:
                         self.say(f"the noise of run {run} changed")
         self._charged |= own
-        if self._closed and own:
-            self.say("something was charged after the application was closed")
+        self.demand(not (self.closed and own), "something was charged after the application was closed")
         for entry in txn.entries:
             if entry.partition == "state" and entry.key == b"meta" and entry.value is not None:
                 events = [msgspec.json.decode(encoded) for encoded in own.values()]
                 meta = msgspec.msgpack.decode(entry.value[FRAME:])
                 self._numbered(meta, events)
-                self._closed = bool(meta["commands"]["closed"])
+                self.closed = bool(meta["commands"]["closed"])
 
     def _numbered(self, meta: dict[str, Any], events: list[dict[str, Any]]) -> None:
         """Judge what one transaction does of commands: each number has its effect once, together with its use."""
         before, standing = self._commands, meta["commands"]
         number, under_way = standing["number"], standing["under_way"] is not None
         answered = set(before.answered)
-        if before.state and meta["state_id"] != before.state:
-            self.say("a state got another id")
-        if number not in (before.number, before.number + 1):
-            self.say(f"command {number} came after {before.number}")
-        if number != before.number and not self._was_sent(meta["state_id"].hex(), number, standing["id"]):
-            self.say("a command was carried out, and nobody had sent it for this number")
+        self.demand(before.state in (b"", meta["state_id"]), "a state got another id")
+        is_next = number in (before.number, before.number + 1)
+        self.demand(is_next, f"command {number} came after {before.number}")
+        sent = number == before.number or self._was_sent(meta["state_id"].hex(), number, standing["id"])
+        self.demand(sent, "a command was carried out, and nobody had sent it for this number")
         used = number != before.number or under_way or before.under_way
         for event in events:
             data = event["data"]
-            if event["command"] != number or event["stateid"] != meta["state_id"].hex():
-                self.say(
-                    f"an event says that command {event['command']} was the last one, and it was {number}"
-                )
+            told = event["command"] == number and event["stateid"] == meta["state_id"].hex()
+            self.demand(told, f"an event says that command {event['command']} was the last one: {number}")
             if not event["type"].endswith("command.reply.v1"):
                 if data.get("reason") == "command" and not used:
                     self.say("a command had its effect, and its number was not used up")
@@ -384,8 +370,8 @@ class Rules:
             self._complete(account)
         spent = account.spent
         stored = self._stored()
-        if stored != {name: spent.get(name, 0) for name in stored}:
-            self.say("the ledgers in the state are not the sums of the charges released")
+        sums = {name: spent.get(name, 0) for name in stored}
+        self.demand(stored == sums, "the ledgers in the state are not the sums of the charges released")
 
     def _complete(self, account: Published) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""

@@ -309,17 +309,16 @@ class World:
             except (Stopped, BrokerUnavailable, RecordsLost):
                 pass
             except ApplicationClosed:
-                self.rules.refused_for_ever()
+                self.rules.demand(self.rules.closed, "an application was taken for closed, and it is not")
                 if self._calm:
                     return
                 await self._parked(process)
             except StateRolledBack:
-                self.rules.refused()
+                self.rules.demand(self.rules.was_contradicted, "the newest state was refused")
                 process.status.signal(Signal.PARKED, Cause.STATE_ROLLED_BACK)
                 await self._parked(process)
             except UnreadableState as error:
-                if not self._was_damaged:
-                    self.rules.say(f"a sound state was refused: {error}")
+                self.rules.demand(self._was_damaged, f"a sound state was refused: {error}")
                 await self._parked(process)
             except TimestampAhead as error:  # until the clock has caught up
                 await self._parked(process, max(error.passes_at - self.now, 1.0))
@@ -328,8 +327,8 @@ class World:
                 if not self._calm and self.chance.random() < 0.5:
                     return
             except ConfigurationBehind:
-                if version == len(self._applied):
-                    self.rules.say("an owner waits for a version that nobody applied")
+                behind = version < len(self._applied)
+                self.rules.demand(behind, "an owner waits for a version that nobody applied")
                 await self._parked(process, 0.2)
             finally:
                 finish(journal.close())
@@ -685,7 +684,7 @@ class World:
             if first is not None:
                 self.broker.first["alerts"] = first
         self._newest = self._alerts = None
-        self.rules.mended()
+        self.rules.contradicted = False
 
     # What an operator does with an application that ends (see `tests.simulation.chains`)
 
