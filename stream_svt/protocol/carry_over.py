@@ -20,7 +20,6 @@ from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
     Account,
-    Alert,
     Envelope,
     EventType,
     Lifecycle,
@@ -105,11 +104,14 @@ class ShardHistory:
 
     def take(self, record: Record) -> None:
         """Take the next record in; records that are no events of the shard are skipped."""
-        event = self._event(record)
-        if event is None:
+        try:
+            envelope, data = decode(record.value or b"")
+        except msgspec.DecodeError:
+            return
+        is_own = envelope.source == f"/stream-svt/{self.application}" and envelope.shard == self.shard
+        if not is_own or not 0 < envelope.sequence <= LARGEST_SEQUENCE:
             return
         self.latest_ms = max(self.latest_ms, record.timestamp)
-        envelope, data = event
         if self._over:
             if self._balances is None and data.account is not None:
                 self._account(0, data.dataset, data.account)
@@ -142,14 +144,6 @@ class ShardHistory:
             self._origins[:-1] if self._over else self._origins
         )  # who gives a state up publishes nothing before
         return len(set(own)) < 2
-
-    def _event(self, record: Record) -> tuple[Envelope, Alert | Lifecycle] | None:
-        try:
-            envelope, data = decode(record.value or b"")
-        except msgspec.DecodeError:
-            return None
-        own = envelope.source == f"/stream-svt/{self.application}" and envelope.shard == self.shard
-        return (envelope, data) if own and 0 < envelope.sequence <= LARGEST_SEQUENCE else None
 
     def _number(self, envelope: Envelope) -> None:
         """Compare number and origin with those before."""

@@ -42,7 +42,10 @@ ORIGIN_BYTES = 8
 
 
 class Journal:
-    """Reads and writes one shard's state, on the partitions of ``log``; ``proved`` tells whether `open` proved it."""
+    """Reads and writes one shard's state, on the partitions of ``log``.
+
+    ``held`` is what its records hold beside the engine's; ``proved`` tells whether `open` proved the state.
+    """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
