@@ -14,7 +14,7 @@ from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.command_line import CommandLine, Ended
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
-from tests.support.tls import USERS
+from tests.support.tls import PASSWORD, USERS
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
@@ -73,7 +73,7 @@ def test_a_refused_login_is_said_to_be_that(stream_svt, scene, secure_broker, tm
     assert ended.code == 3
     assert "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL" in ended.err
     assert "password" not in ended.err
-    config.write_text(secure_broker.secured(scene.text(servers=secure_broker.bootstrap_servers), tmp_path))
+    config.write_text(secure_broker.with_login(scene.text(servers=secure_broker.bootstrap_servers)))
     for command in ("check", "watch", "audit"):
         ended = stream_svt(command, "-c", config)
         assert ended.code == 3
@@ -83,6 +83,7 @@ def test_a_refused_login_is_said_to_be_that(stream_svt, scene, secure_broker, tm
 
 
 def test_check_names_each_missing_permission(stream_svt, scene, secure_broker, tmp_path):
+    write_secrets(tmp_path, {"password": PASSWORD})
     servers, name = secure_broker.bootstrap_servers, scene.application
     administrator = scene.write(servers=servers)
     assert stream_svt("check", "-c", administrator, "--create-topics").code == 0
@@ -100,7 +101,7 @@ def test_check_names_each_missing_permission(stream_svt, scene, secure_broker, t
 
     def checked(user: str) -> Ended:
         config = tmp_path / f"{user}.yaml"
-        config.write_text(secure_broker.secured(administrator.read_text(), tmp_path, user))
+        config.write_text(secure_broker.with_login(administrator.read_text(), user))
         return stream_svt("check", "-c", config)
 
     nothing = checked(guest)

@@ -310,10 +310,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             await allow(servers, "svt", "write", "transactional_id", f"{app.application}-{part}")
         healthy = app.shards - {BROKEN}
         write_secrets(tmp_path, {"password": PASSWORD})
-        login = (
-            "security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: svt, password_file: password"
-        )
-        text = app.text().replace(f'"{servers}"', f'"{secure_broker.login_bootstrap_servers}", {login}')
+        text = secure_broker.with_login(app.text())
         await app.two(parse_config(text, directory=tmp_path))
         await app.go_on(app.shards)
         own = ("write", "transactional_id", f"{app.application}-{BROKEN}")

@@ -135,3 +135,9 @@ class SecureKafka(EmbeddedKafka):
             f'"{self.sasl_bootstrap_servers}", security_protocol: SASL_SSL, sasl_mechanism: {mechanism}, '
             f"username: {user}, password_file: password, ca_file: {ca or 'ca.pem'}",
         )
+
+    def with_login(self, text: str, user: str = "svt") -> str:
+        """Return a configuration for the listener without TLS, changed to log in, without TLS, too."""
+        login = f"security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: {user}"
+        servers = f'"{self.login_bootstrap_servers}", {login}, password_file: password'
+        return text.replace(f'"{self.bootstrap_servers}"', servers)
