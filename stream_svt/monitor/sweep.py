@@ -17,13 +17,11 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import Crossing, Integers, Query, Segment, Tests, View
+from stream_svt.monitor.query_tester import Append, QueryTester
 from stream_svt.monitor.queue_journal import Queue, size_of
-from stream_svt.monitor.runner import QueryNoise, Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
-from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Sweep
 
 _BLOCK_BYTES = 60_000
@@ -112,20 +110,20 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.blocks[names[block.owner]].append(block)
 
 
-class SweepAppend(Runner):
+class SweepAppend(Append):
     """Append with ``sweep``."""
 
     row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
     queue = OpenSets
 
-    def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
-        super().__init__(accounts, noise, spec)
+    def __init__(self, tester: QueryTester) -> None:
+        super().__init__(tester)
         self._opened: list[tuple[int, int, str]] | None = None
 
     @property
     def rules(self) -> Sweep:
         """Caps of sets and sweeps, as specified now."""
-        return cast("Sweep", self.spec.append)
+        return cast("Sweep", self.runs.spec.append)
 
     @property
     def sets(self) -> dict[int, OpenSets]:
@@ -147,7 +145,7 @@ class SweepAppend(Runner):
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
-        segment = self.test_arrivals(view, start, stop)
+        segment = self.tester.test_arrivals(view, start, stop)
         self._keep(segment)
         return segment.stop
 
@@ -166,7 +164,7 @@ class SweepAppend(Runner):
                 members[dataset, name].append(row)
         if not members:
             return
-        values, thresholds = self.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
+        values, thresholds = self.tester.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
         thresholds = np.broadcast_to(thresholds, len(live))
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
@@ -269,13 +267,13 @@ class SweepAppend(Runner):
         numbers, series, query_id = columns
         datasets = np.full(len(rest), dataset, dtype=np.int64)
         offsets, rows, values, thresholds = numbers[:, rest]
-        chosen, gaps = self.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
+        chosen, gaps = self.tester.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
             if runs.mutes.is_muted(dataset, series[index], now):
                 continue
-            branch = self.branch(dataset, gaps[:, k])
+            branch = self.tester.branch(dataset, gaps[:, k])
             if branch is not None:
                 offset, row, _, threshold = numbers[:, index].tolist()
                 query = Query(offset, row, threshold, series[index], query_id[index])

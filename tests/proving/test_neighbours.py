@@ -15,8 +15,8 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
@@ -199,14 +199,14 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 
 
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = Runner._silence
+    original = QueryTester._silence
 
-    def silence(self: Runner, segment: Segment) -> None:
+    def silence(self: QueryTester, segment: Segment) -> None:
         original(self, segment)
         whole = segment.view.batch.whole[segment.start : segment.stop]
         segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
-    patch.setattr(Runner, "_silence", silence)
+    patch.setattr(QueryTester, "_silence", silence)
 
 
 def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:

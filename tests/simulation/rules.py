@@ -120,7 +120,7 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        append = runner
+        append, tester = runner.append, runner.tester
         if isinstance(append, RetryAppend):
             arrive = append._arrive
 
@@ -132,7 +132,7 @@ class Computed:
 
             append._arrive = arrived  # type: ignore[method-assign]
             return
-        test_arrivals = append.test_arrivals
+        test_arrivals = tester.test_arrivals
 
         def noted(view: Any, start: int, stop: int) -> Segment:
             segment = test_arrivals(view, start, stop)
@@ -144,7 +144,7 @@ class Computed:
                 self._add(engine, runner, dataset, run, place, row in found)
             return segment
 
-        append.test_arrivals = noted  # type: ignore[method-assign]
+        tester.test_arrivals = noted  # type: ignore[method-assign]
 
     def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
         test = (engine.datasets[dataset].name, runner.name, run), place
