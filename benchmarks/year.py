@@ -34,7 +34,7 @@ from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec_change import changing_spec, close_removed
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried
 from stream_svt.settings.datasets import period_end
@@ -88,7 +88,7 @@ class Shard:
 
     def load(self) -> Engine:
         """Return an engine that has taken the state over."""
-        workload = Workload(self.spec, 1, (self.version, ""), now_ms=self.now_ms)
+        workload = AppliedWorkload(self.spec, 1, (self.version, ""), now_ms=self.now_ms)
         for _ in workload.gather(0, gone(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))

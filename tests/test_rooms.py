@@ -1,10 +1,12 @@
-"""The rooms' import contract, which `tests/run` checks, notices what it forbids."""
+"""The rooms' import contract, which `tests/run` checks, notices what it forbids; a class has a name of its own."""
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,9 @@ def test_a_forbidden_import_breaks_it(copy, place, forbidden, contract):
     )
     assert done.returncode != 0
     assert [line for line in done.stdout.splitlines() if line.startswith(contract) and "BROKEN" in line]
+
+
+def test_no_two_classes_have_one_name():
+    modules = [ast.parse(path.read_text()) for path in (ROOT / "stream_svt").rglob("*.py")]
+    names = Counter(node.name for module in modules for node in module.body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import msgspec
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.web.documents import DatasetNow, Status
+from stream_svt.service.web.documents import DatasetNow, WorkerStatus
 
 
 def structures(struct: type, name: str = "", meaning: str = "") -> Iterator[tuple[str, str, dict[str, str]]]:
@@ -59,6 +59,6 @@ def _added() -> str:
 
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
-    "status-members": lambda: _listed(Status),
+    "status-members": lambda: _listed(WorkerStatus),
     "overview-datasets": lambda: f"{_added()}.",
 }

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 import stream_svt
-from stream_svt.cli.common import Group
+from stream_svt.cli.common import CommandGroup
 from stream_svt.cli.configuring import apply, check, prove, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.planning import plan
@@ -40,7 +40,7 @@ Completion in a shell, the same for zsh and fish:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -20,7 +20,7 @@ from stream_svt.settings.validation import did_you_mean
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Lists commands in the order in which a user meets them; suggests one where the name given is near to its."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

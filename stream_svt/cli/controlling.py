@@ -19,7 +19,7 @@ from stream_svt.service.kafka import cluster_id_of
 
 
 @click.group(
-    cls=common.Group,
+    cls=common.CommandGroup,
     short_help="Give orders to monitors; raise budgets.",
     epilog=common.examples(
         "control pause -c monitors.yaml retail-2026-w01",

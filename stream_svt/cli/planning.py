@@ -16,7 +16,7 @@ from stream_svt.errors import MisuseError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stream_svt.planning.budget import Runs
+    from stream_svt.planning.budget import PaidRuns
     from stream_svt.settings.datasets import DatasetSpec
     from stream_svt.settings.monitors import MonitorSpec
 
@@ -225,14 +225,14 @@ def _monitor(
         raise click.UsageError(f"--granularity: {error}.") from None
 
 
-def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> Runs | None:
+def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> PaidRuns | None:
     """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
-    from stream_svt.planning.budget import Runs
+    from stream_svt.planning.budget import PaidRuns
     from stream_svt.privacy.loss import Kind, to_units
 
     if limit is None:
-        return Runs.left(monitor, datasets[0]) if datasets else None
+        return PaidRuns.left(monitor, datasets[0]) if datasets else None
     try:
-        return Runs.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
+        return PaidRuns.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
     except (ValueError, ZeroDivisionError):
         raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from stream_svt.demo.config import MONITORS
-from stream_svt.demo.queries import SERIES, Baskets, Clock, running_counts
+from stream_svt.demo.queries import SERIES, Baskets, WeekClock, running_counts
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.monitor.snapshot import State
@@ -24,7 +24,7 @@ Truth: TypeAlias = Mapping[str, frozenset[tuple[str, str]]]
 """Dataset and series of each item whose true count had reached the threshold, by the id of a checkpoint's set."""
 
 
-def truth_of(baskets: Baskets, clock: Clock, threshold: int) -> Truth:
+def truth_of(baskets: Baskets, clock: WeekClock, threshold: int) -> Truth:
     """Count everything once."""
     return {
         point.set_id: frozenset(

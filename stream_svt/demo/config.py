@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 
-from stream_svt.demo.queries import LAST_ITEM, Clock
+from stream_svt.demo.queries import LAST_ITEM, WeekClock
 
 APPEND = "hot-items-append"
 ADAPTIVE = "hot-items-adaptive"
@@ -102,7 +102,7 @@ class Setting:
         return f"{self.application}.{name}"
 
 
-def limits(clock: Clock) -> dict[str, str]:
+def limits(clock: WeekClock) -> dict[str, str]:
     """Return how much epsilon both monitors together may spend, by dataset."""
     return {
         name: _SHORT_LIMIT if number == _SHORT_WEEK else _LIMIT
@@ -110,7 +110,7 @@ def limits(clock: Clock) -> dict[str, str]:
     }
 
 
-def yaml(setting: Setting, clock: Clock) -> str:
+def yaml(setting: Setting, clock: WeekClock) -> str:
     """Return the service's configuration."""
     datasets = []
     for name, limit in limits(clock).items():

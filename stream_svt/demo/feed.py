@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from stream_svt.demo.config import APPEND
-from stream_svt.demo.queries import Baskets, Checkpoint, Clock, load, records_of, running_counts
+from stream_svt.demo.queries import Baskets, Checkpoint, WeekClock, load, records_of, running_counts
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
@@ -27,7 +27,7 @@ from stream_svt.service.worker import cluster_of
 
 
 async def produce(
-    baskets: Baskets, clock: Clock, *, kafka: Mapping[str, Any], topic: str, partitions: int
+    baskets: Baskets, clock: WeekClock, *, kafka: Mapping[str, Any], topic: str, partitions: int
 ) -> AsyncGenerator[tuple[Checkpoint, int], None]:
     """Send each checkpoint: its queries, then the marker that closes their set.
 
@@ -70,13 +70,13 @@ async def feed(
     seconds: float = 2.0,
     duration: float | None = None,
     say: Callable[[str], None] = print,
-    clock: Clock | None = None,
+    clock: WeekClock | None = None,
 ) -> int:
     """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes; return 0.
 
     A set is sent every so many ``seconds``, and none begun after ``duration``; ``say`` is told a line for each.
     """
-    clock = clock or Clock()
+    clock = clock or WeekClock()
     topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
     declared = {dataset.name for dataset in config.spec.datasets}
     if APPEND not in topics or not declared.issuperset(clock.weeks()):

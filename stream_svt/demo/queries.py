@@ -74,7 +74,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class WeekClock:
     """Weeks of ``week_lines`` lines, asked every ``every`` lines and at the end of each week.
 
     The data carry no dates, so a "week" is a number of lines; nothing in a monitor depends on its length.
@@ -101,7 +101,7 @@ class Clock:
                 yield Checkpoint(self.week_of(start), f"line-{end:05}", first, end)
 
 
-def running_counts(baskets: Baskets, clock: Clock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
+def running_counts(baskets: Baskets, clock: WeekClock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
     """Yield each checkpoint with the counts of items 1 to `LAST_ITEM` since its week began (private)."""
     if clock.week_lines >= 10**DIGITS:
         raise ValueError(f"week_lines {clock.week_lines} must have at most {DIGITS} digits")

@@ -24,7 +24,7 @@ from rich.console import Console
 from stream_svt.demo.board import Board, truth_of
 from stream_svt.demo.config import THRESHOLD, Setting, limits, yaml
 from stream_svt.demo.feed import on_signals, produce
-from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, Clock, load
+from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, WeekClock, load
 from stream_svt.demo.screen import Screen, report
 from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.monitor.released import decode
@@ -49,7 +49,7 @@ def run_demo(
     show_config: bool = False,
     summary: Path | None = None,
     *,
-    clock: Clock | None = None,
+    clock: WeekClock | None = None,
     console: Console | None = None,
 ) -> int:
     """Show private monitoring live and return the exit code: 0, or that of what went wrong.
@@ -57,7 +57,7 @@ def run_demo(
     After ``duration`` seconds no further set of queries is begun; what was sent is still drained and summarised.
     ``broker`` is a running Kafka to use instead of an own one, ``summary`` a file for the summary as JSON.
     """
-    clock = clock or Clock()
+    clock = clock or WeekClock()
     if show_config:
         sys.stdout.write(yaml(Setting(), clock))
         return 0
@@ -84,7 +84,7 @@ async def _interruptible(work: Coroutine[None, None, Board]) -> Board:
     return await task
 
 
-async def _demo(duration: float | None, broker: str | None, clock: Clock, console: Console) -> Board:
+async def _demo(duration: float | None, broker: str | None, clock: WeekClock, console: Console) -> Board:
     """Run the demo; what was started is ended by the exit stack."""
     screen = Screen(console, clock.lines)
     async with contextlib.AsyncExitStack() as stack:
@@ -201,7 +201,7 @@ class Session:
     """
 
     setting: Setting
-    clock: Clock
+    clock: WeekClock
     board: Board
     events: AIOKafkaConsumer
     http: aiohttp.ClientSession

@@ -18,7 +18,7 @@ import aiohttp
 import stream_svt
 from stream_svt.errors import StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
-from stream_svt.forward.event import Record, Request, request_of
+from stream_svt.forward.event import AlertRecord, Request, request_of
 from stream_svt.forward.metrics import ForwardMetrics, Result
 from stream_svt.service.kafka import CALL_DEADLINE, deadline
 
@@ -96,7 +96,7 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
         yield post
 
 
-class Refused(StreamSvtError):
+class DeliveryRefused(StreamSvtError):
     """A destination will never take an event, and is to stop rather than to lose it."""
 
 
@@ -119,7 +119,7 @@ class Delivery:
         self._slots = asyncio.Semaphore(destination.config.concurrency)
         self._silent_until = 0.0
 
-    async def deliver(self, event: Record) -> None:
+    async def deliver(self, event: AlertRecord) -> None:
         """Return once a record is delivered or parked; raises Refused where the destination is to stop."""
         # Whoever may write to the alert topic can put anything there; no receiver is to see it.
         answer, attempts = Answer(Result.REFUSED, "no event of stream-svt"), 0
@@ -135,7 +135,7 @@ class Delivery:
             return
         self._say(logging.ERROR, "forward_refused", event, answer, attempts)
         if self.destination.config.on_refused == "stop":
-            raise Refused(
+            raise DeliveryRefused(
                 f"destination {name!r} refused event {event.envelope.id!r} at partition {event.partition} "
                 f"offset {event.offset} ({answer.reason}) and stopped: nothing is lost. Mend the receiver, or "
                 "let refused events be parked (on_refused: park), and start again"
@@ -143,7 +143,7 @@ class Delivery:
         await self._park(event, answer.reason)
         self.metrics.events.labels(name, "parked").inc()
 
-    async def _insist(self, event: Record) -> tuple[Answer, int]:
+    async def _insist(self, event: AlertRecord) -> tuple[Answer, int]:
         """Attempt until an answer is final or patience ends; return the last answer, and how many there were."""
         retry, began = self.destination.config.retry, time.monotonic()
         longest = retry.first / 1000
@@ -160,7 +160,7 @@ class Delivery:
             longest = min(2 * longest, retry.most / 1000)
         return answer, attempt
 
-    async def _attempt(self, event: Record) -> Answer:
+    async def _attempt(self, event: AlertRecord) -> Answer:
         """Post to every address; one that takes the event is enough."""
         async with self._slots:
             # A receiver that asks to be left alone means all requests, not only the one it answered.
@@ -175,7 +175,7 @@ class Delivery:
                 self._silent_until = max(self._silent_until, time.monotonic() + best.wait)
         return best
 
-    async def _park(self, event: Record, reason: str) -> None:
+    async def _park(self, event: AlertRecord, reason: str) -> None:
         """Return once every replica in sync has the event as it was."""
         headers = [
             (DESTINATION_HEADER, self.destination.name.encode()),
@@ -186,7 +186,7 @@ class Delivery:
         async with deadline(CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
             await self._producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
 
-    def _say(self, level: int, what: str, event: Record, answer: Answer, attempt: int) -> None:
+    def _say(self, level: int, what: str, event: AlertRecord, answer: Answer, attempt: int) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d attempt=%d reason=%r"
         place = (event.envelope.id, event.partition, event.offset)
         log.log(level, line, what, self.destination.name, *place, attempt, answer.reason)

@@ -36,7 +36,7 @@ _NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class AlertRecord:
     """A record of the alert topic: its exact bytes and place, and what it says where it is an event.
 
     ``when`` is the time of an event's charge, by the service's clock, else that of its reading.
@@ -64,7 +64,7 @@ class Request:
     body: bytes
 
 
-def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> Record:
+def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> AlertRecord:
     """Return a record with the event that it holds, if it holds one."""
     place: dict[str, Any] = {"body": body, "key": key, "partition": partition, "offset": offset}
     data: Alert | Lifecycle = _NO_DATA  # of a newer service: its attributes are enough to pass it on
@@ -75,13 +75,13 @@ def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: i
             data = decode(body)[1]
         when = datetime.fromisoformat(envelope.time)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return Record(**place)
+        return AlertRecord(**place)
     # Elsewhere, a zone or a duration may lead out of the calendar.
     usable = when.tzinfo is not None and 1970 <= when.year < 9999 and envelope.source.startswith(_SOURCE)
-    return Record(**place, envelope=envelope, data=data, when=when) if usable else Record(**place)
+    return AlertRecord(**place, envelope=envelope, data=data, when=when) if usable else AlertRecord(**place)
 
 
-def wants(config: DestinationConfig, event: Record) -> bool:
+def wants(config: DestinationConfig, event: AlertRecord) -> bool:
     """Tell whether an event is wanted for itself, or, at Alertmanager, ends an alert that was."""
     return (
         _is_any(event.data.monitor, config.monitors)
@@ -94,7 +94,7 @@ def _is_any(text: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def _ended(config: DestinationConfig, event: Record) -> list[str]:
+def _ended(config: DestinationConfig, event: AlertRecord) -> list[str]:
     """Return the kinds of alerts that are over once a monitor's next run has begun."""
     if config.alertmanager is None or event.envelope.type != EventType.RUN_STARTED:
         return []
@@ -102,7 +102,7 @@ def _ended(config: DestinationConfig, event: Record) -> list[str]:
     return [kind for kind in kinds if _is_any(type_word(kind), config.types)]
 
 
-def request_of(destination: Destination, event: Record, now: datetime) -> Request:
+def request_of(destination: Destination, event: AlertRecord, now: datetime) -> Request:
     """Return the request that tells a destination of an event, as of ``now``, in UTC."""
     config, kind = destination.config, event.envelope.type
     if config.alertmanager is None:
@@ -140,7 +140,7 @@ def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes)
     return " ".join(standardwebhooks.Webhook(key).sign(identity, now, body.decode()) for key in keys)
 
 
-def _alert(settings: AlertmanagerConfig, event: Record, kind: str, ends: datetime) -> dict[str, Any]:
+def _alert(settings: AlertmanagerConfig, event: AlertRecord, kind: str, ends: datetime) -> dict[str, Any]:
     name, severity = _NAMES.get(kind, ("ReleasedEvent", "ticket"))
     about = {
         "application": event.envelope.source.removeprefix(_SOURCE),
@@ -158,7 +158,7 @@ def _alert(settings: AlertmanagerConfig, event: Record, kind: str, ends: datetim
     }
 
 
-def _annotations(event: Record) -> dict[str, str]:
+def _annotations(event: AlertRecord) -> dict[str, str]:
     """Return what was released, as texts; what is None is left out."""
     data, kind = event.data, event.envelope.type
     notes: dict[str, Any] = {

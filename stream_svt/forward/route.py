@@ -16,7 +16,7 @@ from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionE
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Delivery
-from stream_svt.forward.event import Record, receive, wants
+from stream_svt.forward.event import AlertRecord, receive, wants
 from stream_svt.forward.metrics import Samples
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -134,7 +134,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     # Deliveries: one at a time for each dataset of a partition, all datasets at once
 
-    def put(self, record: Record, progress: Progress) -> None:
+    def put(self, record: AlertRecord, progress: Progress) -> None:
         """Deliver a record after the earlier ones of its dataset; offsets of a partition ascend."""
         progress.waiting[record.offset] = record.when
         progress.advance(record.offset + 1)
@@ -144,7 +144,9 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver(self, record: Record, progress: Progress, earlier: asyncio.Task[None] | None) -> None:
+    async def _deliver(
+        self, record: AlertRecord, progress: Progress, earlier: asyncio.Task[None] | None
+    ) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         if self._failure is None:

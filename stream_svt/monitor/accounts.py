@@ -17,7 +17,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, ReleasedEvent
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, Record, RunState, Signal, State, to_bytes
+from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, RunState, Signal, State, StateRecord, to_bytes
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
@@ -60,7 +60,7 @@ SLOTS_AT_ONCE = 10_000
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
 
-class DatasetAccount(Record, array_like=True, gc=False):
+class DatasetAccount(StateRecord, array_like=True, gc=False):
     """What one dataset holds, in memory as it is stored, the limit included. Amounts are ledger units."""
 
     name: str

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.snapshot import Mute, Name
+from stream_svt.monitor.snapshot import Name, StoredMute
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Instead of a clock: when a mute ends."""
@@ -32,11 +32,11 @@ def series_hashes(series: Iterable[str | None], count: int) -> NDArray[np.uint64
 
 
 @dataclass(slots=True, repr=False, eq=False)
-class Mutes(Queue[Mute]):
+class Mutes(Queue[StoredMute]):
     """Muted series of a monitor on a dataset, oldest first."""
 
     kind: ClassVar[int] = 2
-    holds: ClassVar[tuple[type, ...]] = (Mute,)
+    holds: ClassVar[tuple[type, ...]] = (StoredMute,)
 
     def add(self, series: str, until: int) -> bool:
         """Add the newest mute; return whether it took the place of one of the same series."""
@@ -44,7 +44,7 @@ class Mutes(Queue[Mute]):
         if known:
             self.remove(series)
         self.count += 1
-        self.put(Mute(self.count, series, until))
+        self.put(StoredMute(self.count, series, until))
         return known
 
 
@@ -98,7 +98,7 @@ class MonitorMutes:
             every = self.held[dataset].entries.values()
             self._discard(dataset, (mute for mute in every if mute.until == UNTIL_RUN_ENDS))
 
-    def _discard(self, dataset: int, mutes: Iterable[Mute]) -> list[str]:
+    def _discard(self, dataset: int, mutes: Iterable[StoredMute]) -> list[str]:
         names = [mute.series for mute in mutes]
         for series in names:
             self.held[dataset].remove(series)
@@ -125,5 +125,5 @@ class MonitorMutes:
         return key >> (64 - (len(self._counts).bit_length() - 1))
 
 
-def _holds(mute: Mute, clock_ms: int) -> bool:
+def _holds(mute: StoredMute, clock_ms: int) -> bool:
     return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until

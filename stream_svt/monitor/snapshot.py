@@ -81,7 +81,7 @@ class _Secret(msgspec.Struct, array_like=True):
         return f"{type(self).__name__}()"
 
 
-class Record(_Secret, array_like=True):
+class StateRecord(_Secret, array_like=True):
     """A state record; its format version comes first."""
 
     version: int
@@ -191,7 +191,7 @@ class Block(_Entry, array_like=True, gc=False, tag=2):
     query_id: list[str]
 
 
-class Mute(_Entry, array_like=True, gc=False, tag=3):
+class StoredMute(_Entry, array_like=True, gc=False, tag=3):
     """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
 
     series: str
@@ -203,7 +203,7 @@ class Mute(_Entry, array_like=True, gc=False, tag=3):
         return self.series
 
 
-Entry = Waiting | OpenSet | Block | Mute
+Entry = Waiting | OpenSet | Block | StoredMute
 
 
 class QueueGroup(_Secret, array_like=True):
@@ -218,13 +218,13 @@ class QueueGroup(_Secret, array_like=True):
     entries: list[Entry]
 
 
-class QueueRecord(Record, array_like=True):
+class QueueRecord(StateRecord, array_like=True):
     """What changed in the queues of a shard, or was written again from an older record."""
 
     groups: list[QueueGroup]
 
 
-class ProgressRecord(Record, array_like=True):
+class ProgressRecord(StateRecord, array_like=True):
     """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
 
     ``carried`` is the digest of the file with what an earlier application spent, ``configuration`` number and digest of
@@ -239,26 +239,26 @@ class ProgressRecord(Record, array_like=True):
     watermarks: dict[str, int] = {}
 
 
-class SpecRecord(Record, array_like=True):
+class SpecRecord(StateRecord, array_like=True):
     """A monitor's specification as JSON, and its hash when it was written."""
 
     hash: str
     spec: str
 
 
-class TopicRecord(Record, array_like=True):
+class TopicRecord(StateRecord, array_like=True):
     """The most cautious declaration ever made about a query topic: `Declared`, with the fraction as text."""
 
     sensitivity: str
     general: bool
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=StateRecord)
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def to_bytes(record: Record) -> bytes:
+def to_bytes(record: StateRecord) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_svt.planning.budget import Runs, explain, reported_margin
+from stream_svt.planning.budget import PaidRuns, explain, reported_margin
 from stream_svt.planning.model import Forecast, Span, forecast
 from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
 from stream_svt.planning.workload import Belief, Drift, Workload, from_percentiles
@@ -12,8 +12,8 @@ __all__ = [
     "Candidate",
     "Drift",
     "Forecast",
+    "PaidRuns",
     "Recommendation",
-    "Runs",
     "Span",
     "Workload",
     "explain",

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from stream_svt.planning.budget import SURE, Runs, reported_margin
+from stream_svt.planning.budget import SURE, PaidRuns, reported_margin
 from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.planning.workload import Workload
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Annealed
+from stream_svt.settings.options import AnnealedOptions
 
 _DAY = 86_400
 _FOR_EVER = 1e4
@@ -48,7 +48,7 @@ def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[s
     return lines
 
 
-def expectations(recommendation: Recommendation, budget: Runs | None) -> list[str]:
+def expectations(recommendation: Recommendation, budget: PaidRuns | None) -> list[str]:
     """Return what the recommended settings would do, as sentences."""
     best, workload = recommendation.best, recommendation.workload
     plan, positives, chance = best.forecast, workload.queries * workload.positives, best.forecast.recall_span
@@ -89,7 +89,7 @@ def _warnings(recommendation: Recommendation) -> dict[str, bool]:
     tolerated, bounded = float(best.tolerated or 0), monitor.threshold_noise.is_one_sided
     claim = "Sensitivity and monotonicity" if monitor.monotonic else "Sensitivity"
     series = ", in all tests of a drifting series together" if drift else ""
-    falls = isinstance(rule, Annealed) and rule.end < 3
+    falls = isinstance(rule, AnnealedOptions) and rule.end < 3
     raised = float(monitor.granularity / monitor.mechanism().branches[-1].rate) * math.log(monitor.attempts)
     return {
         """Margins must be prior knowledge, or bought with budget: planned on the monitored data
@@ -129,7 +129,7 @@ def _warnings(recommendation: Recommendation) -> dict[str, bool]:
     }
 
 
-def as_json(recommendation: Recommendation, budget: Runs | None) -> dict[str, Any]:
+def as_json(recommendation: Recommendation, budget: PaidRuns | None) -> dict[str, Any]:
     """Return the same as data; what has no end is null."""
     workload = recommendation.workload
     return {
@@ -156,7 +156,7 @@ def as_json(recommendation: Recommendation, budget: Runs | None) -> dict[str, An
 def correction_in_words(candidate: Candidate) -> str:
     """Return the correction with the number that matters."""
     rule = candidate.monitor.correction
-    if isinstance(rule, Annealed):
+    if isinstance(rule, AnnealedOptions):
         return f"annealed {float(rule.start):g} to {float(rule.end):g}"
     if candidate.tolerated is not None:
         return f"exposure, F = {float(candidate.tolerated):.4g}"
@@ -186,7 +186,7 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
     ]
 
 
-def _lasts(recommendation: Recommendation, budget: Runs | None) -> str:
+def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
     best, workload = recommendation.best, recommendation.workload
     life, lives, cutoff = best.forecast.life.middle, best.range("life.middle"), best.monitor.cutoff
     runs = ""

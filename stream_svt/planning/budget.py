@@ -15,28 +15,28 @@ from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Exposure, OnHalt, Sweep
+from stream_svt.settings.options import ExposureOptions, OnHalt, Sweep
 
 SURE = 0.95
 """A margin counts as detectable where a single test reports it at least this often."""
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class PaidRuns:
     """Whole runs that a limit pays for, and alerts of the shorter one that the rest pays for."""
 
     runs: int
     last_run_alerts: int
 
     @classmethod
-    def paid(cls, mechanism: SparseVector, units: int) -> Runs:
+    def paid(cls, mechanism: SparseVector, units: int) -> PaidRuns:
         """Return what so many units of epsilon pay for."""
         runs, rest = divmod(max(units, 0), mechanism.epsilon)
         short = mechanism.shortened(rest)
         return cls(runs, 0 if short is None else short.cutoff)
 
     @classmethod
-    def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> Runs:
+    def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> PaidRuns:
         """Return what is left of a dataset's budget pays for, if the monitor is alone on it."""
         affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(dataset.kind)
         if dataset.kind is Kind.PURE:
@@ -70,7 +70,7 @@ def false_alerts(monitor: MonitorSpec) -> float | None:
     threshold. None where there is no bound: nothing bounds a sweep with a falling bar.
     """
     mechanism = monitor.mechanism()
-    bounded = isinstance(monitor.correction, Exposure) and not isinstance(monitor.append, Sweep)
+    bounded = isinstance(monitor.correction, ExposureOptions) and not isinstance(monitor.append, Sweep)
     if monitor.expected_queries is None or not bounded or not mechanism.threshold_noise.is_one_sided:
         return None
     chance = sum(
@@ -107,7 +107,7 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
         "Detects": _detects(monitor),
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.kind),
-        "Lasts": _lasts(monitor, Runs.left(monitor, first)),
+        "Lasts": _lasts(monitor, PaidRuns.left(monitor, first)),
     }
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
@@ -152,7 +152,7 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     return f"{monitor.cutoff} alerts a run{more}; {cost}."
 
 
-def _lasts(monitor: MonitorSpec, left: Runs) -> str:
+def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
     if monitor.on_halt is OnHalt.STOP:
         return f"for 1 run: {monitor.cutoff} alerts in all; then it stops until an operator resamples it."
     runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"

@@ -326,7 +326,7 @@ def follow(audit: Audit, earlier: Audit, application: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardState:
+class StoredShard:
     """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
 
     shard: int
@@ -336,7 +336,7 @@ class ShardState:
     watermarks: Watermarks = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> ShardState:
+    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> StoredShard:
         """Return what a journal found that was looked at."""
         datasets = {
             key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
@@ -348,7 +348,7 @@ class ShardState:
         return cls(shard, journal.meta.last_event, datasets, journal.held.outbox, watermarks)
 
 
-def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
+def compare(auditor: Auditor, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
     """Hold ledgers to what was added to the auditor; ``homes`` returns the shard at which a dataset is at home."""
     for state in states:
         for number, _, event in state.waiting:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.controls import CommandHandler, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Feed, Observer, Workload
+from stream_svt.protocol.ports import Clock, Feed, Observer, ShardWorkload
 from stream_svt.protocol.shard_states import ShardStatus
 
 READ_AHEAD = 2
@@ -43,7 +43,7 @@ class Committer:
     shard: int
     feed: Feed
     journal: Journal
-    workload: Workload
+    workload: ShardWorkload
     control: str
     policy: CommitPolicy
     clock: Clock

@@ -31,7 +31,7 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Fault(StrEnum):
+class VersionFault(StrEnum):
     """Why a record `current` is not followed, or why what it names cannot be read."""
 
     MALFORMED = "it is no record of this format"
@@ -121,14 +121,14 @@ class Versions:
         try:
             found = msgspec.json.decode(value or b"", type=Current)
         except msgspec.DecodeError:
-            return Fault.MALFORMED
+            return VersionFault.MALFORMED
         if found.format != FORMAT:
             return f"it has format {found.format}, this version reads {FORMAT}"
         number, digest = self.known if self.current is None else (self.current.number, self.current.digest)
         if found.number < number:
-            return Fault.LOWER
+            return VersionFault.LOWER
         if found.number == number and found.digest != digest:
-            return Fault.OTHER
+            return VersionFault.OTHER
         self.current = found
         return None
 
@@ -146,10 +146,10 @@ class Versions:
         try:
             content = zlib.decompressobj().decompress(b"".join(packed), MOST_BYTES)
             if hashlib.sha256(content).hexdigest() != current.digest:
-                return Fault.DIGEST
+                return VersionFault.DIGEST
             return Version(current.number, msgspec.json.decode(content, type=Bundle))
         except (zlib.error, msgspec.DecodeError):
-            return Fault.DIGEST
+            return VersionFault.DIGEST
 
 
 def _part(number: int, place: int) -> bytes:

@@ -126,7 +126,7 @@ class Decoder(Protocol):
         """Return the queries among records that follow one another; malformed ones go to `rejects`."""
 
 
-class Workload(Protocol):
+class ShardWorkload(Protocol):
     """What a shard runs."""
 
     @property

@@ -22,7 +22,7 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.protocol.controls import Gate
 from stream_svt.protocol.ports import Record, Stopped
-from stream_svt.protocol.shard_states import Cause, Signal
+from stream_svt.protocol.shard_states import Cause, ShardSignal
 from stream_svt.protocol.takeover import Takeover
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ShardSession(Takeover):
         """Take the state over, see `Takeover.open`, and read the topics of the monitors in use."""
         await super().open()
         self._resume()
-        self.status.signal(Signal.TAKEN_OVER, Cause.NONE)
+        self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     def end(self) -> list[DatasetAccount]:
         """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
@@ -233,7 +233,7 @@ class ShardSession(Takeover):
         await self._commit()
         self._resume()
         self._replayed = True
-        self.status.signal(Signal.REPLAYED)
+        self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)
 
     def _observe(self) -> None:

@@ -16,7 +16,7 @@ from stream_svt.monitor.released import DatasetView
 from stream_svt.transitions import follow
 
 
-class State(StrEnum):
+class ShardState(StrEnum):
     """What a shard is doing, as shown by metrics and the status API."""
 
     OPENING = "opening"
@@ -28,11 +28,11 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-OPEN = frozenset({State.REPLAYING, State.RUNNING})
+OPEN = frozenset({ShardState.REPLAYING, ShardState.RUNNING})
 """States in which a shard works on its queries."""
 
 
-class Signal(StrEnum):
+class ShardSignal(StrEnum):
     """What can happen to a shard."""
 
     OPENED = "opened"
@@ -67,21 +67,21 @@ class Cause(StrEnum):
     ERROR = "error"
 
 
-_EVERY = tuple(State)
-_ALIVE = tuple(state for state in State if state is not State.STOPPED)
+_EVERY = tuple(ShardState)
+_ALIVE = tuple(state for state in ShardState if state is not ShardState.STOPPED)
 
-TRANSITIONS: Mapping[tuple[State, Signal], State] = {
-    **{(state, Signal.OPENED): State.OPENING for state in _EVERY},
-    (State.OPENING, Signal.TAKEN_OVER): State.REPLAYING,
-    (State.REPLAYING, Signal.REPLAYED): State.RUNNING,
+TRANSITIONS: Mapping[tuple[ShardState, ShardSignal], ShardState] = {
+    **{(state, ShardSignal.OPENED): ShardState.OPENING for state in _EVERY},
+    (ShardState.OPENING, ShardSignal.TAKEN_OVER): ShardState.REPLAYING,
+    (ShardState.REPLAYING, ShardSignal.REPLAYED): ShardState.RUNNING,
     # Told between two awaits of a session that goes on to its next barrier.
-    (State.OPENING, Signal.REPLAYED): State.OPENING,
-    (State.REPLAYING, Signal.APPLIED): State.OPENING,
-    (State.RUNNING, Signal.APPLIED): State.OPENING,
-    **{(state, Signal.FAILED): State.RETRYING for state in _ALIVE},
-    **{(state, Signal.PARKED): State.PARKED for state in _ALIVE},
-    **{(state, Signal.DISOWNED): State.NOT_MEMBER for state in _ALIVE},
-    **{(state, Signal.STOPPED): State.STOPPED for state in _EVERY},
+    (ShardState.OPENING, ShardSignal.REPLAYED): ShardState.OPENING,
+    (ShardState.REPLAYING, ShardSignal.APPLIED): ShardState.OPENING,
+    (ShardState.RUNNING, ShardSignal.APPLIED): ShardState.OPENING,
+    **{(state, ShardSignal.FAILED): ShardState.RETRYING for state in _ALIVE},
+    **{(state, ShardSignal.PARKED): ShardState.PARKED for state in _ALIVE},
+    **{(state, ShardSignal.DISOWNED): ShardState.NOT_MEMBER for state in _ALIVE},
+    **{(state, ShardSignal.STOPPED): ShardState.STOPPED for state in _EVERY},
 }
 
 
@@ -94,7 +94,7 @@ class ShardStatus:
     """
 
     shard: int
-    state: State = State.OPENING
+    state: ShardState = ShardState.OPENING
     reason: str = ""
     cause: Cause = Cause.NONE
     key_id: str = ""
@@ -108,7 +108,7 @@ class ShardStatus:
     committed_at: float = 0.0
     beat: float = 0.0
 
-    def signal(self, signal: Signal, cause: Cause | None = None, reason: str = "") -> None:
+    def signal(self, signal: ShardSignal, cause: Cause | None = None, reason: str = "") -> None:
         """Move to the state that follows; ``cause`` and ``reason`` stay as they are where no cause is given."""
         self.state = follow(TRANSITIONS, self.state, signal, "a shard")
         if cause is not None:

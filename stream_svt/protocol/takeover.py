@@ -14,7 +14,7 @@ from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import CommandHandler, Gate
 from stream_svt.protocol.ports import Decoder
-from stream_svt.protocol.shard_states import Cause, Signal
+from stream_svt.protocol.shard_states import Cause, ShardSignal
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Takeover(Committer):
 
     async def open(self) -> None:
         """Take the state over and find the place in every topic; raises as `Journal.open`, or `ConfigError`."""
-        self.status.signal(Signal.OPENED)
+        self.status.signal(ShardSignal.OPENED)
         began = self.clock.now()
         records = await self.journal.open()
         restoring = self.clock.now() - began
@@ -139,7 +139,7 @@ class Takeover(Committer):
         while left:
             self._park(left, spans)
             command = await self._await_command()
-            self.status.signal(Signal.OPENED, Cause.NONE)
+            self.status.signal(ShardSignal.OPENED, Cause.NONE)
             if left.get(command.topic) == command.offset:
                 del left[command.topic]
                 await self._accept_loss(command)
@@ -162,7 +162,7 @@ class Takeover(Committer):
             f"them, or the topic was made anew. The shard waits; {', then '.join(ways)} goes on, closing the open "
             "runs there at their full price"
         )
-        self.status.signal(Signal.PARKED, Cause.RECORDS_LOST, str(error))
+        self.status.signal(ShardSignal.PARKED, Cause.RECORDS_LOST, str(error))
         log.critical(
             "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
         )

@@ -26,7 +26,7 @@ from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.noise import Chance, NoiseSource, Test, threshold_of, words_for
-from stream_svt.proving.streams import Act, Case, Feed, Stream, batch_of, case_of, reduced
+from stream_svt.proving.streams import Act, Case, StepTo, Stream, batch_of, case_of, reduced
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
 
@@ -97,7 +97,7 @@ class _World:
     def play(self) -> None:
         """Go through the script."""
         for step in self.case.script:
-            if isinstance(step, Feed):
+            if isinstance(step, StepTo):
                 self._feed(step)
             elif step.crash:
                 self.noise.opened.clear()
@@ -127,7 +127,7 @@ class _World:
         for topic in self.engine.topics():
             self.engine.begin(topic, self.engine.next_offset(topic) or 0)
 
-    def _feed(self, feed: Feed) -> None:
+    def _feed(self, feed: StepTo) -> None:
         first = self.engine.next_offset(feed.topic)
         if first is None or first >= feed.last:
             return

@@ -46,7 +46,7 @@ Stream = Mapping[str, Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class StepTo:
     """Step through a topic up to an offset."""
 
     topic: str
@@ -72,7 +72,7 @@ class Case:
     """
 
     spec: ApplicationSpec
-    script: tuple[Feed | Act, ...]
+    script: tuple[StepTo | Act, ...]
     first: Stream
     second: Stream
     directions: tuple[Neighbours, ...]
@@ -225,20 +225,20 @@ def _moved(row: Row, directions: Sequence[Neighbours], distances: Sequence[Fract
 
 def _script(
     spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, chance: Chance
-) -> tuple[Feed | Act, ...]:
-    script: list[Feed | Act] = []
+) -> tuple[StepTo | Act, ...]:
+    script: list[StepTo | Act] = []
     fed = dict.fromkeys(spec.topics(), 0)
     waiting = list(later)
     while any(fed[topic] < len(stream[topic]) for topic in fed):
         topic = sorted(fed)[chance.randrange(len(fed))]
         fed[topic] = min(len(stream[topic]), fed[topic] + 1 + chance.randrange(70))
-        script.append(Feed(topic, fed[topic]))
+        script.append(StepTo(topic, fed[topic]))
         kind = chance.random()
         if kind < 0.3:
             script.append(Act())
         elif kind < 0.5:
             # What was read is read again before anything else happens, as after a takeover.
-            script += [Act(crash=True), *(Feed(read, last) for read, last in sorted(fed.items()))]
+            script += [Act(crash=True), *(StepTo(read, last) for read, last in sorted(fed.items()))]
         elif kind < 0.65:
             script.append(Act(command=_command(spec, len(script), chance)))
         elif kind < 0.75 and waiting:

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
-from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, StoredShard, compare
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service import kafka
@@ -48,14 +48,14 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords
     return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
 
 
-async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:
+async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:
     """Read and verify the state of a shard; once more where a compaction may have come in between."""
     journal = journal_of(config, cluster, cluster_id, shard)
     try:
         records = await journal.look()
     except UnreadableState:
         records = await journal.look()
-    return ShardState.of(shard, records, journal)
+    return StoredShard.of(shard, records, journal)
 
 
 async def audit_topic(

@@ -223,7 +223,7 @@ class QueryDecoder:
         try:
             if reason is None:
                 columnar.read(value, batch, self._monitors)
-        except columnar.Refused as refused:
+        except columnar.MalformedColumns as refused:
             reason = refused.reason
         if reason is not None:
             batch = _batch(self.topic, record.offset, record.offset + 1)

@@ -49,7 +49,7 @@ _ERRORS: Final = (
 """What pyarrow raises."""
 
 
-class Refused(Exception):
+class MalformedColumns(Exception):
     """A columnar record that is malformed."""
 
     def __init__(self, reason: Reason) -> None:
@@ -66,24 +66,26 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     )
     ids = _gather(parts, "id", lambda column: _text(column, Reason.BAD_ID))
     if rows and True not in closed and ids.count(None) == rows:
-        raise Refused(Reason.MISSING_ID)  # before rows that cost nothing to send are gone through one by one
+        raise MalformedColumns(
+            Reason.MISSING_ID
+        )  # before rows that cost nothing to send are gone through one by one
     series = _gather(parts, "series", lambda column: _text(column, Reason.BAD_SERIES))
     sets = _gather(parts, "set", lambda column: _text(column, Reason.BAD_SET))
     names = _gather(parts, "monitor", lambda column: _text(column, Reason.UNKNOWN_MONITOR))
     if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
-        raise Refused(Reason.TOO_LARGE)
+        raise MalformedColumns(Reason.TOO_LARGE)
     for row in range(rows):
         name = names[row]
         if closed[row]:
             if (set_id := sets[row]) is None:
-                raise Refused(Reason.BAD_SET)
+                raise MalformedColumns(Reason.BAD_SET)
             batch.markers[row] = set_id
             series[row] = None
         elif ids[row] is None:
-            raise Refused(Reason.MISSING_ID)
+            raise MalformedColumns(Reason.MISSING_ID)
         elif name is not None:
             if name not in monitors:
-                raise Refused(Reason.UNKNOWN_MONITOR)
+                raise MalformedColumns(Reason.UNKNOWN_MONITOR)
             batch.monitor[row] = name
     limits = enumerate(_gather(parts, "threshold", _thresholds))
     batch.threshold = {row: limit for row, limit in limits if limit is not None and not closed[row]}
@@ -106,15 +108,15 @@ def _parts(message: bytes) -> list[_Arrow]:
         # What Arrow has checked to be well formed.
         for header in pa.ipc.MessageReader.open_stream(message):
             if _inflates(header.type, header.metadata.to_pybytes()):
-                raise Refused(Reason.NOT_ARROW)
+                raise MalformedColumns(Reason.NOT_ARROW)
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
                 rows += part.num_rows
                 if rows > MAX_ROWS:
-                    raise Refused(Reason.TOO_LARGE)
+                    raise MalformedColumns(Reason.TOO_LARGE)
                 parts.append(part)
     except (struct.error, *_ERRORS) as error:
-        raise Refused(Reason.NOT_ARROW) from error
+        raise MalformedColumns(Reason.NOT_ARROW) from error
     return parts
 
 
@@ -175,7 +177,7 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
             column.validate(full=True)
             gathered += take(column)
         except _ERRORS as error:
-            raise Refused(Reason.NOT_ARROW) from error
+            raise MalformedColumns(Reason.NOT_ARROW) from error
     return gathered
 
 
@@ -193,7 +195,7 @@ def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: Reason) -> 
 
     def take(part: _Arrow) -> list[Any]:
         if not any(is_kind(part.type) for is_kind in kinds):
-            raise Refused(reason)
+            raise MalformedColumns(reason)
         return list(part.to_pylist())
 
     return _rows(column, take)
@@ -202,14 +204,14 @@ def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: Reason) -> 
 def _text(column: _Arrow, reason: Reason) -> list[str | None]:
     texts = _typed(column, pa.types.is_string, pa.types.is_large_string, reason=reason)
     if any(text is not None and not 0 < len(text) <= MAX_TEXT for text in texts):
-        raise Refused(reason)
+        raise MalformedColumns(reason)
     return texts
 
 
 def _thresholds(column: _Arrow) -> list[Fraction | None]:
     limits = _rows(column, _limits)
     if _BAD in limits:
-        raise Refused(Reason.BAD_THRESHOLD)
+        raise MalformedColumns(Reason.BAD_THRESHOLD)
     return limits
 
 

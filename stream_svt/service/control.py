@@ -199,7 +199,7 @@ async def send(
     return [replies[addressed.command.id] for addressed in commands]
 
 
-class Standing(NamedTuple):
+class NewestEvent(NamedTuple):
     """What a shard's newest event says: the id of its state, and the number of the last command used up.
 
     ``event`` and ``origin`` are its own; ``successor`` is that of an application that was closed, ``given_up`` whether
@@ -214,7 +214,7 @@ class Standing(NamedTuple):
     given_up: bool = False
 
     @classmethod
-    def said_by(cls, envelope: Envelope, data: Alert | Lifecycle) -> Standing:
+    def said_by(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
         """Return what an event says."""
         said = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
         if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
@@ -225,7 +225,7 @@ class Standing(NamedTuple):
 class _Talk:
     """What is said to one shard, one command after the other: the first of ``queue`` is next, or ``sent`` and waits."""
 
-    def __init__(self, shard: int, alerts: str, standing: Standing | None) -> None:
+    def __init__(self, shard: int, alerts: str, standing: NewestEvent | None) -> None:
         self.queue: deque[Addressed] = deque()
         self.sent: Command | None = None
         self._shard = shard
@@ -236,7 +236,7 @@ class _Talk:
     def next(self) -> Command | None:
         """Return the command to be sent now, with state and number; None where there is none or one waits."""
         if self._known is None and self.queue and self.queue[0].command.gives_up:
-            self._known = Standing("", 0)
+            self._known = NewestEvent("", 0)
         known = self._known
         while known is not None and self.queue and self.sent is None:
             command = self.queue[0].command
@@ -259,7 +259,7 @@ class _Talk:
         if found is None:
             return False
         envelope, data = found
-        known = Standing.said_by(envelope, data)
+        known = NewestEvent.said_by(envelope, data)
         if self._known is None or known.state != self._known.state or known.number >= self._known.number:
             self._known = known
         if self.sent is None:
@@ -299,17 +299,17 @@ class _Talk:
         self.sent = None
 
 
-async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, Standing]:
+async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, NewestEvent]:
     """Return what the newest event of each shard says; the reader is left at the end of the partitions.
 
     Only the end is read, further back where it holds no event: never a whole topic of alerts.
     """
     doing = "looking for the newest events"
-    found: dict[int, Standing] = {}
+    found: dict[int, NewestEvent] = {}
     spans = await kafka.edges(reader, places, doing)
     for place in places:
         if (event := await kafka.newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
-            found[place.partition] = Standing.said_by(*event)
+            found[place.partition] = NewestEvent.said_by(*event)
     kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     async with kafka.deadline(kafka.CALL_DEADLINE, doing):
         # Without the right to READ the commands would be sent, and nothing be known of them.

@@ -23,7 +23,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, ConfigError, Problem
-from stream_svt.protocol.shard_states import State
+from stream_svt.protocol.shard_states import ShardState
 from stream_svt.service import kafka
 from stream_svt.service.assignor import StickyAssignor
 from stream_svt.service.kafka import Cluster
@@ -192,7 +192,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._check_client()
             for shard in list(self.shards.values()):
                 # A hand-over has a patience of its own, and nothing may begin after it.
-                waits = shard.handed_over or shard.held or shard.status.state is State.NOT_MEMBER
+                waits = shard.handed_over or shard.held or shard.status.state is ShardState.NOT_MEMBER
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()

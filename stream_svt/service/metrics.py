@@ -24,7 +24,7 @@ from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
-from stream_svt.protocol.shard_states import OPEN, ShardStatus, State
+from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec
@@ -335,12 +335,12 @@ def _set_shards(gauges: _Gauges, shards: Sequence[ShardStatus]) -> None:
     """Set what the shards owned now say of themselves."""
     gauges.set("shards_owned", len(shards))
     counts = Counts(one.state for one in shards)
-    for state in State:
+    for state in ShardState:
         gauges.set("shards", counts[state], str(state))
     for one in shards:
         shard = str(one.shard)
         gauges.set("shard_open", one.state in OPEN, shard)
-        if one.state is State.PARKED:
+        if one.state is ShardState.PARKED:
             gauges.set("shard_parked", 1, shard, str(one.cause))
         gauges.set("state_records", one.state_records, shard)
         gauges.set("outbox_events", one.outbox, shard)

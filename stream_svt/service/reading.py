@@ -28,7 +28,7 @@ AT_ONCE = 500
 _PROGRAM = f"from {__name__} import main; main()"
 
 
-class Reading(NamedTuple):
+class VersionRead(NamedTuple):
     """The specification of a version, and its digest, which takes long to compute."""
 
     version: Version
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     application_hash: str
 
 
-async def read(version: Version) -> Reading:
+async def read(version: Version) -> VersionRead:
     """Return what a version says; raise ConfigError where it cannot be read, or the process that parses it ended."""
     source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
@@ -60,7 +60,7 @@ async def read(version: Version) -> Reading:
     for piece in pieces:
         datasets += pickle.loads(piece)  # noqa: S301
         await asyncio.sleep(0)
-    return Reading(version, replace(spec, datasets=tuple(datasets)), application_hash)
+    return VersionRead(version, replace(spec, datasets=tuple(datasets)), application_hash)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ CLOCK_TOLERANCE = 600.0
 """Seconds that the worker's clock may be off the brokers'."""
 
 
-class Fault(NamedTuple):
+class WorkerFault(NamedTuple):
     """Why this worker cannot take part: a word for machines, and words with the remedy."""
 
     cause: Cause
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 async def self_test(
     config: Config, cluster: Cluster, cluster_id: str, *, epoch: Callable[[], float] = time.time
-) -> Fault | None:
+) -> WorkerFault | None:
     """Return the first fault of this worker alone, None where it may join."""
     if (fault := await _foreign_key(config, cluster, cluster_id)) is not None:
         return fault
@@ -41,7 +41,7 @@ async def self_test(
     return None if now is None else compare_clocks(epoch(), now)
 
 
-async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fault | None:
+async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> WorkerFault | None:
     """Tell whether no shard's state opens, each for being sealed with a key that this worker lacks.
 
     One that does open shows that the keys are right; what does not is then the fault of that shard's records. Where the
@@ -62,15 +62,17 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
                 return None
     if unknown is None:
         return None
-    return Fault(Cause.SEALING_KEY, f"no shard's state opens with this worker's sealing keys: {unknown}")
+    return WorkerFault(
+        Cause.SEALING_KEY, f"no shard's state opens with this worker's sealing keys: {unknown}"
+    )
 
 
-def compare_clocks(mine: float, brokers: float) -> Fault | None:
+def compare_clocks(mine: float, brokers: float) -> WorkerFault | None:
     """Return the fault of a worker whose clock is far off the brokers', in seconds since 1970."""
     off = mine - brokers
     if abs(off) <= CLOCK_TOLERANCE:
         return None
-    return Fault(
+    return WorkerFault(
         Cause.CLOCK,
         f"this machine's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the brokers'; set it",
     )

@@ -30,7 +30,7 @@ from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, Signal, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service import kafka, parked
 from stream_svt.service.event_loop import collect_soon, first, let_go, rest
@@ -39,7 +39,7 @@ from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import Surroundings
 from stream_svt.service.remedy import MAYBE_LOCAL, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.sections import TopicsConfig
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class WorkerParts:
     topics: TopicsConfig
     metrics: Metrics
     make_journal: Callable[[], Journal]
-    workload: Callable[[], Workload]
+    workload: Callable[[], AppliedWorkload]
     policy: CommitPolicy
     verify: Verify
     suspect: Callable[[], None]
@@ -145,7 +145,7 @@ class Shard:
     def configure(self) -> None:
         """End the session at a barrier and begin another with the workload then configured."""
         if self.status.state in OPEN:
-            self.status.signal(Signal.APPLIED)
+            self.status.signal(ShardSignal.APPLIED)
         self._told.stop.set()
 
     async def restart(self) -> None:
@@ -183,9 +183,9 @@ class Shard:
             except Exception as error:  # noqa: BLE001  nothing but a stop ends a shard
                 log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                 await self._wait(BACKOFF[-1])
-        self.status.signal(Signal.STOPPED)
+        self.status.signal(ShardSignal.STOPPED)
 
-    async def _hold(self, workload: Workload) -> Exception | None:
+    async def _hold(self, workload: AppliedWorkload) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
         parts = self._parts
         journal, feed = parts.make_journal(), self._feed(workload)
@@ -229,10 +229,10 @@ class Shard:
                     self._failures = self._looks = 0
         return None
 
-    def _feed(self, workload: Workload) -> ShardFeed:
+    def _feed(self, workload: AppliedWorkload) -> ShardFeed:
         return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._told)
 
-    async def _follow(self, failure: Exception, workload: Workload) -> None:
+    async def _follow(self, failure: Exception, workload: AppliedWorkload) -> None:
         """Do what follows a failed session."""
         decision = classify(failure)
         if decision.cause in MAYBE_LOCAL:
@@ -242,16 +242,16 @@ class Shard:
         elif decision.remedy is Remedy.RETRY:
             await self._retry(failure, decision.cause, workload)
         else:
-            self.status.signal(Signal.FAILED, Cause.FENCED, "another owner took the shard over")
+            self.status.signal(ShardSignal.FAILED, Cause.FENCED, "another owner took the shard over")
             self._parts.metrics.failed(self.number, "fenced")
             log.warning("event=fenced shard=%d", self.number)
             await self._wait(FENCED_PAUSE)
             await self._prove_membership()
 
-    async def _retry(self, failure: Exception, cause: Cause, workload: Workload) -> None:
+    async def _retry(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
         """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
         reason, unexpected = describe(failure), cause is Cause.ERROR
-        self.status.signal(Signal.FAILED, cause, reason)
+        self.status.signal(ShardSignal.FAILED, cause, reason)
         self._parts.metrics.failed(self.number, "error" if unexpected else "unavailable")
         if unexpected:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
@@ -270,10 +270,10 @@ class Shard:
 
     # Parked
 
-    async def _park(self, failure: Exception, cause: Cause, workload: Workload) -> None:
+    async def _park(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
         """Do nothing until something has changed that may mend the shard."""
         reason = describe(failure)
-        self.status.signal(Signal.PARKED, cause, reason)
+        self.status.signal(ShardSignal.PARKED, cause, reason)
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
@@ -325,7 +325,7 @@ class Shard:
         if self._stopping:
             return False
         await parked.give_up(self.number, records, self._parts.verify, self._parts.make_journal)
-        return self.status.state is not State.PARKED or await self._proves()
+        return self.status.state is not ShardState.PARKED or await self._proves()
 
     async def _listen(self, feed: ShardFeed, around: Surroundings | None) -> Sequence[Record]:
         """Wait for the next look, or for records on the control partition, which are returned."""
@@ -372,7 +372,7 @@ class Shard:
                 await self._wait(FENCED_PAUSE)
                 continue
             log.warning("event=not_member shard=%d", self.number)
-            self.status.signal(Signal.DISOWNED)
+            self.status.signal(ShardSignal.DISOWNED)
             await self._told.wait(
                 self._told.held.wait(), seconds=kafka.CALL_DEADLINE
             )  # the group's next word decides

@@ -18,21 +18,21 @@ from aiokafka import AIOKafkaConsumer
 
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.service import worker_states
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first, rest
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.reading import Reading
+from stream_svt.service.reading import VersionRead
 from stream_svt.service.remedy import cause_outside, ends_start
-from stream_svt.service.self_test import Fault, compare_clocks, self_test
+from stream_svt.service.self_test import WorkerFault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, WorkerParts, describe
 from stream_svt.service.shard_log import journal_of, verifier_of
 from stream_svt.service.topology import Topology, require
-from stream_svt.service.worker_states import Signal
-from stream_svt.service.workload import Workload
+from stream_svt.service.worker_states import WorkerSignal
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.transitions import follow
 
@@ -82,7 +82,7 @@ class Worker:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self.workload = Workload(config.spec, config.topics.partitions)
+        self.workload = AppliedWorkload(config.spec, config.topics.partitions)
         for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
             pass
         self.metrics = Metrics(
@@ -93,9 +93,9 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
-        self.state = worker_states.State.JOINING
+        self.state = worker_states.WorkerState.JOINING
         self.failed: asyncio.Future[None] | None = None
-        self.fault: Fault | None = None
+        self.fault: WorkerFault | None = None
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
@@ -135,13 +135,13 @@ class Worker:
             self._stay_out(fault)
         return None
 
-    async def _join(self) -> Fault | None:
+    async def _join(self) -> WorkerFault | None:
         """Check topics and this worker itself, and join the group; return what is wrong with the worker."""
         application = self.config.spec.application
         if self.fault is not None:
             await self._read_again()
         if not self.config.spec.monitors:
-            return Fault(Cause.CONFIGURATION, NOTHING_APPLIED)
+            return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
         self._topology = await require(self.config, self._cluster)
         if (fault := await self._self_test()) is not None:
             return fault
@@ -161,7 +161,7 @@ class Worker:
         except BaseException:
             await self._leave()
             raise
-        self._signal(Signal.JOINED)
+        self._signal(WorkerSignal.JOINED)
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
@@ -169,7 +169,7 @@ class Worker:
         log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
         return None
 
-    async def _self_test(self) -> Fault | None:
+    async def _self_test(self) -> WorkerFault | None:
         return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
 
     async def _read_again(self) -> None:
@@ -181,14 +181,14 @@ class Worker:
         self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         self._cluster = cluster_of(self.config)
 
-    def _stay_out(self, fault: Fault) -> None:
+    def _stay_out(self, fault: WorkerFault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
         if fault != self.fault:
             level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
             if fault.reason == NOTHING_APPLIED:  # every worker starts so
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
-        self._signal(Signal.FAULT)
+        self._signal(WorkerSignal.FAULT)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
     async def _keep(self) -> None:
@@ -217,13 +217,13 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None and not self.failed.done():
-            self._signal(Signal.FAILED)
+            self._signal(WorkerSignal.FAILED)
             self.failed.set_exception(error)
 
-    def _signal(self, signal: Signal) -> None:
+    def _signal(self, signal: WorkerSignal) -> None:
         self.state = follow(worker_states.TRANSITIONS, self.state, signal, "a worker")
 
-    async def _found_fault(self) -> Fault | None:
+    async def _found_fault(self) -> WorkerFault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
         if self._trouble is not None:
             return _fault_of(self._trouble)
@@ -252,7 +252,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
-        self._signal(Signal.STOPPED)
+        self._signal(WorkerSignal.STOPPED)
         for task in self._tasks:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -260,10 +260,12 @@ class Worker:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
 
-    async def adopt(self, reading: Reading) -> None:
+    async def adopt(self, reading: VersionRead) -> None:
         """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
         number = reading.version.number
-        workload = Workload(reading.spec, self.config.topics.partitions, (number, reading.version.digest))
+        workload = AppliedWorkload(
+            reading.spec, self.config.topics.partitions, (number, reading.version.digest)
+        )
         await self._use(workload, reading.application_hash)
         log.info("event=configuration_read version=%d spec=%s", number, workload.hash)
 
@@ -280,7 +282,7 @@ class Worker:
             await asyncio.sleep(PERIODS_LOOK)
             await self.advance_periods()
 
-    async def _use(self, workload: Workload, known_hash: str) -> None:
+    async def _use(self, workload: AppliedWorkload, known_hash: str) -> None:
         """Prepare another workload, and have every shard go on with it."""
         for _ in workload.prepare(known_hash):
             await asyncio.sleep(0)
@@ -303,7 +305,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker goes on by itself: it does, unless it could not begin."""
-        return self.state is not worker_states.State.FAILED
+        return self.state is not worker_states.WorkerState.FAILED
 
     @property
     def ready(self) -> bool:
@@ -311,7 +313,9 @@ class Worker:
 
         A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
         """
-        joined = self.state is worker_states.State.MEMBER and self._group is not None and self._group.joined
+        joined = (
+            self.state is worker_states.WorkerState.MEMBER and self._group is not None and self._group.joined
+        )
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
@@ -362,11 +366,11 @@ class Worker:
         self._look.set()
 
 
-_SETTLED = OPEN | {State.PARKED}
+_SETTLED = OPEN | {ShardState.PARKED}
 
 
-def _fault_of(error: BaseException) -> Fault:
-    return Fault(cause_outside(error), describe(error))
+def _fault_of(error: BaseException) -> WorkerFault:
+    return WorkerFault(cause_outside(error), describe(error))
 
 
 async def _give_way() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 
-class State(StrEnum):
+class WorkerState(StrEnum):
     """What a worker is doing."""
 
     JOINING = "joining"
@@ -20,7 +20,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-class Signal(StrEnum):
+class WorkerSignal(StrEnum):
     """What can happen to a worker."""
 
     JOINED = "joined"
@@ -29,16 +29,19 @@ class Signal(StrEnum):
     STOPPED = "stopped"
 
 
-_LATE = (Signal.JOINED, Signal.FAULT, Signal.FAILED)
+_LATE = (WorkerSignal.JOINED, WorkerSignal.FAULT, WorkerSignal.FAILED)
 
-TRANSITIONS: Mapping[tuple[State, Signal], State] = {
-    (State.JOINING, Signal.JOINED): State.MEMBER,
-    (State.OUTSIDE, Signal.JOINED): State.MEMBER,
-    (State.JOINING, Signal.FAULT): State.OUTSIDE,
-    (State.OUTSIDE, Signal.FAULT): State.OUTSIDE,
-    (State.MEMBER, Signal.FAULT): State.OUTSIDE,
-    **{(state, Signal.FAILED): State.FAILED for state in (State.JOINING, State.OUTSIDE, State.MEMBER)},
-    **{(state, Signal.STOPPED): State.STOPPED for state in State},
+TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
+    (WorkerState.JOINING, WorkerSignal.JOINED): WorkerState.MEMBER,
+    (WorkerState.OUTSIDE, WorkerSignal.JOINED): WorkerState.MEMBER,
+    (WorkerState.JOINING, WorkerSignal.FAULT): WorkerState.OUTSIDE,
+    (WorkerState.OUTSIDE, WorkerSignal.FAULT): WorkerState.OUTSIDE,
+    (WorkerState.MEMBER, WorkerSignal.FAULT): WorkerState.OUTSIDE,
+    **{
+        (state, WorkerSignal.FAILED): WorkerState.FAILED
+        for state in (WorkerState.JOINING, WorkerState.OUTSIDE, WorkerState.MEMBER)
+    },
+    **{(state, WorkerSignal.STOPPED): WorkerState.STOPPED for state in WorkerState},
     # What was under way when it ended may still be told.
-    **{(state, signal): state for state in (State.FAILED, State.STOPPED) for signal in _LATE},
+    **{(state, signal): state for state in (WorkerState.FAILED, WorkerState.STOPPED) for signal in _LATE},
 }

@@ -37,7 +37,7 @@ class _Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workload:
+class AppliedWorkload:
     """A specification over a number of partitions; replaced as a whole where another version is applied.
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.

@@ -37,10 +37,10 @@ from stream_svt.settings.fields import (
 )
 from stream_svt.settings.options import (
     MAX_ATTEMPTS,
-    Annealed,
+    AnnealedOptions,
     AppendField,
     CorrectionField,
-    Exposure,
+    ExposureOptions,
     MechanismForm,
     Mute,
     MuteField,
@@ -112,7 +112,7 @@ class MonitorSpec(Strict):
     split: PositiveExact | None = None
     """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
     below 1). Default: the correction's own."""
-    correction: CorrectionField = Field(default=Exposure(), json_schema_extra={"default": "exposure"})
+    correction: CorrectionField = Field(default=ExposureOptions(), json_schema_extra={"default": "exposure"})
     """How far the bar is raised above the threshold. Default exposure."""
     expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = None
     """Queries one run must last for; required by the corrections exposure and optimal. Too small a
@@ -160,7 +160,7 @@ class MonitorSpec(Strict):
         """Tests a query may get, the first included."""
         if isinstance(self.append, Retry):
             return self.append.attempts
-        if isinstance(self.append, Sweep) and isinstance(self.correction, Annealed | Table):
+        if isinstance(self.append, Sweep) and isinstance(self.correction, AnnealedOptions | Table):
             rule = self.correction_rule()
             return len(rule.table(corrections.Comparison(scale=Fraction(1))))
         return 1
@@ -175,14 +175,14 @@ class MonitorSpec(Strict):
     def correction_rule(self) -> corrections.Correction:
         """Return the correction as the mechanisms know it."""
         rule = self.correction
-        if isinstance(rule, Exposure):
+        if isinstance(rule, ExposureOptions):
             tolerated = Fraction(self.cutoff, 10) if rule.false_alerts is None else rule.false_alerts
             return corrections.Exposure(
                 expected_queries=self.expected_queries or 1,
                 false_alerts=tolerated,
                 attempts=self.append.attempts if isinstance(self.append, Retry) else 1,
             )
-        if isinstance(rule, Annealed):
+        if isinstance(rule, AnnealedOptions):
             return corrections.Annealed(start=rule.start, end=rule.end, step=rule.step)
         if isinstance(rule, Table):
             return corrections.Explicit(tuple(ceil(real / self.granularity) for real in rule.table))
@@ -291,7 +291,7 @@ class MonitorSpec(Strict):
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: the number of queries one run must last for, such as 1000000"
-        if isinstance(rule, Annealed):
+        if isinstance(rule, AnnealedOptions):
             if not isinstance(self.append, Sweep):
                 form = "off" if self.append is None else self.append.kind
                 message = (

@@ -57,7 +57,7 @@ class Mute(StrEnum):
 # --- corrections
 
 
-class Exposure(Strict):
+class ExposureOptions(Strict):
     """For streams: accounts for every test the budget must last for."""
 
     kind: Literal["exposure"] = "exposure"
@@ -65,7 +65,7 @@ class Exposure(Strict):
     """Alerts a whole run may waste if every query lay on the threshold. Default: cutoff / 10."""
 
 
-class Annealed(Strict):
+class AnnealedOptions(Strict):
     """For finite sets: the bar falls pass after pass. Only with `append: sweep`."""
 
     kind: Literal["annealed"] = "annealed"
@@ -130,15 +130,15 @@ def _correction(value: object) -> object:
 
 
 CorrectionField = Annotated[
-    Annotated[Exposure | Annealed | Plain | Table, Field(discriminator="kind")],
+    Annotated[ExposureOptions | AnnealedOptions | Plain | Table, Field(discriminator="kind")],
     BeforeValidator(_correction),
     WithJsonSchema(
         {
             "anyOf": [
                 {"enum": [*_SHORT]},
                 NUMBER_SCHEMA,
-                _options("exposure", Exposure),
-                _options("annealed", Annealed),
+                _options("exposure", ExposureOptions),
+                _options("annealed", AnnealedOptions),
                 with_key("table", {"type": "array", "items": NUMBER_SCHEMA, "minItems": 1}),
             ]
         }

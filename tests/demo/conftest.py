@@ -6,7 +6,7 @@ import pytest
 
 from stream_svt.demo import config
 from stream_svt.demo.config import Setting
-from stream_svt.demo.queries import Baskets, Clock, load, running_counts
+from stream_svt.demo.queries import Baskets, WeekClock, load, running_counts
 from stream_svt.service.config import Config, parse_config
 from tests.support.keys import write_secrets
 
@@ -18,19 +18,19 @@ def baskets() -> Baskets:
 
 
 @pytest.fixture(scope="session")
-def clock() -> Clock:
+def clock() -> WeekClock:
     """The demo's own clock."""
-    return Clock()
+    return WeekClock()
 
 
 @pytest.fixture(scope="session")
-def stream(baskets: Baskets, clock: Clock) -> list:
+def stream(baskets: Baskets, clock: WeekClock) -> list:
     """Every checkpoint with its counts."""
     return list(running_counts(baskets, clock))
 
 
 @pytest.fixture(scope="session")
-def parsed(clock: Clock, tmp_path_factory: pytest.TempPathFactory) -> Config:
+def parsed(clock: WeekClock, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """The demo's own configuration."""
     directory = tmp_path_factory.mktemp("demo")
     write_secrets(directory, {"sealing.key": "5a" * 32})

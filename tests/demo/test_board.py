@@ -10,7 +10,7 @@ from rich.console import Console
 
 from stream_svt.demo.board import Board, truth_of
 from stream_svt.demo.config import ADAPTIVE, APPEND
-from stream_svt.demo.queries import Baskets, Clock
+from stream_svt.demo.queries import Baskets, WeekClock
 from stream_svt.demo.screen import Screen, picture, report
 from stream_svt.demo.session import looked_at
 from stream_svt.monitor.released import EventType, decode
@@ -18,7 +18,7 @@ from tests.support import alerts
 from tests.support.alerts import account_of, encoded
 
 # Two weeks of four lines, asked every two: item 1 reaches 3 in both weeks, item 2 in the second only.
-CLOCK = Clock(8, week_lines=4, every=2)
+CLOCK = WeekClock(8, week_lines=4, every=2)
 BASKETS = Baskets(
     np.array([0, 1, 2, 3, 4, 6, 8, 10, 10]), np.array([1, 1, 1, 2, 1, 2, 1, 2, 1, 2], np.uint16)
 )

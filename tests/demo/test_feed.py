@@ -10,7 +10,7 @@ import pytest
 from stream_svt.demo import feed
 from stream_svt.demo.config import Setting, yaml
 from stream_svt.demo.feed import produce
-from stream_svt.demo.queries import Clock
+from stream_svt.demo.queries import WeekClock
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.service.config import Config, parse_config
 
@@ -59,7 +59,7 @@ class FakeKafka(list):
 async def test_every_record_has_its_weeks_key_and_goes_to_the_keys_home(monkeypatch, baskets):
     monkeypatch.setattr(feed, "AIOKafkaProducer", FakeKafka)
     kafka = {"bootstrap_servers": "nowhere:1"}
-    async with aclosing(produce(baskets, Clock(), kafka=kafka, topic="counts", partitions=4)) as sets:
+    async with aclosing(produce(baskets, WeekClock(), kafka=kafka, topic="counts", partitions=4)) as sets:
         told = [await anext(sets) for _ in range(2)]
     assert {place[:2] for place in FakeKafka.sent} == {("counts", feed.home(b"retail-week-1", 4))}
     records = [record for _, _, batch in FakeKafka.sent for record in batch]
@@ -72,7 +72,7 @@ async def test_every_record_has_its_weeks_key_and_goes_to_the_keys_home(monkeypa
 def demo_config(directory) -> Config:
     key = directory / "sealing.key"
     key.write_text("00" * 32)
-    return parse_config(yaml(Setting(bootstrap="127.0.0.1:1", key_file=key), Clock()))
+    return parse_config(yaml(Setting(bootstrap="127.0.0.1:1", key_file=key), WeekClock()))
 
 
 def test_a_configuration_of_something_else_is_refused_before_anything_connects():
@@ -99,7 +99,7 @@ def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, tmp_path)
     monkeypatch.setattr(feed, "produce", produce)
     said: list[str] = []
     config = demo_config(tmp_path)
-    assert asyncio.run(feed.feed(config, seconds=0, say=said.append, clock=Clock(every=14_700))) == 0
+    assert asyncio.run(feed.feed(config, seconds=0, say=said.append, clock=WeekClock(every=14_700))) == 0
     assert said[0] == (
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )

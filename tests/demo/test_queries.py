@@ -17,7 +17,7 @@ from stream_svt.demo.queries import (
     LAST_ITEM,
     LINES,
     Baskets,
-    Clock,
+    WeekClock,
     records_of,
     running_counts,
 )
@@ -117,4 +117,4 @@ def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once(clock):
 
 def test_a_week_too_long_for_the_padding_is_refused(baskets):
     with pytest.raises(ValueError, match="week_lines"):
-        next(running_counts(baskets, Clock(week_lines=10**DIGITS)))
+        next(running_counts(baskets, WeekClock(week_lines=10**DIGITS)))

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stream_svt.demo import run_demo
 from stream_svt.demo.config import ADAPTIVE, APPEND
-from stream_svt.demo.queries import Clock
+from stream_svt.demo.queries import WeekClock
 from stream_svt.demo.session import INTERRUPTED, must_go_on, start, stop
 from stream_svt.errors import StreamSvtError
 
@@ -60,7 +60,7 @@ def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(brok
             await admin.close()
 
     console, summary = plain(), tmp_path / "summary.json"
-    clock = Clock(88_162, every=2_940)
+    clock = WeekClock(88_162, every=2_940)
     code = run_demo(
         duration=4.0, broker=broker.bootstrap_servers, summary=summary, clock=clock, console=console
     )

@@ -17,8 +17,7 @@ import yaml
 from deploy.prometheus.budget_rules import RULES, document
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
-from stream_svt.protocol.shard_states import Cause
-from stream_svt.protocol.shard_states import State as ShardState
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.metrics import (
     COMMAND_REASONS,
     COMMON_LABELS,

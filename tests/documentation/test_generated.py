@@ -18,7 +18,7 @@ from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.service import codec
-from stream_svt.service.web.documents import DatasetNow, Status
+from stream_svt.service.web.documents import DatasetNow, WorkerStatus
 from stream_svt.settings.sections import ConfigDocument
 
 
@@ -106,7 +106,7 @@ def test_every_picture_is_on_a_page():
         assert f"](pictures/{path.name})" in pages
 
 
-@pytest.mark.parametrize("struct", [Status, DatasetNow], ids=lambda struct: struct.__name__)
+@pytest.mark.parametrize("struct", [WorkerStatus, DatasetNow], ids=lambda struct: struct.__name__)
 def test_every_member_of_the_status_page_is_described(struct):
     described = list(status_page.structures(struct))
     assert sum(len(members) for _, _, members in described) > 15

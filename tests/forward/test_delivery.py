@@ -18,7 +18,7 @@ from stream_svt.forward.delivery import (
     REASON_HEADER,
     Answer,
     Delivery,
-    Refused,
+    DeliveryRefused,
 )
 from stream_svt.forward.event import receive
 from stream_svt.forward.metrics import ForwardMetrics, Result
@@ -112,7 +112,7 @@ async def test_a_receiver_that_names_a_time_is_not_asked_before_it_for_any_event
 async def test_an_event_that_is_refused_stops_the_destination_and_is_named(tmp_path, caplog):
     way = Way(tmp_path, Answer(Result.REFUSED, "status 422"))
     message = r"'hook' refused event 'shop-1' .* \(status 422\) and stopped: nothing is lost"
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(DeliveryRefused, match=message):
         await way.delivery.deliver(received())
     assert way.parked == []
     assert "event=forward_refused" in caplog.text
@@ -130,7 +130,7 @@ async def test_a_record_that_is_no_event_is_never_posted(tmp_path):
     way, strict = Way(tmp_path, Result.ACCEPTED, settings=PARK), Way(tmp_path, Result.ACCEPTED)
     await way.delivery.deliver(forged)
     assert way.parked == [(forged.body, b"hook", b"no event of stream-svt")]
-    with pytest.raises(Refused, match="no event of stream-svt"):
+    with pytest.raises(DeliveryRefused, match="no event of stream-svt"):
         await strict.delivery.deliver(forged)
     assert way.posting.posted == strict.posting.posted == []
 
@@ -159,7 +159,7 @@ async def test_patience_has_an_end_only_where_one_is_set(tmp_path, waits):
 async def test_of_several_alertmanagers_one_has_to_take_it(tmp_path, waits, answers, posts):
     way = Way(tmp_path, *answers, text=TWO)
     if posts is None:
-        with pytest.raises(Refused):
+        with pytest.raises(DeliveryRefused):
             await way.delivery.deliver(received())
         return
     await way.delivery.deliver(received())

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_svt.forward.event import Record, message_id, receive, request_of, signatures, wants
+from stream_svt.forward.event import AlertRecord, message_id, receive, request_of, signatures, wants
 from stream_svt.monitor.released import EventType
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received
@@ -34,7 +34,7 @@ def changed(**fields: object) -> bytes:
     return msgspec.json.encode({**document, **fields})
 
 
-def of(kind: EventType) -> Record:
+def of(kind: EventType) -> AlertRecord:
     return received(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
 
 

@@ -15,7 +15,7 @@ from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.applied import (
     Overtaken,
     Proposal,
@@ -190,11 +190,11 @@ async def test_a_shard_goes_on_with_no_older_version_and_with_no_other_of_its_nu
     await scene.stop(first)
 
     second = await scene.start(ready=False)
-    await until(lambda: _waits(second, State.RETRYING, "has adopted version 5"))
+    await until(lambda: _waits(second, ShardState.RETRYING, "has adopted version 5"))
     await scene.apply(second, scene.config(threshold=4000), 4)
-    await until(lambda: _waits(second, State.RETRYING, "this worker knows version 4"))
+    await until(lambda: _waits(second, ShardState.RETRYING, "this worker knows version 4"))
     await scene.apply(second, scene.config(threshold=100), 5)
-    await until(lambda: _waits(second, State.PARKED, "another version 5"))
+    await until(lambda: _waits(second, ShardState.PARKED, "another version 5"))
     await scene.apply(second, scene.config(threshold=5000), 5)
     await until(lambda: is_open(second))
     numbers = [
@@ -205,7 +205,7 @@ async def test_a_shard_goes_on_with_no_older_version_and_with_no_other_of_its_nu
     assert numbers in ([4, 5], [5])
 
 
-def _waits(worker: Worker, state: State, why: str) -> bool:
+def _waits(worker: Worker, state: ShardState, why: str) -> bool:
     return all(
         (status.state, status.cause) == (state, Cause.CONFIGURATION) and why in status.reason
         for status in worker.statuses()

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import kafka
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.codec import home
@@ -64,7 +64,7 @@ async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noi
     await scene.delete_before("counts", 4)
     worker = await scene.start(ready=False)
     await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
-    assert worker.statuses()[0].state is State.PARKED
+    assert worker.statuses()[0].state is ShardState.PARKED
     await _audited(scene)
     await scene.accept_losses(0)
     await scene.settled(worker, 6)
@@ -103,7 +103,7 @@ async def test_a_worker_whose_reject_topic_is_deleted_tries_again_until_it_is_th
     assert worker.ready  # nothing is noticed before something is to be written
     await scene.send("a", HIGH)
     await scene.producer.send_and_wait(scene.queries, b"no query", partition=0)
-    await until(lambda: worker.statuses()[0].state is State.RETRYING)
+    await until(lambda: worker.statuses()[0].state is ShardState.RETRYING)
     assert "no answer from the broker in time" in worker.statuses()[0].reason
     assert worker.alive
     await scene.create("rejects")
@@ -253,7 +253,7 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     # Somebody declares the day by its name.
     plain = parse_config(text.replace(f"[{scene.datasets}]", f"[{today}]"), directory=Path())
     await scene.apply(worker, plain)
-    await until(lambda: any(one.state is State.PARKED for one in worker.statuses()))
-    [parked] = [one for one in worker.statuses() if one.state is State.PARKED]
+    await until(lambda: any(one.state is ShardState.PARKED for one in worker.statuses()))
+    [parked] = [one for one in worker.statuses() if one.state is ShardState.PARKED]
     assert parked.cause is Cause.CONFIGURATION
     assert f"{today} has the name of a period that a generator made and that is over" in parked.reason

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import worker as workers
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
@@ -102,7 +102,7 @@ class Application(Scene):
 
     async def parks(self, cause: Cause, words: str, shard: int = BROKEN) -> None:
         """A broken shard is parked at whoever owns it, and that is said everywhere."""
-        await until(lambda: (found := self.status(shard)) is not None and found.state is State.PARKED)
+        await until(lambda: (found := self.status(shard)) is not None and found.state is ShardState.PARKED)
         status, owner = self.status(shard), self.owner(shard)
         assert (status.cause, words in status.reason) == (cause, True), (status.cause, status.reason)
         (shown,) = [one for one in about(owner).shards if one.shard == shard]
@@ -193,7 +193,7 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
         for _ in range(3):
             await app.control(b"wake up", shard=damaged)
             await asyncio.sleep(0.7)
-        assert app.status(damaged).state is State.PARKED
+        assert app.status(damaged).state is ShardState.PARKED
         assert await written() == before > 0
         rejects = await app.rejected(len(HURTFUL))
         assert {reject.partition for reject in rejects} == {sound}
@@ -232,11 +232,11 @@ async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
     await app.two()
     await until(lambda: app.status() is not None)
     await app.send(app.names[BROKEN], HIGH)
-    await until(lambda: app.status().state is State.RETRYING)
+    await until(lambda: app.status().state is ShardState.RETRYING)
     await app.go_on(healthy)
     await app.stop(app.owner())
     await app.go_on(healthy)
-    await until(lambda: app.status().state is State.RETRYING)
+    await until(lambda: app.status().state is ShardState.RETRYING)
     assert app.status().cause is Cause.ERROR
     assert "ZeroDivisionError at test_parking.py" in app.status().reason
     assert f"event=shard_error shard={BROKEN}" in caplog.text
@@ -331,7 +331,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             grant = (operation, "topic", f"{app.application}.{topic}")
             await revoke(servers, "svt", *grant)
             await app.send(app.names[BROKEN], HIGH)
-            await until(lambda: app.status().state is State.PARKED, 60)
+            await until(lambda: app.status().state is ShardState.PARKED, 60)
             status = app.status()
             assert status.cause is Cause.PERMISSION or "does not exist" in status.reason
             assert f"operation {operation.upper()} on resource TOPIC" in status.reason

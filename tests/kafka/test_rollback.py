@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.audit import Audit, ShardState
+from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import audit
 from stream_svt.service.config import Config, parse_config
@@ -151,7 +151,7 @@ async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_st
     await app.spend({"a": 1})
     read_state = audit._read_state
 
-    async def read_between(*args) -> ShardState:
+    async def read_between(*args) -> StoredShard:
         await app.spend({"a": 1})
         state = await read_state(*args)
         await app.spend({"a": 1})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_svt.planning import Runs, explain, reported_margin
+from stream_svt.planning import PaidRuns, explain, reported_margin
 from stream_svt.planning.budget import SURE, false_alerts
 from tests.support.monitor_forms import spec_of
 
@@ -33,7 +33,7 @@ STREAM = ", expected_queries: 1000000"
 )
 def test_runs_and_alerts_are_what_the_limit_divides_into(monitor, limit, runs, last):
     application = spec(monitor, limit)
-    assert Runs.left(application.monitors[0], application.datasets[0]) == Runs(runs, last)
+    assert PaidRuns.left(application.monitors[0], application.datasets[0]) == PaidRuns(runs, last)
 
 
 @pytest.mark.parametrize("form", ["svt", "adaptive"])

@@ -15,7 +15,7 @@ from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
 from stream_svt.planning.advice import as_json, expectations, settings, table, warnings
-from stream_svt.planning.budget import Runs
+from stream_svt.planning.budget import PaidRuns
 from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
 from stream_svt.settings.options import MechanismForm, OnHalt, Retry, Sweep
@@ -142,7 +142,7 @@ def test_a_plan_says_that_margins_are_prior_knowledge_and_what_retries_cannot_do
 
 def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     found = recommended(rate=0.01)
-    text = text_of(found, Runs(runs=3, last_run_alerts=4))
+    text = text_of(found, PaidRuns(runs=3, last_run_alerts=4))
     assert "3 such runs and 4 alerts more" in text
     assert "days" in text
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
@@ -153,7 +153,7 @@ def test_a_run_that_will_not_last_is_announced_and_without_alerts_it_lasts_for_e
     assert "likely to end" in text_of(recommended(belief=many))
     assert "likely to end" not in text_of(static())
     found = recommended(belief=NONE)
-    assert "hardly ever" in text_of(found, Runs(runs=1, last_run_alerts=0))
+    assert "hardly ever" in text_of(found, PaidRuns(runs=1, last_run_alerts=0))
     assert "no end" in " ".join(table(found))
 
 
@@ -166,7 +166,7 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
 
 def test_json_has_no_infinities_and_all_that_is_said():
     found = recommended(belief=NONE, present=True)
-    data = json.loads(json.dumps(as_json(found, Runs(runs=1, last_run_alerts=0)), allow_nan=False))
+    data = json.loads(json.dumps(as_json(found, PaidRuns(runs=1, last_run_alerts=0)), allow_nan=False))
     assert data["recommended"] == found.best.settings
     assert data["candidates"][0]["life_by_chance"]["high"] is None or found.best.forecast.life.high < np.inf
     assert data["warnings"] == warnings(found)

@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from stream_svt.protocol import configuration
-from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Fault, Version, Versions, records
+from stream_svt.protocol.configuration import (
+    CURRENT,
+    Bundle,
+    Current,
+    Version,
+    VersionFault,
+    Versions,
+    records,
+)
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,9 @@ def test_a_part_of_something_else_is_noticed() -> None:
     for place in range(len(parts)):
         changed = [*parts]
         changed[place] = Entry(parts[place].key, b"\0" + (parts[place].value or b"")[1:])
-        assert read([*changed, current]).newest() == Fault.DIGEST
+        assert read([*changed, current]).newest() == VersionFault.DIGEST
     cut = [Entry(parts[0].key, (parts[0].value or b"")[:-64]), *parts[1:]]
-    assert read([*cut, current]).newest() == Fault.DIGEST
+    assert read([*cut, current]).newest() == VersionFault.DIGEST
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -91,7 +99,7 @@ def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_els
     options = {"known": (2, known.digest)} if elsewhere else {}
     versions = (version(1, "c"), version(2, "b"), known, version(3))
     lower, other, again, following = (read([*before, *shown(one)], **options) for one in versions)
-    assert (lower.refused, other.refused) == (Fault.LOWER, Fault.OTHER)
+    assert (lower.refused, other.refused) == (VersionFault.LOWER, VersionFault.OTHER)
     assert lower.newest() == (None if elsewhere else known)
     assert (again.newest(), again.refused) == (known, None)
     assert following.newest() == version(3)
@@ -100,11 +108,11 @@ def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_els
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (None, Fault.MALFORMED),
-        (b"", Fault.MALFORMED),
-        (b"{}", Fault.MALFORMED),
-        (b'{"number":0,"digest":"","parts":0}', Fault.MALFORMED),
-        (b'{"number":3,"digest":"","parts":0,"more":1}', Fault.MALFORMED),
+        (None, VersionFault.MALFORMED),
+        (b"", VersionFault.MALFORMED),
+        (b"{}", VersionFault.MALFORMED),
+        (b'{"number":0,"digest":"","parts":0}', VersionFault.MALFORMED),
+        (b'{"number":3,"digest":"","parts":0,"more":1}', VersionFault.MALFORMED),
         (b'{"number":3,"digest":"","parts":0,"format":2}', "it has format 2, this version reads 1"),
     ],
 )

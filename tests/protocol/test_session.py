@@ -17,7 +17,7 @@ from stream_svt.protocol import takeover
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.kafka import Fenced
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
@@ -31,7 +31,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.serve()
     account = model.journal()
     records = finish(account.open())
-    workload = Workload(model.spec, 1)
+    workload = AppliedWorkload(model.spec, 1)
     assert list(workload.gather(0, Gone()))
     engine = workload.engine(0, account.meta.noise_key)
     load(engine, records, account.meta.progress)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from stream_svt.protocol.shard_states import State
+from stream_svt.protocol.shard_states import ShardState
 from tests.support.shard_play import Play
 
 
@@ -29,5 +29,5 @@ async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
 async def play(played) -> Play:
     """A shard that runs."""
     running: Play = played()
-    await running.until(State.RUNNING)
+    await running.until(ShardState.RUNNING)
     return running

@@ -18,8 +18,8 @@ from stream_svt.service import worker as service
 from stream_svt.service.app import LimitByPlace, Monitoring, limit_logs
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE, BrokerUnavailable
-from stream_svt.service.reading import Reading, read
-from stream_svt.service.self_test import Fault
+from stream_svt.service.reading import VersionRead, read
+from stream_svt.service.self_test import WorkerFault
 from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 
@@ -42,7 +42,7 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
 ) -> None:
     adopted, raised = [], list(errors)
 
-    async def adopt(reading: Reading) -> None:
+    async def adopt(reading: VersionRead) -> None:
         if raised:
             raise raised.pop()
         adopted.append(reading.version.number)
@@ -68,7 +68,7 @@ async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(
     await worker.start()
     await asyncio.sleep(0.05)
     assert not worker.ready
-    assert worker.fault == Fault(Cause.CONFIGURATION, service.NOTHING_APPLIED)
+    assert worker.fault == WorkerFault(Cause.CONFIGURATION, service.NOTHING_APPLIED)
     assert joined == []
     version = Version(3, Bundle(SPEC))
     await worker.adopt(await read(version))

@@ -13,7 +13,7 @@ from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import from_bytes
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, ShardState, compare, follow
+from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, StoredShard, compare, follow
 from stream_svt.settings.application import load_spec
 from tests.support import alerts
 from tests.support.alerts import alert, encoded, lifecycle
@@ -333,7 +333,7 @@ def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that
 # --- the operator's audit holds ledgers to events
 
 
-def _played() -> tuple[Auditor, ShardState]:
+def _played() -> tuple[Auditor, StoredShard]:
     """Return a shard's state, its last events still waiting, and an auditor that has seen the others."""
     play = Play(
         spec_of(FORMS["never muted"], FORMS["retry"], datasets="{names: [a, b, c], limit: 90, unit: u}")
@@ -352,7 +352,7 @@ def _played() -> tuple[Auditor, ShardState]:
         if key.startswith(b"d/")
     }
     waiting = [(event.sequence, b"", text) for event, text in zip(play.events[-3:], events[-3:], strict=True)]
-    return auditor, ShardState(0, play.events[-1].sequence, datasets, waiting)
+    return auditor, StoredShard(0, play.events[-1].sequence, datasets, waiting)
 
 
 def _home(name: str) -> int:

@@ -14,7 +14,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service import control
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
-from stream_svt.service.control import Addressed, Standing, _Talk
+from stream_svt.service.control import Addressed, NewestEvent, _Talk
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.partition_reader import Reader
@@ -89,10 +89,10 @@ def record_of(value: bytes | None) -> Any:
     return SimpleNamespace(value=value)
 
 
-FOURTH = Standing("5e", 4)
+FOURTH = NewestEvent("5e", 4)
 
 
-def talk(*ids: str, standing: Standing | None = FOURTH) -> _Talk:
+def talk(*ids: str, standing: NewestEvent | None = FOURTH) -> _Talk:
     made = _Talk(2, "shop.alerts", standing)
     made.queue.extend(Addressed(2, Command(one, Action.PAUSE, dataset="today")) for one in ids)
     return made
@@ -166,7 +166,7 @@ def test_what_does_not_name_a_state_says_nothing(record: bytes | None) -> None:
 # --- the end of an alert partition
 
 
-async def newest(reader: Reader) -> Standing | None:
+async def newest(reader: Reader) -> NewestEvent | None:
     found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
     assert reader.at == reader.end
     return found.get(2)
@@ -177,7 +177,7 @@ async def newest(reader: Reader) -> Standing | None:
 async def test_the_newest_event_is_found_behind_markers_and_garbage(behind: int, first: int) -> None:
     more = [b"?" if number % 3 else None for number in range(behind)]
     reader = Reader([*[event(3)] * 20_000, event(4), *more], first)
-    assert await newest(reader) == Standing("5e", 4, 1, "1-00000000000000aa")
+    assert await newest(reader) == NewestEvent("5e", 4, 1, "1-00000000000000aa")
     assert reader.read <= 1_000 + 40 * (behind + 20)
 
 
@@ -197,7 +197,7 @@ def end(*, state: str = "5e", reason: str = "command", of: str = "") -> bytes:
     return msgspec.json.encode(released | {"stateid": state, "command": 4})
 
 
-def closing(*successors: str, standing: Standing | None, cluster: str = "") -> _Talk:
+def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -> _Talk:
     """Return a talk that closes the shard for each of these, and gives it up where a cluster is named."""
     made = talk(standing=standing)
     made.queue.extend(
@@ -207,10 +207,10 @@ def closing(*successors: str, standing: Standing | None, cluster: str = "") -> _
     return made
 
 
-def standing_of(record: bytes) -> Standing:
+def standing_of(record: bytes) -> NewestEvent:
     found = control._event(record_of(record))
     assert found is not None
-    return Standing.said_by(*found)
+    return NewestEvent.said_by(*found)
 
 
 def test_a_closed_shard_is_sent_nothing_and_says_for_which_successor_alone_it_was_closed() -> None:
@@ -226,7 +226,7 @@ def test_a_closed_shard_is_sent_nothing_and_says_for_which_successor_alone_it_wa
 
 
 def test_a_command_to_give_up_names_the_newest_event_and_the_end_answers_it() -> None:
-    made = closing("next", standing=Standing("5e", 4, event=8, origin="6-0a"), cluster="c1")
+    made = closing("next", standing=NewestEvent("5e", 4, event=8, origin="6-0a"), cluster="c1")
     command = made.queue[0].command
     following = made.next()
     assert following is not None

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
-from stream_svt.protocol.shard_states import State
+from stream_svt.protocol.shard_states import ShardState
 from stream_svt.service import group as module
 from stream_svt.service import kafka
 from stream_svt.service.group import STOP_PATIENCE
@@ -227,7 +227,7 @@ async def test_a_shard_that_stays_goes_on_and_is_not_opened_again(play) -> None:
 async def test_whoever_stands_by_ends_where_its_partition_went_elsewhere(play) -> None:
     await play.hold()
     await play.shard.stop(1.0)
-    assert play.shard.status.state is State.STOPPED
+    assert play.shard.status.state is ShardState.STOPPED
     assert (play.kept, play.opened) == (0, 1)
 
 
@@ -237,7 +237,7 @@ async def test_a_shard_that_cannot_prove_itself_is_opened_anew(play, error: Exce
     await play.hold()
     play.shard.release()
     await until(lambda: play.opened == 2)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.shard.status.reason == ""
 
 
@@ -256,7 +256,7 @@ async def test_a_shard_that_is_being_opened_goes_on_and_stands_by_then(played) -
     await asyncio.sleep(0.02)
     await play.hold()  # it does not wait for the opening, which may take minutes
     ready.set()
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     await asyncio.sleep(0.02)
     assert play.kept == 0
     play.shard.release()
@@ -282,7 +282,7 @@ async def test_nothing_is_opened_during_a_rebalance(play) -> None:
     assert play.opened == 1
     play.shard.release()
     await until(lambda: play.opened == 2)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
 
 
 async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) -> None:
@@ -299,11 +299,11 @@ async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) ->
 async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(played) -> None:
     play = played(Fenced("x"))
     play.consumer.refuse = True
-    await play.until(State.NOT_MEMBER)
+    await play.until(ShardState.NOT_MEMBER)
     await play.hold()
     play.consumer.refuse = False
     await asyncio.sleep(0.7)
     assert (play.consumer.commits, play.opened) == (1, 1)
     play.shard.release()
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert (play.consumer.commits, play.opened) == (2, 2)

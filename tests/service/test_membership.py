@@ -14,12 +14,12 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable, Denied
-from stream_svt.service.self_test import Fault
+from stream_svt.service.self_test import WorkerFault
 from stream_svt.service.worker import Worker
 from tests.service.test_metrics import SPEC
 
 DENIED = Denied("permission is missing: operation READ on resource GROUP 'shop'")
-CLOCK = Fault(Cause.CLOCK, "this machine's clock is off")
+CLOCK = WorkerFault(Cause.CLOCK, "this machine's clock is off")
 
 
 class Group:
@@ -49,7 +49,7 @@ class Play:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tests: list[Fault | Exception | None] = []
+        self.tests: list[WorkerFault | Exception | None] = []
         self.groups: list[Group] = []
 
         def made(*_: object, fatal: Callable[[BaseException], None], **__: object) -> Group:
@@ -59,7 +59,7 @@ class Play:
         async def found(*_: object) -> SimpleNamespace:
             return SimpleNamespace(cluster_id="c")
 
-        async def self_test(*_: object, **__: object) -> Fault | None:
+        async def self_test(*_: object, **__: object) -> WorkerFault | None:
             result = self.tests.pop(0) if self.tests else None
             if isinstance(result, Exception):
                 raise result
@@ -134,7 +134,7 @@ async def test_a_membership_whose_end_fails_is_over_all_the_same(play: Play, cap
 async def test_a_worker_that_nothing_keeps_in_its_group_any_more_ends(play: Play, monkeypatch) -> None:
     await play.start()
 
-    async def found_fault() -> Fault | None:
+    async def found_fault() -> WorkerFault | None:
         raise ValueError
 
     monkeypatch.setattr(play.worker, "_found_fault", found_fault)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
 from stream_svt.monitor.released import DatasetView, EventType, MonitorView, NoiseLaw, ReleasedEvent
-from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
+from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from tests.support import alerts
@@ -77,7 +77,7 @@ def view(
 
 def owned(*views: DatasetView, others: int = 0) -> ShardStatus:
     """Return the status of a shard with datasets shown one by one, and others that each are as ``view`` says."""
-    status = ShardStatus(0, State.RUNNING, lag={"counts": 7})
+    status = ShardStatus(0, ShardState.RUNNING, lag={"counts": 7})
     status.views = {one.dataset: one for one in views}
     states = [monitor.state for view in views for monitor in view.monitors] + others * ["running"]
     hot = MonitorTotals(
@@ -121,7 +121,7 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
     metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
     parked, metrics.fault = ShardStatus(1), "clock"
-    parked.signal(Signal.PARKED, Cause.CONFIGURATION)
+    parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
     found: dict[str, set[frozenset[str]]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -219,12 +219,12 @@ def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
 
 
 def test_a_shard_is_open_while_its_worker_replays_or_runs_it(spec: ApplicationSpec) -> None:
-    statuses = [ShardStatus(number, state) for number, state in enumerate(State)]
+    statuses = [ShardStatus(number, state) for number, state in enumerate(ShardState)]
     found = scrape(Metrics(spec, "hash", lambda: statuses))
     open_ones = {
-        state for number, state in enumerate(State) if found["stream_svt_shard_open", str(number)] == 1
+        state for number, state in enumerate(ShardState) if found["stream_svt_shard_open", str(number)] == 1
     }
-    assert open_ones == {State.REPLAYING, State.RUNNING}
+    assert open_ones == {ShardState.REPLAYING, ShardState.RUNNING}
 
 
 def test_datasets_that_are_not_shown_one_by_one_are_summed_up(spec: ApplicationSpec) -> None:

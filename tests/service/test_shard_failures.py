@@ -11,7 +11,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from stream_svt import errors
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import kafka, parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
@@ -54,7 +54,7 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
 )
 async def test_what_may_pass_is_tried_again_for_ever(played, ending: Exception) -> None:
     play = played(*[ending] * MANY)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.opened == MANY + 1
     assert play.shard.status.cause is Cause.NONE
     assert play.shard.status.reason == ""
@@ -80,7 +80,7 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
 ) -> None:
     play = played(*[ending] * MANY)
     play.around = REFUSED
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     status = play.shard.status
     assert (status.cause, status.reason) == (cause, str(ending))
     assert f"event=shard_parked shard=0 cause={cause}" in caplog.text
@@ -97,17 +97,17 @@ async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_
     played, ending: Exception
 ) -> None:
     play = played(ending)
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     assert play.reads == 1
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
     await until(lambda: play.reads == 2)
     play.control.append(b"wake up")
     await until(lambda: play.reads == 3)
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     assert (play.reads, play.consumer.commits) == (3, 1)
     play.proves = True
     play.around = Surroundings(spans=(("state", 0, 7),), control_end=7)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
 
@@ -118,7 +118,7 @@ async def test_a_state_that_is_mended_while_its_shard_fails_to_read_it_is_opened
         raise errors.UnreadableState("x")
 
     play = played(mended_meanwhile)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
 
@@ -130,7 +130,7 @@ async def test_a_state_that_is_mended_while_a_parked_shard_reads_it_is_opened(pl
 
     monkeypatch.setattr(Journal, "look", look)
     play = played(errors.UnreadableState("x"))
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
 
@@ -140,19 +140,19 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
     monkeypatch.setattr(Journal, "proved", True)
     play = played(errors.UnreadableState("a run of another release"))
     play.proves = True
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     assert play.reads == 0
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
 
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
     play = played(errors.MisuseError("x"))
     monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
 
 
 async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_is_tried(
@@ -172,19 +172,19 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
     monkeypatch.setattr(parked, "give_up", give_up)
     monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
     play = played(errors.UnreadableState("x"), command_comes)
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
     play.control.append(b"wake up")
     await until(lambda: heard == [7, 8])
-    await play.stays(State.PARKED, opened=2)
+    await play.stays(ShardState.PARKED, opened=2)
 
 
 async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played) -> None:
     play = played(errors.UnreadableState("x"))
     play.interruptions = [ValueError("value 4711")] * 3
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     await until(lambda: not play.interruptions)
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
 
 
 @pytest.mark.parametrize("seconds", [0, LONG], ids=["at once", "late"])
@@ -194,12 +194,12 @@ async def test_a_topic_that_is_gone_is_told_from_brokers_that_do_not_answer(
     monkeypatch.setattr(module, "STEADY", LONG / 2)
     play = played(*[fails(BrokerUnavailable("no answer"), seconds)] * 3)
     play.around = GONE
-    await play.stays(State.PARKED, opened=2)
+    await play.stays(ShardState.PARKED, opened=2)
     assert play.shard.status.cause is Cause.TOPIC_MISSING
     assert "topic 'counts' does not exist" in play.shard.status.reason
     play.endings.clear()
     play.around = AROUND
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
 
 
 @pytest.mark.parametrize("ending", UNPROVED, ids=repr)
@@ -207,7 +207,7 @@ async def test_a_key_that_may_be_missing_here_alone_makes_the_worker_test_itself
     played, ending: Exception
 ) -> None:
     play = played(ending)
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     assert play.suspected == isinstance(ending, errors.UnknownKey)
 
 
@@ -215,32 +215,32 @@ async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(pla
     play = played(errors.StateRolledBack("older"))
     play.around = Surroundings(AROUND.spans, control_end=99)
     play.interruptions = [errors.RecordsLost("out of range"), KafkaConnectionError("away")]
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     await until(lambda: not play.interruptions)
     monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
-    await play.stays(State.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
     play.control.append(b"wake up")
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
 
 
 async def test_a_member_opens_again_where_it_was_fenced_and_a_stranger_steps_back(played) -> None:
     play = played(Fenced("x"))
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.consumer.commits == 1
     stranger = played(*[Fenced("x")] * 3)
     stranger.consumer.refuse = True
-    await stranger.until(State.NOT_MEMBER)
+    await stranger.until(ShardState.NOT_MEMBER)
     await asyncio.sleep(0.1)
     assert stranger.opened == 1  # until the next rebalance it fences nobody
 
 
 async def test_a_stranger_that_was_parked_fences_nobody_either(played) -> None:
     play = played(*[errors.StateRolledBack("x")] * 3)
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     play.consumer.refuse = play.proves = True
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-    await play.until(State.NOT_MEMBER)
+    await play.until(ShardState.NOT_MEMBER)
     assert play.opened == 1
 
 
@@ -252,10 +252,10 @@ async def test_a_stranger_that_was_parked_gives_no_state_up(played, monkeypatch)
 
     monkeypatch.setattr(parked, "give_up", give_up)
     play = played(errors.StateRolledBack("x"))
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     play.consumer.refuse = True
     play.control.append(b"give up")
-    await play.until(State.NOT_MEMBER)
+    await play.until(ShardState.NOT_MEMBER)
     assert given_up == []
 
 
@@ -276,7 +276,7 @@ async def test_a_shard_whose_opening_takes_long_and_fails_is_opened_later_and_la
         await wait(seconds)
 
     play.shard._wait = noted
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert waits == [0.0, 0.001, 0.002] + 5 * [0.003]
 
 
@@ -286,7 +286,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
     monkeypatch.setattr(parked, "LOOK_AGAIN", (0.01, 5.0))
-    await play.until(State.PARKED)
+    await play.until(ShardState.PARKED)
     await asyncio.sleep(0.3)
     assert play.opened == 2
 
@@ -294,7 +294,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
 async def test_failures_are_forgotten_once_a_tenure_has_run_for_a_while(played, monkeypatch) -> None:
     play = played(*[BrokerUnavailable("x")] * 3)
     monkeypatch.setattr(module, "STEADY", 0.05)
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     assert play.shard._failures == 3
     await asyncio.sleep(0.1)
     play.fenced = [BrokerUnavailable("x")]
@@ -324,7 +324,7 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     monkeypatch.setattr(Journal, "close", close)
     play = played()
     monkeypatch.setattr(module.ShardSession, "end", lambda session: fails_at("end"))
-    await play.until(State.RUNNING)
+    await play.until(ShardState.RUNNING)
     await play.hold()
     assert not done
     play.shard._told.quiet.clear()
@@ -355,7 +355,7 @@ async def verify() -> None:
 async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatch) -> None:
     play = played(hang)
     async with watched(monkeypatch, play):
-        await play.until(State.RUNNING)
+        await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
 
@@ -363,7 +363,7 @@ async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatc
 async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, restore) -> None:
     play = played(restore)
     async with watched(monkeypatch, play):
-        await play.until(State.RUNNING)
+        await play.until(ShardState.RUNNING)
     assert play.opened == 1
 
 
@@ -374,7 +374,7 @@ async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypa
 
     play = played(*[away] * 4)
     async with watched(monkeypatch, play):
-        await play.until(State.RUNNING)
+        await play.until(ShardState.RUNNING)
     assert play.opened == 5
     assert "shard_stuck" not in caplog.text
 
@@ -415,5 +415,5 @@ async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, 
     async with watched(monkeypatch, play):
         play.shard.status.beat = 0.0
         given_up.set()
-        await play.until(State.RUNNING)
+        await play.until(ShardState.RUNNING)
     assert play.opened == 2

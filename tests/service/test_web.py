@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
-from stream_svt.service.self_test import Fault
+from stream_svt.service.self_test import WorkerFault
 from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES, Kept, Page
 from stream_svt.service.web.documents import About
 from tests.service.test_metrics import SPEC, owned, view
@@ -52,13 +52,13 @@ async def test_refused_records_are_told_by_reason_with_the_topic_of_their_places
         assert refused == {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
 
 
-READY = {State.REPLAYING, State.RUNNING, State.PARKED}
+READY = {ShardState.REPLAYING, ShardState.RUNNING, ShardState.PARKED}
 """States that a restart would not mend, or that need none."""
 
 
-@pytest.mark.parametrize("state", [None, *(state for state in State)])
+@pytest.mark.parametrize("state", [None, *(state for state in ShardState)])
 def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_anyway(
-    worker: Stub, state: State | None
+    worker: Stub, state: ShardState | None
 ) -> None:
     """Without shards it is a standby."""
     status = owned()
@@ -74,7 +74,7 @@ def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_
 
 
 async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
-    worker._stay_out(Fault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it"))
+    worker._stay_out(WorkerFault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it"))
     answer = pages.ready(worker)
     assert answer.status == 503
     assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"

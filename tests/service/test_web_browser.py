@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from tests.service.test_metrics import owned, view
 from tests.support.browser import browser, visit
 from tests.support.released import account_of, alert, lifecycle
@@ -102,7 +102,7 @@ def busy(stage: Stage) -> None:
         lifecycle(EventType.EXHAUSTED, "c", at=now - 20, account=account_of(3.99)),
     )
     lost = owned()
-    lost.shard, lost.state, lost.cause = 1, State.PARKED, Cause.RECORDS_LOST
+    lost.shard, lost.state, lost.cause = 1, ShardState.PARKED, Cause.RECORDS_LOST
     lost.reason = "queries of topic counts were lost"
     stage.worker.shards = (owned(), lost)
 

@@ -15,7 +15,7 @@ from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.reading import Reading
+from stream_svt.service.reading import VersionRead
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.web.overview import KEPT, Overview
@@ -156,7 +156,7 @@ async def test_a_history_that_takes_long_is_said_to(show: Show, monkeypatch: pyt
 async def test_another_specification_is_read_anew(show: Show) -> None:
     assert (await show.ask())["datasets_declared"] == 3
     text = SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")
-    await show.worker.adopt(Reading(Version(1, Bundle(text)), load_spec(text), "hash"))
+    await show.worker.adopt(VersionRead(Version(1, Bundle(text)), load_spec(text), "hash"))
 
     async def declared() -> int:
         return (await show.ask())["datasets_declared"]

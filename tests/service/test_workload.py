@@ -19,7 +19,7 @@ from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.reading import read
 from stream_svt.service.worker import Worker
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings import application as spec
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import Gone
@@ -43,7 +43,7 @@ WEEKS = [f"week-2026-w{week:02}" for week in range(2, 10)]
 PLAIN_NAMES = [f"d{number}" for number in range(200)]
 
 
-def engine(workload: Workload, shard: int, gone: Gone | None = None) -> Engine:
+def engine(workload: AppliedWorkload, shard: int, gone: Gone | None = None) -> Engine:
     for _ in workload.gather(shard, gone or Gone()):
         pass
     return workload.engine(shard, bytes(32))
@@ -58,7 +58,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_slices")
 def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
-    prepared, plain = (Workload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
+    prepared, plain = (AppliedWorkload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
     slices = sum(1 for _ in prepared.prepare())
     # Homes, dataset indexes, the shards' datasets and the patterns of one monitor: four looks at each.
     assert slices >= 4 * len(plain.declared.datasets) // 10
@@ -83,7 +83,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
 
 
 def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = Workload(load_spec(PLAIN), PARTITIONS)
+    prepared = AppliedWorkload(load_spec(PLAIN), PARTITIONS)
     for _ in prepared.prepare("known"):
         pass
     assert prepared.hash == "known"
@@ -104,7 +104,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
     monkeypatch.setattr(event_loop, "FREED_AT_ONCE", 10)
     declared = load_spec(TEXT)
     many = len(declared.datasets)
-    used = Workload(declared, PARTITIONS)
+    used = AppliedWorkload(declared, PARTITIONS)
     del declared
     for shard in range(PARTITIONS):
         engine(used, shard)
@@ -129,8 +129,8 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
 
 
 async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    retired: list[Workload] = []
-    monkeypatch.setattr(Workload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
+    retired: list[AppliedWorkload] = []
+    monkeypatch.setattr(AppliedWorkload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
     worker = Worker(parse_config(TEXT))
     before = worker.workload
     await worker.adopt(await read(Version(1, Bundle(TEXT.replace("threshold: 5", "threshold: 6")))))
@@ -166,7 +166,7 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
     ends = endless.dataset(f"week-{watermark}").until_ms
     gone = Gone({pattern: ends}, frozenset({"week-2026-w31"}))
-    known = Workload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
+    known = AppliedWorkload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
     found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]
     weeks = sorted(name for names in found for name in names if name.startswith("week-"))
     first = int(watermark[-2:]) + 1

@@ -18,7 +18,7 @@ from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.effects import finish, journal_of, lived
@@ -98,7 +98,7 @@ class Model:
         }
         return ShardSession(
             shard=0,
-            workload=Workload(self.spec, 1),
+            workload=AppliedWorkload(self.spec, 1),
             control=CONTROL,
             policy=CommitPolicy(interval=interval, start_at=self.start_at),
             observer=Silent(),

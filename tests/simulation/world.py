@@ -32,16 +32,16 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.protocol.audit import Audit, Auditor, ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor, StoredShard, compare
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal
+from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
@@ -92,7 +92,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class ModelWorkload(Workload):
+class ModelWorkload(AppliedWorkload):
     """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
 
     partitions: int = 1
@@ -315,7 +315,7 @@ class World:
                 await self._parked(process)
             except StateRolledBack:
                 self.rules.demand(self.rules.was_contradicted, "the newest state was refused")
-                process.status.signal(Signal.PARKED, Cause.STATE_ROLLED_BACK)
+                process.status.signal(ShardSignal.PARKED, Cause.STATE_ROLLED_BACK)
                 await self._parked(process)
             except UnreadableState as error:
                 self.rules.demand(self._was_damaged, f"a sound state was refused: {error}")
@@ -775,7 +775,7 @@ class World:
 def audited(broker: Broker) -> Audit:
     """Hold the modelled state to the modelled alerts with the audit that is shipped."""
     journal = journal_of(broker)
-    state = ShardState.of(0, finish(journal.look()), journal)
+    state = StoredShard.of(0, finish(journal.look()), journal)
     auditor = Auditor()
     for entry in broker.read("alerts"):
         auditor.add(0, entry.offset, entry.value)

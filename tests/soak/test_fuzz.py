@@ -39,7 +39,7 @@ def raises(*_):
 
 
 def refuses(*_):
-    raise columnar.Refused(Reason.NOT_ARROW)
+    raise columnar.MalformedColumns(Reason.NOT_ARROW)
 
 
 def changed(change):

@@ -15,7 +15,7 @@ from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, follow
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic, read_balances
 from stream_svt.service.control import Reply, for_datasets, for_shards
@@ -150,7 +150,7 @@ class Application(Scene):
         wanted = set(range(self.partitions) if shards is None else shards)
 
         def done() -> bool:
-            parked = {one.shard: one.cause for one in worker.statuses() if one.state is State.PARKED}
+            parked = {one.shard: one.cause for one in worker.statuses() if one.state is ShardState.PARKED}
             return all(parked.get(shard) == cause for shard in wanted)
 
         await until(done, 60)

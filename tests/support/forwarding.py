@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, load_forward_config
 from stream_svt.forward.delivery import Answer
-from stream_svt.forward.event import Record, Request, receive
+from stream_svt.forward.event import AlertRecord, Request, receive
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import records
@@ -33,7 +33,7 @@ FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
 
 def received(
     data: Alert | Lifecycle | None = None, *, kind: EventType | None = None, sequence: int = 1
-) -> Record:
+) -> AlertRecord:
     return receive(encoded(sequence, data or alert(), kind=kind), b"shop", offset=sequence)
 
 

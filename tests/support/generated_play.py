@@ -11,7 +11,7 @@ from stream_svt.monitor.loading import loading
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
-from stream_svt.service.workload import Workload
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
 
@@ -34,7 +34,7 @@ class GeneratedPlay(Play):
     def open(self, spec: ApplicationSpec | None = None, now_ms: int | None = None) -> None:
         """Take over as a worker does that knows this specification at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
-        workload = Workload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
+        workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, gone(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
         finish(loading(self.engine, self.records, self.progress))

@@ -15,7 +15,7 @@ from stream_svt.errors import RecordsLost, StateRolledBack
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.shard_states import Cause, ShardStatus, Signal, State
+from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
@@ -130,7 +130,7 @@ class Play:
 
             async def open(self) -> None:
                 play.opened += 1
-                self.status.signal(Signal.OPENED)
+                self.status.signal(ShardSignal.OPENED)
                 if play.endings:
                     ending = play.endings.pop(0)
                     if isinstance(ending, Exception):
@@ -138,8 +138,8 @@ class Play:
                     await ending()
 
             async def run(self) -> None:
-                self.status.signal(Signal.TAKEN_OVER, Cause.NONE)
-                self.status.signal(Signal.REPLAYED)
+                self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
+                self.status.signal(ShardSignal.REPLAYED)
                 await play.run(self.feed)
 
             def end(self) -> list[object]:
@@ -188,10 +188,10 @@ class Play:
         """Publish what is charged."""
         await asyncio.sleep(0)
 
-    async def until(self, state: State) -> None:
+    async def until(self, state: ShardState) -> None:
         await until(lambda: self.shard.status.state is state)
 
-    async def stays(self, state: State, *, opened: int) -> None:
+    async def stays(self, state: ShardState, *, opened: int) -> None:
         """Nothing happens for as long as ten looks take."""
         await self.until(state)
         for _ in range(20):
@@ -206,4 +206,4 @@ class Play:
 
     async def end(self) -> None:
         await self.shard.stop(2.0)
-        assert self.shard.status.state in {State.STOPPED, State.NOT_MEMBER}
+        assert self.shard.status.state in {ShardState.STOPPED, ShardState.NOT_MEMBER}

@@ -12,9 +12,9 @@ from faust.web.drivers.aiohttp import Web
 from stream_svt.service.app import Monitoring, build
 from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.overview import Overview, Reading
+from stream_svt.service.web.overview import AlertsRead, Overview
 from stream_svt.service.worker import Worker, cluster_of
-from stream_svt.service.worker_states import State
+from stream_svt.service.worker_states import WorkerState
 from tests.support.process import free_port
 
 
@@ -46,7 +46,7 @@ class Topic:
         self._ends[partition] += 1
         self._news.set()
 
-    async def read(self, _: Worker) -> AsyncGenerator[Reading, None]:
+    async def read(self, _: Worker) -> AsyncGenerator[AlertsRead, None]:
         """Yield a hundred records at a time, and nothing after a moment without news."""
         self.opened += 1
         read = 0
@@ -60,7 +60,7 @@ class Topic:
             self._news.clear()
             found = self.records[read : read + 100]
             read += len(found)
-            yield Reading(found, complete=True, caught_up=read == len(self.records) and not self.endless)
+            yield AlertsRead(found, complete=True, caught_up=read == len(self.records) and not self.endless)
 
 
 class Stub(Worker):
@@ -71,7 +71,7 @@ class Stub(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.state = State.MEMBER
+        self.state = WorkerState.MEMBER
 
     async def start(self) -> None:
         self.failed = asyncio.get_running_loop().create_future()

@@ -20,13 +20,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
-from stream_svt.protocol.shard_states import OPEN, Cause, ShardStatus, State
+from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
-from stream_svt.service.reading import Reading, read
+from stream_svt.service.reading import VersionRead, read
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support import records
@@ -139,7 +139,7 @@ class Scene:
     async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
         """Have a worker adopt a version, by default the next one."""
         version = Version(number or worker.workload.version[0] + 1, Bundle(repr(config.spec.hash())))
-        await worker.adopt(Reading(version, config.spec, config.spec.hash()))
+        await worker.adopt(VersionRead(version, config.spec, config.spec.hash()))
 
     async def follow(self, worker: Worker) -> None:
         """Have a worker adopt the version on the configuration topic."""
@@ -300,7 +300,7 @@ def complaint(worker: Worker) -> str:
         return str(worker.failed.exception())
     if worker.fault is not None:
         return worker.fault.reason
-    return "; ".join(status.reason for status in worker.statuses() if status.state is State.PARKED)
+    return "; ".join(status.reason for status in worker.statuses() if status.state is ShardState.PARKED)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 40.0) -> None:

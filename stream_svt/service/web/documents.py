@@ -16,7 +16,7 @@ from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.metrics import VERSION
 from stream_svt.service.worker import Worker
 from stream_svt.settings.application import ApplicationSpec
@@ -30,7 +30,7 @@ class FaultStatus(msgspec.Struct):
     reason: Annotated[str, Meta(description="The same in words.")]
 
 
-class Refused(msgspec.Struct):
+class RefusedRecords(msgspec.Struct):
     """Records refused since the worker started."""
 
     topic: Annotated[str, Meta(description="Where their places are listed.")]
@@ -41,7 +41,7 @@ class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
     """A shard that the worker owns."""
 
     shard: Annotated[int, Meta(description="Its number.")]
-    state: Annotated[State, Meta(description="Such as running or parked.")]
+    state: Annotated[ShardState, Meta(description="Such as running or parked.")]
     cause: Annotated[Cause, Meta(description="Why it is not open, in one word.")]
     reason: Annotated[str, Meta(description="The same in words.")]
     key_id: Annotated[str, Meta(description="Id of the key that seals its state.")]
@@ -76,21 +76,21 @@ class About(msgspec.Struct, kw_only=True):
     signatures_required: Annotated[bool, Meta(description="Whether unsigned commands are refused.")]
     shards: Annotated[list[ShardLine], Meta(description="Those that it owns.")]
     monitors: Annotated[list[MonitorLine], Meta(description="All of the application.")]
-    refused: Annotated[Refused, Meta(description="Records refused since it started.")]
+    refused: Annotated[RefusedRecords, Meta(description="Records refused since it started.")]
 
 
-class Status(About, kw_only=True):
+class WorkerStatus(About, kw_only=True):
     """The worker, and the datasets it owns of the first ones declared."""
 
     datasets_declared: Annotated[int, Meta(description="How many the application has.")]
     datasets: Annotated[list[DatasetView], Meta(description="Those of its shards, as of the last commit.")]
 
 
-def status(worker: Worker) -> Status:
+def status(worker: Worker) -> WorkerStatus:
     """Return the worker's shards and monitors, and the datasets it owns of the first ones declared."""
     views = {name: view for one in worker.statuses() for name, view in one.views.items()}
     spec = worker.workload.spec
-    return Status(
+    return WorkerStatus(
         **msgspec.structs.asdict(about(worker)),
         datasets_declared=len(spec.datasets),
         datasets=[views[one.name] for one in spec.shown if one.name in views],
@@ -119,7 +119,7 @@ def about(worker: Worker) -> About:
             )
             for one in spec.monitors
         ],
-        refused=Refused(worker.config.topics.rejects, worker.metrics.refused_records()),
+        refused=RefusedRecords(worker.config.topics.rejects, worker.metrics.refused_records()),
     )
 
 

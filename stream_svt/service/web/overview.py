@@ -53,7 +53,7 @@ LARGEST = 1 << 16
 _DOING = "reading the alerts"
 
 
-class Reading(NamedTuple):
+class AlertsRead(NamedTuple):
     """The next records of the alert topic, none after a moment without news.
 
     ``complete``: reading began with the first record ever; ``caught_up``: all that was there then has been read.
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
     caught_up: bool
 
 
-async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
+async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
     """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group."""
     topics = worker.config.topics
     places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
@@ -82,7 +82,7 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[Reading, None]:
                 raise explain(error, _DOING) from error
             # Positions, not records: markers of transactions take offsets too.
             behind = {place: end for place, end in behind.items() if await consumer.position(place) < end}
-            yield Reading([*chain.from_iterable(batch.values())], not any(starts.values()), not behind)
+            yield AlertsRead([*chain.from_iterable(batch.values())], not any(starts.values()), not behind)
             if time.monotonic() - probed > PROBE:
                 async with deadline(CALL_DEADLINE, _DOING):
                     await consumer.end_offsets(places)
@@ -93,7 +93,7 @@ class Overview:
     """Reads the alert topic while somebody asks; where another specification runs than before, all of it again."""
 
     def __init__(
-        self, worker: Worker, read: Callable[[Worker], AsyncGenerator[Reading, None]] = read_alerts
+        self, worker: Worker, read: Callable[[Worker], AsyncGenerator[AlertsRead, None]] = read_alerts
     ) -> None:
         self._worker = worker
         self._read = read
@@ -162,7 +162,7 @@ class Overview:
         self._forget()
         self._task = None
 
-    async def _follow(self, readings: AsyncGenerator[Reading, None], spec: ApplicationSpec) -> None:
+    async def _follow(self, readings: AsyncGenerator[AlertsRead, None], spec: ApplicationSpec) -> None:
         """Fold the history, then show that instead of what was shown, and read on."""
         snapshot = StatusSnapshot(spec, complete=False)
         newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
