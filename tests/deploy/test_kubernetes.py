@@ -261,7 +261,7 @@ def test_the_page_names_where_the_policies_resolve_names_and_what_other_clusters
         [peer] = MANIFESTS[name]["spec"]["egress"][0]["to"]
         labels = peer["podSelector"]["matchLabels"] | peer["namespaceSelector"]["matchLabels"]
         assert labels == {"k8s-app": "kube-dns", "kubernetes.io/metadata.name": "kube-system"}
-    for word in ("`k8s-app: kube-dns`", "`kube-system`", "169.254.20.10/32", "`openshift-dns`", "5353"):
+    for word in ("`k8s-app: kube-dns`", "`kube-system`", "169.254.20.10/32", "openshift-dns", "5353"):
         assert word in PAGE
 
 
