@@ -54,43 +54,49 @@ class Committer:
     commands: CommandHandler = field(init=False)
 
     def __post_init__(self) -> None:
-        self._stepped = 0  # records since the last commit
-        self._steps: list[float] = []  # seconds of the engine's steps since then
-        self._fetched_at = 0.0  # when the records that are stepped now were fetched
+        self.stepped = 0  # records since the last commit
+        self.steps: list[float] = []  # seconds of the engine's steps since then
+        self.fetched_at = 0.0  # when the records that are stepped now were fetched
         self._charged_at: float | None = None
         self._origin = self._last_commit = self.clock.now()
 
     @property
-    def _read_to(self) -> dict[str, int]:
+    def read_to(self) -> dict[str, int]:
         """By query topic, the offset before which everything lies that any owner may have stepped."""
         return self.journal.meta.read_to
 
     @property
-    def _uncommitted(self) -> int:
+    def uncommitted(self) -> int:
         """Number of records stepped and of commands read since the last commit."""
-        return self._stepped + self.commands.taken
+        return self.stepped + self.commands.taken
 
     @property
-    def _seconds_left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until a commit is due for its age alone."""
         return max(self._last_commit + self.policy.interval - self.clock.now(), 0.0)
 
-    async def _turn(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether what is not committed has to be."""
+        full = self.uncommitted >= self.policy.max_records
+        return self.uncommitted > 0 and (self.journal.pending > 0 or full or not self.seconds_left)
+
+    async def turn(self) -> None:
         """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
         self.status.beat = self.clock.now()
         await self.clock.sleep(0)
 
-    async def _in_slices(self, work: Iterable[object], *, commits: bool = False) -> None:
+    async def in_slices(self, work: Iterable[object], *, commits: bool = False) -> None:
         """Do long work, with turns of others in between; where it ``commits``, with a commit wherever one is full."""
         for _ in work:
             if commits and self.engine.full:
-                await self._commit()
+                await self.commit()
             else:
-                await self._turn()
+                await self.turn()
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
-        await self._turn()
+        await self.turn()
         await self._tick()
         began = self.clock.now()
         commit = self.engine.take_commit()
@@ -103,12 +109,12 @@ class Committer:
         status = self.status
         status.views.update({view.dataset: view for view in commit.views})
         status.totals = commit.totals
-        self.observer.committed(self.shard, commit, now - began, self._steps)
+        self.observer.committed(self.shard, commit, now - began, self.steps)
         self._published(shown, now)
         if commit.events:
-            self._charged_at = self._fetched_at or began
-        self._steps = []
-        self._stepped = self.commands.taken = 0
+            self._charged_at = self.fetched_at or began
+        self.steps = []
+        self.stepped = self.commands.taken = 0
         self._last_commit = now
         status.committed_at = self.clock.epoch()
         status.offsets = {
@@ -116,18 +122,19 @@ class Committer:
             for topic in self.workload.topics
             if (offset := self.engine.next_offset(topic)) is not None
         }
-        await self._publish_backlog()
+        await self.publish_backlog()
 
-    async def _publish_backlog(self) -> None:
+    async def publish_backlog(self) -> None:
         """Publish what the next commit has to wait for."""
         while self.journal.backlog:
-            await self._publish()
+            await self.publish()
 
-    async def _publish_all(self) -> None:
+    async def publish_all(self) -> None:
+        """Publish everything that is charged."""
         while self.journal.pending:
-            await self._publish()
+            await self.publish()
 
-    async def _publish(self) -> None:
+    async def publish(self) -> None:
         """Publish what is charged, or as much of it as one transaction takes."""
         await self._tick()
         began = self.clock.now()
@@ -135,15 +142,15 @@ class Committer:
         self.observer.flushed(self.clock.now() - began)
         self._published(shown, self.clock.now())
 
-    async def _hand_over(self) -> None:
+    async def hand_over(self) -> None:
         """Store positions and publish what is charged, so that the next owner has nothing to repeat."""
-        if self._uncommitted:
-            await self._commit()
-        await self._publish_all()
+        if self.uncommitted:
+            await self.commit()
+        await self.publish_all()
 
-    async def _end_closed(self) -> None:
+    async def end_closed(self) -> None:
         """Publish everything that is charged, and raise `ApplicationClosed`."""
-        await self._publish_all()
+        await self.publish_all()
         raise self.journal.closed_error()
 
     async def _tick(self) -> None:
@@ -157,7 +164,7 @@ class Committer:
         for topic in self.engine.topics():
             if (offset := self.engine.next_offset(topic)) is not None:
                 least = offset + READ_AHEAD * self.policy.max_records
-                self._read_to[topic] = max(self._read_to.get(topic, 0), least)
+                self.read_to[topic] = max(self.read_to.get(topic, 0), least)
 
     def _published(self, events: int, now: float) -> None:
         self.status.outbox = self.journal.pending

@@ -20,8 +20,9 @@ from stream_svt.errors import ConfigError, TimestampAhead
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
+from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Gate
-from stream_svt.protocol.ports import Record, Stopped
+from stream_svt.protocol.ports import Decoder, Record, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardSignal
 from stream_svt.protocol.takeover import Takeover
 
@@ -40,7 +41,7 @@ that a broker whose clock is slow writes, must not be late."""
 _TIMESTAMP = attrgetter("timestamp")
 
 
-class ShardSession(Takeover):
+class ShardSession:
     """Runs a shard until told to stop.
 
     With a cadence every transaction begins at a tick, a multiple of the cadence since the session began, one fetch
@@ -49,74 +50,78 @@ class ShardSession(Takeover):
     engine took is then not reported either.
     """
 
-    _replayed = False
-    _reading: AbstractSet[str] = frozenset()
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._decoders: Mapping[str, Decoder] = {}
+        self._replay_to: Mapping[str, int] = {}
+        self._replayed = False
+        self._reading: AbstractSet[str] = frozenset()
 
     async def open(self) -> None:
         """Take the state over, see `Takeover.open`, and read the topics of the monitors in use."""
-        await super().open()
+        self._decoders, self._replay_to = await Takeover(self._committer).open()
         self._resume()
-        self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
+        self._committer.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     def end(self) -> list[DatasetAccount]:
         """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
-        return self.engine.discard() if hasattr(self, "engine") else []
+        return self._committer.engine.discard() if hasattr(self._committer, "engine") else []
 
     def _resume(self) -> None:
-        wanted = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
-        self.feed.resume(wanted - self._reading)
-        self.feed.pause(self._reading - wanted)
+        committer = self._committer
+        wanted = {*committer.engine.topics()}.intersection(committer.workload.topics) | {committer.control}
+        committer.feed.resume(wanted - self._reading)
+        committer.feed.pause(self._reading - wanted)
         self._reading = wanted
 
     async def run(self) -> None:
         """Read, step and commit until stopped, or closed by a command; then publish what is charged."""
-        if not self.commands.closing:
+        committer = self._committer
+        if not committer.commands.closing:
             await self._barrier()
-        while not self.feed.stopping:
+        while not committer.feed.stopping:
             try:
-                if self.feed.held:
+                if committer.feed.held:
                     await self._stand_by()
                     continue
-                if self.commands.closing:
+                if committer.commands.closing:
                     await self._sweep()
                     continue
-                if self.commands.closed:
-                    await self._end_closed()
-                records = await self.feed.fetch(self._reading, self._patience(), self.policy.max_records)
+                if committer.commands.closed:
+                    await committer.end_closed()
+                records = await committer.feed.fetch(
+                    self._reading, self._patience(), committer.policy.max_records
+                )
             except Stopped:
                 break
-            self._fetched_at = self.clock.now()
+            committer.fetched_at = committer.clock.now()
             await self._process(records)
             await self._barrier()
-            if self.commands.closed:
+            if committer.commands.closed:
                 continue
-            if self.policy.cadence is not None or self._is_due:
-                await self._commit()
-            elif not records and self.journal.pending:
-                await self._publish()
+            if committer.policy.cadence is not None or committer.is_due:
+                await committer.commit()
+            elif not records and committer.journal.pending:
+                await committer.publish()
             self._observe()
-        await self._hand_over()
-
-    @property
-    def _is_due(self) -> bool:
-        """Whether what is not committed has to be."""
-        full = self._uncommitted >= self.policy.max_records
-        return self._uncommitted > 0 and (self.journal.pending > 0 or full or not self._seconds_left)
+        await committer.hand_over()
 
     def _patience(self) -> float:
-        may_sweep = self.commands.may_sweep(replayed=self._replayed)
-        if self.journal.pending or self.policy.cadence is not None or may_sweep:
+        committer = self._committer
+        may_sweep = committer.commands.may_sweep(replayed=self._replayed)
+        if committer.journal.pending or committer.policy.cadence is not None or may_sweep:
             return 0.0
-        return min(self._seconds_left, IDLE_FETCH) if self._uncommitted else IDLE_FETCH
+        return min(committer.seconds_left, IDLE_FETCH) if committer.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through what was fetched; where the shard is to be handed over, the rest is read again."""
+        committer = self._committer
         interrupted = False
         for topic, fetched in records.items():
-            if topic == self.control:
-                self.commands.unread.extend(fetched)
+            if topic == committer.control:
+                committer.commands.unread.extend(fetched)
             elif fetched and interrupted:
-                self.feed.seek(topic, fetched[0].offset)
+                committer.feed.seek(topic, fetched[0].offset)
             elif fetched:
                 interrupted = not await self._step_through(topic, fetched)
 
@@ -126,30 +131,31 @@ class ShardSession(Takeover):
         A backlog can take many commits. Return whether all of it was stepped: where the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        await self._turn()
+        committer = self._committer
+        await committer.turn()
         found, ahead = self._not_ahead(topic, fetched)
         batch = self._decoders[topic].decode(found)
-        self.observer.read(topic, len(found))
-        if batch.end > self._read_to.get(topic, 0):
-            self._read_to[topic] = batch.end
-            await self._commit()
-        self._stepped += len(found)
+        committer.observer.read(topic, len(found))
+        if batch.end > committer.read_to.get(topic, 0):
+            committer.read_to[topic] = batch.end
+            await committer.commit()
+        committer.stepped += len(found)
         while True:
-            await self._turn()
-            began = self.clock.now()
-            step = self.engine.step(batch)
-            if self.policy.cadence is None:
-                self._steps.append(self.clock.now() - began)
+            await committer.turn()
+            began = committer.clock.now()
+            step = committer.engine.step(batch)
+            if committer.policy.cadence is None:
+                committer.steps.append(committer.clock.now() - began)
             if step.done:
                 break
             if step.durable_first:
-                await self._commit()
-                if self.feed.stopping or self.feed.held:
-                    self.feed.seek(topic, self.engine.next_offset(topic) or found[0].offset)
+                await committer.commit()
+                if committer.feed.stopping or committer.feed.held:
+                    committer.feed.seek(topic, committer.engine.next_offset(topic) or found[0].offset)
                     return False
-                self._stepped += len(found)  # of which some are still to be looked at
-        if ahead is not None or (self.policy.cadence is None and step.urgent):
-            await self._commit()
+                committer.stepped += len(found)  # of which some are still to be looked at
+        if ahead is not None or (committer.policy.cadence is None and step.urgent):
+            await committer.commit()
         if ahead is not None:
             raise ahead
         return True
@@ -158,13 +164,14 @@ class ShardSession(Takeover):
         self, topic: str, found: Sequence[Record]
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first that is stamped too far ahead, and the error where there is one."""
-        latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        if not self.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+        committer = self._committer
+        latest = int((committer.clock.epoch() + FARTHEST_AHEAD) * 1000)
+        if not committer.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
         place = next(place for place, record in enumerate(found) if record.timestamp > latest)
         record = found[place]
         error = TimestampAhead(
-            f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
+            f"shard {committer.shard}: the record at offset {record.offset} of {topic!r} is stamped "
             f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
             f"{FARTHEST_AHEAD:.0f} s: tested, it would end mutes, runs and periods too early. The shard waits until "
             "the clock has caught up. Where the broker's clock was wrong, set it, delete the records up to the last of "
@@ -177,79 +184,83 @@ class ShardSession(Takeover):
 
     async def _barrier(self) -> None:
         """Carry out what waits for a barrier: commands, and the configured specification after the replay."""
-        self.status.beat = self.clock.now()
+        committer = self._committer
+        committer.status.beat = committer.clock.now()
         if not self._replayed:
             await self._finish_replay()
-        if self.commands.may_sweep(replayed=self._replayed):
+        if committer.commands.may_sweep(replayed=self._replayed):
             await self._sweep()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
-        while not self.commands.closed and (command := await self.commands.next(gate)):
-            await self._commit()
+        while not committer.commands.closed and (command := await committer.commands.next(gate)):
+            await committer.commit()
             await self._carry_out(command)
 
     async def _carry_out(self, command: Command) -> None:
         """Carry out a command and commit: its number becomes durable with what it does."""
-        self.commands.carry_out(command)
+        self._committer.commands.carry_out(command)
         await self._sweep()
 
     async def _sweep(self) -> None:
         """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
-        await self.commands.sweep()
-        await self._commit()
+        await self._committer.commands.sweep()
+        await self._committer.commit()
 
     async def _finish_replay(self) -> None:
         """Go over to the configured specification, once everything is replayed."""
-        engine, topics = self.engine, self.workload.topics
+        committer = self._committer
+        engine, topics = committer.engine, committer.workload.topics
         for topic, end in self._replay_to.items():
-            if await self.feed.position(topic) < end:
+            if await committer.feed.position(topic) < end:
                 return
-        await self._commit()
+        await committer.commit()
         unread = {
             topic
             for topic in set(engine.topics()).difference(topics)
-            if (engine.next_offset(topic) or 0) < self._read_to.get(topic, 0)
+            if (engine.next_offset(topic) or 0) < committer.read_to.get(topic, 0)
         }
-        spec = self.workload.spec
+        spec = committer.workload.spec
         try:
             check_spec(engine, spec)
         except ConfigError as error:
             raise ConfigError(
                 error.problems, "the configuration against the stored state", error.more
             ) from error
-        await self._turn()
-        await self._in_slices(close_removed(engine, spec, unread), commits=True)
-        await self._in_slices(changing_spec(engine, spec))
-        self._decoders = self.workload.decoders(self.shard, engine.datasets)
+        await committer.turn()
+        await committer.in_slices(close_removed(engine, spec, unread), commits=True)
+        await committer.in_slices(changing_spec(engine, spec))
+        self._decoders = committer.workload.decoders(committer.shard, engine.datasets)
         for topic in topics:
-            engine.begin(topic, await self.feed.position(topic))
-        engine.adopt(self.workload.version)
-        await self._in_slices(engine.retirement.retire(), commits=True)
+            engine.begin(topic, await committer.feed.position(topic))
+        engine.adopt(committer.workload.version)
+        await committer.in_slices(engine.retirement.retire(), commits=True)
         if engine.datasets.patterns:
-            ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
-            engine.pass_periods(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
+            ends = {topic: end for topic, (_, end) in (await committer.feed.spans(topics)).items()}
+            engine.pass_periods(ends, int((committer.clock.epoch() - IDLE_MARGIN) * 1000))
         # Not before the configuration is accepted, and what it takes away is closed.
-        for topic in self._read_to.keys() - engine.topics():
-            del self._read_to[topic]
-        await self._commit()
+        for topic in committer.read_to.keys() - engine.topics():
+            del committer.read_to[topic]
+        await committer.commit()
         self._resume()
         self._replayed = True
-        self.status.signal(ShardSignal.REPLAYED)
-        log.info("event=shard_replayed shard=%d", self.shard)
+        committer.status.signal(ShardSignal.REPLAYED)
+        log.info("event=shard_replayed shard=%d", committer.shard)
 
     def _observe(self) -> None:
-        status = self.status
-        status.beat = self.clock.now()
-        status.key_id, status.state_records = self.journal.key_id, len(self.journal.held.macs)
-        status.sequence = self.journal.meta.sequence
-        for topic in self.workload.topics:
-            high = self.feed.high_water(topic)
+        committer = self._committer
+        status = committer.status
+        status.beat = committer.clock.now()
+        status.key_id, status.state_records = committer.journal.key_id, len(committer.journal.held.macs)
+        status.sequence = committer.journal.meta.sequence
+        for topic in committer.workload.topics:
+            high = committer.feed.high_water(topic)
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 
     async def _stand_by(self) -> None:
         """Wait for the end of a rebalance with nothing left to repeat, then make sure that nobody else took over."""
-        await self._hand_over()
+        committer = self._committer
+        await committer.hand_over()
         self._observe()
-        await self.feed.settled()
-        await self.journal.prove()
-        self.status.beat = self.clock.now()
+        await committer.feed.settled()
+        await committer.journal.prove()
+        committer.status.beat = committer.clock.now()

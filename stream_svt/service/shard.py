@@ -25,7 +25,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
-from stream_svt.protocol.committer import CommitPolicy
+from stream_svt.protocol.committer import CommitPolicy, Committer
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
@@ -190,16 +190,18 @@ class Shard:
         parts = self._parts
         journal, feed = parts.make_journal(), self._feed(workload)
         session = ShardSession(
-            shard=self.number,
-            feed=feed,
-            journal=journal,
-            workload=workload,
-            control=parts.topics.control,
-            policy=parts.policy,
-            clock=CLOCK,
-            observer=parts.metrics,
-            status=self.status,
-            verify=parts.verify,
+            Committer(
+                shard=self.number,
+                feed=feed,
+                journal=journal,
+                workload=workload,
+                control=parts.topics.control,
+                policy=parts.policy,
+                clock=CLOCK,
+                observer=parts.metrics,
+                status=self.status,
+                verify=parts.verify,
+            )
         )
         opened: float | None = None
         # Ended last first; an error of one step keeps none of the others from being done.

@@ -82,7 +82,7 @@ def test_a_long_work_in_slices_is_no_silence(
     send(model, 3, "first")
     clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
     session = model.session(clock=clock)
-    status = session.status
+    status = session._committer.status
     monkeypatch.setattr(where, sliced, many)
     finish(lived(session))
     assert len(silences) > 20
@@ -135,8 +135,8 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
     session = model.session(Held)
-    status = session.status
-    ours = session.feed
+    status = session._committer.status
+    ours = session._committer.feed
     ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
     return model, session, ours, status
 
@@ -144,12 +144,12 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
     _, session, feed, status = stage()
     finish(session.open())
-    engine = session.engine
+    engine = session._committer.engine
     finish(session.run())
     assert feed.rebalances == 1
     assert feed.fetched[:2] == [3, 2]
     assert status.offsets == {"t": 6}
-    assert session.engine is engine
+    assert session._committer.engine is engine
 
 
 def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
