@@ -30,17 +30,19 @@ def test_a_signal_leads_where_the_table_says_or_is_refused_and_changes_nothing(s
 
 
 @pytest.mark.parametrize(
-    "machine", [snapshot, shard_states, worker_states], ids=lambda module: module.__name__
+    "module", [snapshot, shard_states, worker_states], ids=lambda module: module.__name__
 )
-def test_the_page_in_the_docs_shows_where_every_signal_leads(machine):
+def test_the_page_in_the_docs_shows_where_every_signal_leads(module):
+    [(state, signal), *_] = module.TRANSITIONS
+    states, signals = type(state), type(signal)
     page = (Path(__file__).parents[2] / "docs" / "state-machine.md").read_text(encoding="utf-8")
-    for signal in machine.Signal:
+    for signal in signals:
         ways = {}
-        for state in machine.State:
-            if (state, signal) in machine.TRANSITIONS:
-                ways.setdefault(machine.TRANSITIONS[state, signal], []).append(state)
+        for state in states:
+            if (state, signal) in module.TRANSITIONS:
+                ways.setdefault(module.TRANSITIONS[state, signal], []).append(state)
         text = "; ".join(
-            f"from {'any state' if len(origins) == len(machine.State) else ', '.join(origins)} to {target}"
+            f"from {'any state' if len(origins) == len(states) else ', '.join(origins)} to {target}"
             for target, origins in ways.items()
         )
         assert f"- **{signal}** ({text}): " in page
