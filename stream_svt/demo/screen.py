@@ -51,9 +51,9 @@ class Screen(Live):
     def entry(self, entry: Entry) -> None:
         """Print a released event; the picture shows the board's latest ones anyway."""
         if not self.console.is_terminal:
-            names = ("item", "gap", "estimate", "bound")
+            names = ("gap", "estimate", "bound")
             measured = [f"{name} {cell}" for name in names if (cell := getattr(entry, name))]
-            told = ", ".join([*measured, entry.text])
+            told = ", ".join([*filter(None, [entry.item]), *measured, entry.text])
             self.say(f"{entry.kind:<9} {entry.dataset} {entry.monitor}: {told}")
 
     def show(self, board: Board) -> None:

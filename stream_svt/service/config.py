@@ -138,7 +138,7 @@ def _others_near(path: Path) -> str:
         return ""
     if not found:
         return "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
-    return did_you_mean(path.name, found) or f"; there are {', '.join(found[:5])}"
+    return did_you_mean(path.name, found) or f"; its directory has {', '.join(found[:5])}"
 
 
 def parse_config(

@@ -348,7 +348,7 @@ def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, confi
     ("there", "said"),
     [
         (("shop.yaml", "town.yml"), "; did you mean 'shop.yaml'?"),
-        (("monitors.yaml",), "; there are monitors.yaml"),
+        (("monitors.yaml",), "; its directory has monitors.yaml"),
         ((), "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"),
     ],
     ids=["near", "other", "none"],

@@ -191,7 +191,7 @@ def test_a_pipe_gets_plain_lines(busy):
     starting, halted, told, progress = out.getvalue().splitlines()
     assert starting == "starting [it] ..."
     assert halted.startswith("halted    retail-week-1 hot-items-append: run 1")
-    assert "append: item item-1, gap 31, estimate 458, bound ≥ 432, top branch, attempt 1" in told
+    assert "append: item-1, gap 31, estimate 458, bound ≥ 432, top branch, attempt 1" in told
     assert progress.startswith("progress  line 490 of 88,162, 4,000 queries, 2,000/s, epsilon spent 0.30/4")
 
 
