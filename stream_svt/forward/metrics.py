@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import partial
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Gauge
 
 import stream_svt
-from stream_svt.service.metrics import Metric, recorders, text_of
+from stream_svt.service.metrics import lines_of, recorders, text_of
 
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0)
 
 
-def _metric(kind: str, name: str, labels: str, text: str) -> Metric:
-    return Metric(_PREFIX + name, kind, tuple(labels.split()), text, _SECONDS)
-
-
-_gauge, _counter, _histogram = (partial(_metric, kind) for kind in ("gauge", "counter", "histogram"))
+_gauge, _counter, _histogram = lines_of(_PREFIX, _SECONDS)
 
 METRICS = (
     _gauge("build_info", "version topic", "1, with what runs."),

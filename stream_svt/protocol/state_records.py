@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -265,26 +265,39 @@ class StateReader:
             )
             return Restoration(ShardRecords(meta), {}, [])
         meta, key_id = self._meta(raw)
-        keys = [key for key in raw if key != META and not key.startswith(OUTBOX)]
         records: dict[bytes, bytes] = {}
+        macs: dict[bytes, int] = {}
         stale: list[bytes] = []
-        async for key in self._with_turns(keys):
-            found = self._open(key, raw[key], meta)
+        mac, total, own = hashing(meta.digest_key), 0, self.sealing.key_id
+        for number, (key, record) in enumerate(raw.items(), start=1):
+            if number % RESTORE_RECORDS == 0:
+                await self._settings.give_way()
+            if key == META or key.startswith(OUTBOX):
+                continue
+            found = self._open(key, record, meta)
             records[key] = found.content
-            if found.key_id != self.sealing.key_id:
+            macs[key] = hashed = mac(key, record)
+            total += hashed
+            if found.key_id != own:
                 stale.append(key)
         outbox, rejects = self._outbox(raw, meta)
-        macs, chunks_total = await self._hashed(raw, keys, meta)
-        if digest(sum(macs.values()) + chunks_total) != meta.digest:
+        chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
+        if digest(total + chunks_total) != meta.digest:
             raise self.unreadable(
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
                 "to an older version"
             )
-        if key_id != self.sealing.key_id:
+        if key_id != own:
             # Whoever knows the key before, or read what was plain, knows the digest's secret.
             meta.digest_key = entropy(SECRET_BYTES)
-            macs, chunks_total = await self._hashed(raw, keys, meta)
-        held = ShardRecords(meta, macs, sum(macs.values()), chunks_total, outbox, rejects)
+            mac, total = hashing(meta.digest_key), 0
+            for number, key in enumerate(records, start=1):
+                if number % RESTORE_RECORDS == 0:
+                    await self._settings.give_way()
+                macs[key] = hashed = mac(key, raw[key])
+                total += hashed
+            chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
+        held = ShardRecords(meta, macs, total, chunks_total, outbox, rejects)
         return Restoration(held, records, stale)
 
     def _meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
@@ -301,21 +314,6 @@ class StateReader:
         if meta.format != FORMAT or meta.sequence != opened.sequence:
             raise self.unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
         return meta, opened.key_id
-
-    async def _with_turns(self, keys: Iterable[bytes]) -> AsyncIterator[bytes]:
-        for number, key in enumerate(keys, start=1):
-            if number % RESTORE_RECORDS == 0:
-                await self._settings.give_way()
-            yield key
-
-    async def _hashed(
-        self, raw: Mapping[bytes, bytes], keys: Iterable[bytes], meta: Meta
-    ) -> tuple[dict[bytes, int], int]:
-        """Return the keyed hashes of these records, and the sum of those of the outbox."""
-        mac, macs = hashing(meta.digest_key), dict[bytes, int]()
-        async for key in self._with_turns(keys):
-            macs[key] = mac(key, raw[key])
-        return macs, sum(mac(key, raw[key]) for key in chunk_keys(meta))
 
     def _outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
         """Return what is charged and not published."""

@@ -9,7 +9,7 @@ import platform
 import re
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -70,11 +70,16 @@ class Metric:
     buckets: tuple[float, ...] = _SECONDS
 
 
-def _metric(kind: str, name: str, labels: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Metric:
-    return Metric(_PREFIX + name, kind, tuple(labels.split()), text, buckets)
+def lines_of(prefix: str, seconds: tuple[float, ...]) -> Iterator[Callable[..., Metric]]:
+    """Yield what makes lines of a table: gauges, counters, and histograms of ``seconds`` or own buckets."""
+
+    def line(kind: str, name: str, labels: str, text: str, buckets: tuple[float, ...] = seconds) -> Metric:
+        return Metric(prefix + name, kind, tuple(labels.split()), text, buckets)
+
+    return (partial(line, kind) for kind in ("gauge", "counter", "histogram"))
 
 
-_gauge, _counter, _histogram = (partial(_metric, kind) for kind in ("gauge", "counter", "histogram"))
+_gauge, _counter, _histogram = lines_of(_PREFIX, _SECONDS)
 
 METRICS: tuple[Metric, ...] = (
     _gauge("build_info", "version python application_hash", "1, with what runs."),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt import aiokafka_fixes
@@ -72,33 +73,33 @@ class ShardLog:
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records."""
         raw: dict[bytes, bytes] = {}
-
-        def take(record: Record) -> None:
-            if record.key is not None and record.value is not None:
-                raw[record.key] = record.value
-            elif record.key is not None:
-                raw.pop(record.key, None)
-
-        await self._read(self.topics.state, None, take, committed)
+        async with self._reader(self.topics.state, committed) as (reader, doing):
+            async for records in kafka.read_partition(reader, self.topics.state, self.shard, None, doing):
+                for record in records:
+                    if record.value is not None and record.key is not None:
+                        raw[record.key] = record.value
+                    elif record.key is not None:
+                        raw.pop(record.key, None)
         return raw
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
         """Show the alert partition; see the port."""
-        return await self._read(self.topics.alerts, start, take, committed)
-
-    async def _read(
-        self, topic: str, start: int | None, take: Callable[[Record], None], committed: bool
-    ) -> tuple[int, int]:
-        """Show the records of the shard's partition of a topic; return its first and end offset then."""
-        isolation = "read_committed" if committed else "read_uncommitted"
-        place, doing = TopicPartition(topic, self.shard), f"shard {self.shard}: reading topic {topic!r}"
-        async with kafka.started(self.cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
-            async for records in kafka.read_partition(reader, topic, self.shard, start, doing):
+        place = TopicPartition(self.topics.alerts, self.shard)
+        async with self._reader(place.topic, committed) as (reader, doing):
+            async for records in kafka.read_partition(reader, place.topic, self.shard, start, doing):
                 for record in records:
                     take(record)
             return (await kafka.edges(reader, [place], doing))[place]
+
+    @asynccontextmanager
+    async def _reader(self, topic: str, committed: bool) -> AsyncIterator[tuple[AIOKafkaConsumer, str]]:
+        """Yield a reader, and the words for what it does."""
+        isolation = "read_committed" if committed else "read_uncommitted"
+        doing = f"shard {self.shard}: reading topic {topic!r}"
+        async with kafka.started(self.cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
+            yield reader, doing
 
     async def transact(self, transaction: Transaction) -> int | None:
         """See the port."""
