@@ -138,8 +138,8 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
     spec = load_spec(text)
     [monitor] = spec.monitors
     sure = monitor.threshold + reported_margin(monitor, SURE)
-    assert f"A town with {sure} visits or more is as good as certain" in page
-    assert reported_margin(monitor, 0.1) > 10  # "One with 110 is not"
+    assert f"A town with {sure} visits or more is almost certain" in page
+    assert reported_margin(monitor, 0.1) > 10  # "one with 110 is unlikely to be"
     mechanism = monitor.mechanism()
     assert f"threshold cost {mechanism.threshold_charge / 10**9:.3f}, once" in page
     assert f"this alert {mechanism.branches[0].charge / 10**9:.3f}." in page
