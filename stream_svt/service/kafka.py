@@ -225,12 +225,16 @@ async def _cut_off(client: Client, stopping: asyncio.Future[Any]) -> None:
     left = aiokafka_fixes.left_tasks(client) | {stopping}
     for task in left:
         task.cancel()
-    ended, _ = await asyncio.wait(left, timeout=DISCARD_DEADLINE)
-    for task in ended:
-        _ = task.cancelled() or task.exception()  # or asyncio logs that nobody asked
-    with contextlib.suppress(Exception):
+    await _ended(*left)
+    # Whose end, over TLS, waits for the broker's answer: on futures that `stopping` may have taken along.
+    await _ended(aiokafka_fixes.connections(client).close())
+
+
+async def _ended(*what: Awaitable[Any]) -> None:
+    """Wait within a deadline until all of this has ended, cancelled or failed included."""
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_DEADLINE):
-            await aiokafka_fixes.connections(client).close()
+            await asyncio.gather(*what, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

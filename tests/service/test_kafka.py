@@ -189,24 +189,27 @@ PLACE = TopicPartition("state", 0)
 
 
 class Connection:
-    """A connection that stays open until it is closed."""
+    """A connection that stays open until it is closed; over TLS, the broker may take long to agree to the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, agrees: bool = True) -> None:
         self.open = True
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if agrees:
+            self._closed.set_result(None)
 
     def connected(self) -> bool:
         return self.open
 
     def close(self, reason: object = None, exc: object = None) -> asyncio.Future[None]:
         self.open = False
-        closed = asyncio.get_running_loop().create_future()
-        closed.set_result(None)
-        return closed
+        return self._closed
 
 
-async def _reading(send: Callable[..., Awaitable[object]]) -> tuple[AIOKafkaConsumer, Connection]:
+async def _reading(
+    send: Callable[..., Awaitable[object]], *, agrees: bool = True
+) -> tuple[AIOKafkaConsumer, Connection]:
     """Return a reader that fetches a place, from brokers that answer each request with ``send``."""
-    consumer, connection = Cluster({}).reader(), Connection()
+    consumer, connection = Cluster({}).reader(), Connection(agrees=agrees)
     client = consumer._client
 
     async def bootstrap() -> None:
@@ -242,16 +245,23 @@ async def _trips(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("send", "close"),
-    [(_silence, None), (_lost, None), (_trips, None), (_silence, _silence), (_silence, _lost)],
+    ("send", "close", "agrees"),
+    [
+        (_silence, None, True),
+        (_silence, None, False),
+        (_lost, None, True),
+        (_trips, None, True),
+        (_silence, _silence, True),
+        (_silence, _lost, True),
+    ],
 )
 async def test_a_client_that_is_stopped_leaves_no_task_and_no_connection(
-    send: Callable[..., Awaitable[object]], close: Callable[..., Awaitable[object]] | None
+    send: Callable[..., Awaitable[object]], close: Callable[..., Awaitable[object]] | None, agrees: bool
 ) -> None:
     """A consumer whose broker is gone, or whose fetching or stopping ends in an error, closes no connections itself."""
     before = asyncio.all_tasks()
     for _ in range(3):
-        consumer, connection = await _reading(send)
+        consumer, connection = await _reading(send, agrees=agrees)
         consumer._coordinator.close = close or consumer._coordinator.close
         await asyncio.wait_for(kafka.stop_quietly(consumer, 0.1), 2)
         assert not connection.open
