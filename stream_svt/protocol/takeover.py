@@ -89,6 +89,7 @@ class Takeover:
             engine.retirement.check(engine.number, committer.shard, may_retire=workload.version[0] > 0)
         if progress is None:
             engine.begin_state(workload.partitions, committer.journal.place.cluster)
+            engine.adopt(workload.version)
 
     def _compare_versions(self, progress: bytes) -> None:
         """Refuse an older configuration than the shard has adopted, or another one of the same number."""

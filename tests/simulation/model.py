@@ -73,6 +73,7 @@ class Feed(Places):
 class Model:
     spec: ApplicationSpec = SPEC
     start_at: str = "earliest"
+    version: tuple[int, str] = (0, "")
     now: float = 1_790_000_000.0
     broker: Broker = field(init=False)
 
@@ -99,7 +100,7 @@ class Model:
         return ShardSession(
             Committer(
                 shard=0,
-                workload=AppliedWorkload(self.spec, 1),
+                workload=AppliedWorkload(self.spec, 1, version=self.version),
                 control=CONTROL,
                 policy=CommitPolicy(interval=interval, start_at=self.start_at),
                 observer=Silent(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.errors import ConfigError
+from stream_svt.errors import ConfigError, ConfigurationBehind
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.settings.application import ApplicationSpec
@@ -164,3 +164,12 @@ def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> Non
     serve_a_while(model, 3)
     model.spec = BOTH
     assert_computed_before_it_closes(model)
+
+
+def test_a_state_that_just_began_adopts_no_older_version() -> None:
+    """Its owner dies before the replay is over: the monitors of its version are stored already."""
+    model = Model(BOTH, version=(2, "second"))
+    dies_at(model, has(EventType.STATE_BEGUN), after=True)
+    model.spec, model.version = declared(HOT), (1, "first")
+    with pytest.raises(ConfigurationBehind, match="has adopted version 2"):
+        finish(model.session().open())

@@ -59,7 +59,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "two owners": (_UNFENCED, ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
-FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 84, "RetiresTooEarly": 248}
+FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 179, "RetiresTooEarly": 248, "PausesBeforeReplay": 344}
 """The seed to begin with, where few catch it."""
 FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
 """Faults of histories in which a bug shows, where few do."""
