@@ -275,6 +275,7 @@ class Shard:
     async def _park(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
         """Do nothing until something has changed that may mend the shard."""
         reason = describe(failure)
+        around = await self._look()  # before others see it parked: from then on it hears every command
         self.status.signal(ShardSignal.PARKED, cause, reason)
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
@@ -290,8 +291,6 @@ class Shard:
                 if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
                     break
                 try:
-                    around = await self._look()
-                    self._beat()
                     if around is not None:
                         # The first look, too, at a state that may have been mended while it was read.
                         reread = unproved and around != before and await self._proves()
@@ -301,6 +300,7 @@ class Shard:
                     records = await self._listen(feed, around)
                     if records and (not unproved or await self._mended_by(records)):
                         break
+                    around = await self._look()
                 except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
                     log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                     await self._wait(BACKOFF[-1])
@@ -312,11 +312,17 @@ class Shard:
     async def _look(self) -> Surroundings | None:
         """Return what can be seen around the shard, None where nobody says."""
         parts = self._parts
+        self._beat()
         try:
-            return await parked.look_around(parts.cluster, self.number, parts.topics, parts.workload().topics)
+            around = await parked.look_around(
+                parts.cluster, self.number, parts.topics, parts.workload().topics
+            )
         except BrokerError as error:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
+        if self._heard is None:
+            self._heard = around.control_end
+        return around
 
     async def _proves(self) -> bool:
         return await parked.proves(self._parts.make_journal())
@@ -335,9 +341,7 @@ class Shard:
         until = time.monotonic() + parked.LOOK_AGAIN[min(self._looks, len(parked.LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
-            if around is not None and around.control_end is not None:
-                if self._heard is None:
-                    self._heard = around.control_end
+            if around is not None and around.control_end is not None and self._heard is not None:
                 feed.seek(control, self._heard)
                 feed.resume([control])
                 while (left := until - time.monotonic()) > 0:

@@ -147,9 +147,14 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
 
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
+    async def look_around(*_: object) -> Surroundings:
+        await asyncio.sleep(0.05)
+        return play.around
+
     play = played(errors.MisuseError("x"))
     monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
-    await play.stays(ShardState.PARKED, opened=1)
+    monkeypatch.setattr(parked, "look_around", look_around)
+    await play.until(ShardState.PARKED)
     play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
     await play.until(ShardState.RUNNING)
