@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
@@ -170,17 +170,15 @@ class Watched:
         )
         self._origin = time.perf_counter()
         return ShardSession(
-            Committer(
-                feed=ports,
-                journal=Journal(ports, settings),
-                workload=ports,
-                shard=0,
-                control="control",
-                policy=CommitPolicy(cadence=CADENCE),
-                clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
-                observer=ports,
-                status=ShardStatus(0),
-            )
+            feed=ports,
+            journal=Journal(ports, settings),
+            workload=ports,
+            shard=0,
+            control="control",
+            policy=CommitPolicy(cadence=CADENCE),
+            clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
+            observer=ports,
+            status=ShardStatus(0),
         )
 
     def _now(self) -> float:

@@ -36,7 +36,7 @@ class CommitPolicy:
 class Committer:
     """Writes one transaction after the other, at ticks where the policy has a cadence.
 
-    At first every topic of ``feed`` is paused and ``journal`` is not opened; ``control`` names the control topic. The
+    At first every topic of ``feed`` is paused and ``journal`` is not opened; ``control`` names the control topic. A
     takeover sets ``engine`` and ``commands``, whose effects are committed.
     """
 

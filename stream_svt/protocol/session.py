@@ -14,19 +14,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from operator import attrgetter
 
-from stream_svt.errors import ConfigError, TimestampAhead
+from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
+from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.loading import loading
+from stream_svt.monitor.retirement import gone
+from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.protocol.committer import Committer
-from stream_svt.protocol.controls import Gate
+from stream_svt.protocol.controls import CommandHandler, Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardSignal
-from stream_svt.protocol.takeover import Takeover
 
 log = logging.getLogger(__name__)
+
+COMMAND_FETCH = 1.0
+"""Seconds a fetch waits while only a command can help."""
+Spans = Mapping[str, tuple[int, int]]
+"""First offset and end of topics."""
 
 IDLE_FETCH = 2.0
 """Seconds a fetch waits where nothing presses: bounds how late a new configuration or the watchdog is served."""
@@ -41,7 +50,8 @@ that a broker whose clock is slow writes, must not be late."""
 _TIMESTAMP = attrgetter("timestamp")
 
 
-class ShardSession:
+@dataclass(eq=False, kw_only=True)
+class ShardSession(Committer):
     """Runs a shard until told to stop.
 
     With a cadence every transaction begins at a tick, a multiple of the cadence since the session began, one fetch
@@ -50,78 +60,230 @@ class ShardSession:
     engine took is then not reported either.
     """
 
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
-        self._decoders: Mapping[str, Decoder] = {}
-        self._replay_to: Mapping[str, int] = {}
-        self._replayed = False
-        self._reading: AbstractSet[str] = frozenset()
+    _decoders: Mapping[str, Decoder] = field(init=False, default_factory=dict)
+    _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
+    """By topic, the offset up to which an earlier owner can have stepped it."""
+    _replayed: bool = field(init=False, default=False)
+    _reading: AbstractSet[str] = field(init=False, default=frozenset())
+
+    # Taking over
 
     async def open(self) -> None:
-        """Take the state over, see `Takeover.open`, and read the topics of the monitors in use."""
-        self._decoders, self._replay_to = await Takeover(self._committer).open()
+        """Take the state over and read the topics in use; raises as `Journal.open`, or `ConfigError`."""
+        self.status.signal(ShardSignal.OPENED)
+        began = self.clock.now()
+        records = await self.journal.open()
+        restoring = self.clock.now() - began
+        if self.journal.meta.commands.closed:
+            await self.end_closed()
+        await self._load(records)
+        engine = self.engine
+        self._decoders = self.workload.decoders(self.shard, engine.datasets, engine.readers())
+        spans = await self.feed.spans([*self.workload.topics, self.control])
+        self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
+        await self.in_slices(engine.retirement.close_runs(), commits=True)
+        await self.in_slices(engine.projection.sum_up())
+        self.status.views = {view.dataset: view for view in engine.projection.shown()}
+        self.status.totals = engine.projection.totals()
+        if self.commands.closing:  # nothing is read again, for nothing is tested any more
+            await self.in_slices(engine.retirement.retire(), commits=True)
+        else:
+            self._replay_to = await self._find_places(spans)
+        await self.commit()
+        seconds = self.clock.now() - began
+        self.observer.taken_over(seconds, restoring)
+        said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
+        log.info(said, self.shard, len(records), seconds, self.journal.key_id)
         self._resume()
-        self._committer.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
+        self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
+
+    async def _load(self, records: dict[bytes, bytes]) -> None:
+        meta, workload = self.journal.meta, self.workload
+        await self.in_slices(workload.gather(self.shard, gone(workload.spec, records, meta.progress)))
+        engine = self.engine = workload.engine(self.shard, meta.noise_key)
+        self.commands = CommandHandler(
+            meta.commands,
+            meta.state_id.hex(),
+            self.verify,
+            shard=self.shard,
+            topic=self.control,
+            engine=engine,
+            clock=self.clock,
+            observer=self.observer,
+        )
+        await self.publish_backlog()  # a commit comes after everything that was charged before
+        progress = self.journal.meta.progress
+        if progress is not None:
+            self._compare_versions(progress)
+        await self.in_slices(loading(engine, records, progress))
+        if not self.commands.closing:
+            engine.retirement.check(engine.number, self.shard, may_retire=workload.version[0] > 0)
+        if progress is None:
+            engine.begin_state(workload.partitions, self.journal.place.cluster)
+            engine.adopt(workload.version)
+
+    def _compare_versions(self, progress: bytes) -> None:
+        """Refuse an older configuration than the shard has adopted, or another one of the same number."""
+        adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
+        number, wanted = self.workload.version
+        if number < adopted:
+            raise ConfigurationBehind(
+                f"shard {self.shard} has adopted version {adopted} of the configuration, and this worker "
+                f"knows version {number}: it waits for the newer one. Where the configuration topic was made anew, "
+                f"number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
+            )
+        if number == adopted and digest != wanted:
+            message = (
+                f"the shard has adopted another version {number} than the configuration topic holds: the topic was "
+                f"made anew, or changed. Number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
+            )
+            raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
+
+    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
+        """Seek every topic to where the state says; return up to where a previous owner can have stepped each."""
+        engine = self.engine
+        places: dict[str, int] = {}
+        for topic in self.workload.topics:
+            first, end = spans[topic]
+            offset = engine.next_offset(topic)
+            if offset is None:
+                offset = first if self.policy.start_at == "earliest" else end
+                if topic not in engine.topics():
+                    # Its monitors are added after the replay, and read it from here.
+                    self.feed.seek(topic, offset)
+                    continue
+                engine.begin(topic, offset)
+            places[topic] = offset
+        lost = {
+            topic: offset
+            for topic, offset in places.items()
+            if not spans[topic][0] <= offset <= spans[topic][1]
+        }
+        # What was lost is paid for once its loss is accepted, and nothing of it is replayed.
+        replay_to = {
+            topic: read_to
+            for topic, offset in places.items()
+            if offset < (read_to := min(self.read_to.get(topic, 0), spans[topic][1])) and topic not in lost
+        }
+        if lost:
+            await self._await_acceptance(lost, spans)
+            places |= {topic: engine.next_offset(topic) or 0 for topic in lost}
+        for topic, offset in places.items():
+            self.feed.seek(topic, offset)
+        return replay_to
+
+    async def _await_acceptance(self, lost: Mapping[str, int], spans: Spans) -> None:
+        """Wait for an `accept-loss` for each topic: its records behind the state are gone, and that must be loud."""
+        left = dict(lost)
+        while left:
+            self._park(left, spans)
+            command = await self._await_command()
+            self.status.signal(ShardSignal.OPENED, Cause.NONE)
+            if left.get(command.topic) == command.offset:
+                del left[command.topic]
+                await self._accept_loss(command)
+            else:
+                self.commands.carry_out(command)
+            await self.commit()
+            await self.publish_all()  # nothing else may come for long
+
+    def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
+        gaps = [
+            f"from offset {wanted} of {topic!r}, which now holds {spans[topic][0]} to {spans[topic][1]}"
+            for topic, wanted in lost.items()
+        ]
+        ways = [
+            f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {wanted}'"
+            for topic, wanted in lost.items()
+        ]
+        error = RecordsLost(
+            f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
+            f"them, or the topic was made anew. The shard waits; {', then '.join(ways)} goes on, closing the open "
+            "runs there at their full price"
+        )
+        self.status.signal(ShardSignal.PARKED, Cause.RECORDS_LOST, str(error))
+        log.critical(
+            "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
+        )
+        self.observer.failed(self.shard, "parked")
+
+    async def _accept_loss(self, command: Command) -> None:
+        topic, engine = command.topic, self.engine
+        first, end = (await self.feed.spans([topic]))[topic]  # retention goes on meanwhile
+        await self.in_slices(operations.close_lost(engine, topic), commits=True)
+        operations.pass_over(engine, topic, first, end)
+        self.read_to.pop(topic, None)
+        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
+        self.commands.use_up(command, accepted=True)
+        engine.accounts.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
+
+    async def _await_command(self) -> Command:
+        """Read only the control partition until an `accept-loss` comes that names the next number."""
+        self.feed.resume([self.control])
+        try:
+            while (command := await self.commands.next(Gate.LOSS)) is None:
+                records = await self.feed.fetch([self.control], COMMAND_FETCH)
+                self.commands.unread.extend(records.get(self.control, ()))
+                self.status.beat = self.clock.now()
+        finally:
+            self.feed.pause([self.control])
+        return command
+
+    # Running
 
     def end(self) -> list[DatasetAccount]:
         """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
-        return self._committer.engine.discard() if hasattr(self._committer, "engine") else []
+        return self.engine.discard() if hasattr(self, "engine") else []
 
     def _resume(self) -> None:
-        committer = self._committer
-        wanted = {*committer.engine.topics()}.intersection(committer.workload.topics) | {committer.control}
-        committer.feed.resume(wanted - self._reading)
-        committer.feed.pause(self._reading - wanted)
+        wanted = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
+        self.feed.resume(wanted - self._reading)
+        self.feed.pause(self._reading - wanted)
         self._reading = wanted
 
     async def run(self) -> None:
         """Read, step and commit until stopped, or closed by a command; then publish what is charged."""
-        committer = self._committer
-        if not committer.commands.closing:
+        if not self.commands.closing:
             await self._barrier()
-        while not committer.feed.stopping:
+        while not self.feed.stopping:
             try:
-                if committer.feed.held:
+                if self.feed.held:
                     await self._stand_by()
                     continue
-                if committer.commands.closing:
+                if self.commands.closing:
                     await self._sweep()
                     continue
-                if committer.commands.closed:
-                    await committer.end_closed()
-                records = await committer.feed.fetch(
-                    self._reading, self._patience(), committer.policy.max_records
-                )
+                if self.commands.closed:
+                    await self.end_closed()
+                records = await self.feed.fetch(self._reading, self._patience(), self.policy.max_records)
             except Stopped:
                 break
-            committer.fetched_at = committer.clock.now()
+            self.fetched_at = self.clock.now()
             await self._process(records)
             await self._barrier()
-            if committer.commands.closed:
+            if self.commands.closed:
                 continue
-            if committer.policy.cadence is not None or committer.is_due:
-                await committer.commit()
-            elif not records and committer.journal.pending:
-                await committer.publish()
+            if self.policy.cadence is not None or self.is_due:
+                await self.commit()
+            elif not records and self.journal.pending:
+                await self.publish()
             self._observe()
-        await committer.hand_over()
+        await self.hand_over()
 
     def _patience(self) -> float:
-        committer = self._committer
-        may_sweep = committer.commands.may_sweep(replayed=self._replayed)
-        if committer.journal.pending or committer.policy.cadence is not None or may_sweep:
+        may_sweep = self.commands.may_sweep(replayed=self._replayed)
+        if self.journal.pending or self.policy.cadence is not None or may_sweep:
             return 0.0
-        return min(committer.seconds_left, IDLE_FETCH) if committer.uncommitted else IDLE_FETCH
+        return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through what was fetched; where the shard is to be handed over, the rest is read again."""
-        committer = self._committer
         interrupted = False
         for topic, fetched in records.items():
-            if topic == committer.control:
-                committer.commands.unread.extend(fetched)
+            if topic == self.control:
+                self.commands.unread.extend(fetched)
             elif fetched and interrupted:
-                committer.feed.seek(topic, fetched[0].offset)
+                self.feed.seek(topic, fetched[0].offset)
             elif fetched:
                 interrupted = not await self._step_through(topic, fetched)
 
@@ -131,31 +293,30 @@ class ShardSession:
         A backlog can take many commits. Return whether all of it was stepped: where the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        committer = self._committer
-        await committer.turn()
+        await self.turn()
         found, ahead = self._not_ahead(topic, fetched)
         batch = self._decoders[topic].decode(found)
-        committer.observer.read(topic, len(found))
-        if batch.end > committer.read_to.get(topic, 0):
-            committer.read_to[topic] = batch.end
-            await committer.commit()
-        committer.stepped += len(found)
+        self.observer.read(topic, len(found))
+        if batch.end > self.read_to.get(topic, 0):
+            self.read_to[topic] = batch.end
+            await self.commit()
+        self.stepped += len(found)
         while True:
-            await committer.turn()
-            began = committer.clock.now()
-            step = committer.engine.step(batch)
-            if committer.policy.cadence is None:
-                committer.steps.append(committer.clock.now() - began)
+            await self.turn()
+            began = self.clock.now()
+            step = self.engine.step(batch)
+            if self.policy.cadence is None:
+                self.steps.append(self.clock.now() - began)
             if step.done:
                 break
             if step.durable_first:
-                await committer.commit()
-                if committer.feed.stopping or committer.feed.held:
-                    committer.feed.seek(topic, committer.engine.next_offset(topic) or found[0].offset)
+                await self.commit()
+                if self.feed.stopping or self.feed.held:
+                    self.feed.seek(topic, self.engine.next_offset(topic) or found[0].offset)
                     return False
-                committer.stepped += len(found)  # of which some are still to be looked at
-        if ahead is not None or (committer.policy.cadence is None and step.urgent):
-            await committer.commit()
+                self.stepped += len(found)  # of which some are still to be looked at
+        if ahead is not None or (self.policy.cadence is None and step.urgent):
+            await self.commit()
         if ahead is not None:
             raise ahead
         return True
@@ -164,14 +325,13 @@ class ShardSession:
         self, topic: str, found: Sequence[Record]
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first that is stamped too far ahead, and the error where there is one."""
-        committer = self._committer
-        latest = int((committer.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        if not committer.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+        latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
+        if not self.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
         place = next(place for place, record in enumerate(found) if record.timestamp > latest)
         record = found[place]
         error = TimestampAhead(
-            f"shard {committer.shard}: the record at offset {record.offset} of {topic!r} is stamped "
+            f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
             f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
             f"{FARTHEST_AHEAD:.0f} s: tested, it would end mutes, runs and periods too early. The shard waits until "
             "the clock has caught up. Where the broker's clock was wrong, set it, delete the records up to the last of "
@@ -184,83 +344,79 @@ class ShardSession:
 
     async def _barrier(self) -> None:
         """Carry out what waits for a barrier: commands, and the configured specification after the replay."""
-        committer = self._committer
-        committer.status.beat = committer.clock.now()
+        self.status.beat = self.clock.now()
         if not self._replayed:
             await self._finish_replay()
-        if committer.commands.may_sweep(replayed=self._replayed):
+        if self.commands.may_sweep(replayed=self._replayed):
             await self._sweep()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
-        while not committer.commands.closed and (command := await committer.commands.next(gate)):
-            await committer.commit()
+        while not self.commands.closed and (command := await self.commands.next(gate)):
+            await self.commit()
             await self._carry_out(command)
 
     async def _carry_out(self, command: Command) -> None:
         """Carry out a command and commit: its number becomes durable with what it does."""
-        self._committer.commands.carry_out(command)
+        self.commands.carry_out(command)
         await self._sweep()
 
     async def _sweep(self) -> None:
         """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
-        await self._committer.commands.sweep()
-        await self._committer.commit()
+        await self.commands.sweep()
+        await self.commit()
 
     async def _finish_replay(self) -> None:
         """Go over to the configured specification, once everything is replayed."""
-        committer = self._committer
-        engine, topics = committer.engine, committer.workload.topics
+        engine, topics = self.engine, self.workload.topics
         for topic, end in self._replay_to.items():
-            if await committer.feed.position(topic) < end:
+            if await self.feed.position(topic) < end:
                 return
-        await committer.commit()
+        await self.commit()
         unread = {
             topic
             for topic in set(engine.topics()).difference(topics)
-            if (engine.next_offset(topic) or 0) < committer.read_to.get(topic, 0)
+            if (engine.next_offset(topic) or 0) < self.read_to.get(topic, 0)
         }
-        spec = committer.workload.spec
+        spec = self.workload.spec
         try:
             check_spec(engine, spec)
         except ConfigError as error:
             raise ConfigError(
                 error.problems, "the configuration against the stored state", error.more
             ) from error
-        await committer.turn()
-        await committer.in_slices(close_removed(engine, spec, unread), commits=True)
-        await committer.in_slices(changing_spec(engine, spec))
-        self._decoders = committer.workload.decoders(committer.shard, engine.datasets)
+        await self.turn()
+        await self.in_slices(close_removed(engine, spec, unread), commits=True)
+        await self.in_slices(changing_spec(engine, spec))
+        self._decoders = self.workload.decoders(self.shard, engine.datasets)
         for topic in topics:
-            engine.begin(topic, await committer.feed.position(topic))
-        engine.adopt(committer.workload.version)
-        await committer.in_slices(engine.retirement.retire(), commits=True)
+            engine.begin(topic, await self.feed.position(topic))
+        engine.adopt(self.workload.version)
+        await self.in_slices(engine.retirement.retire(), commits=True)
         if engine.datasets.patterns:
-            ends = {topic: end for topic, (_, end) in (await committer.feed.spans(topics)).items()}
-            engine.pass_periods(ends, int((committer.clock.epoch() - IDLE_MARGIN) * 1000))
+            ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
+            engine.pass_periods(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
         # Not before the configuration is accepted, and what it takes away is closed.
-        for topic in committer.read_to.keys() - engine.topics():
-            del committer.read_to[topic]
-        await committer.commit()
+        for topic in self.read_to.keys() - engine.topics():
+            del self.read_to[topic]
+        await self.commit()
         self._resume()
         self._replayed = True
-        committer.status.signal(ShardSignal.REPLAYED)
-        log.info("event=shard_replayed shard=%d", committer.shard)
+        self.status.signal(ShardSignal.REPLAYED)
+        log.info("event=shard_replayed shard=%d", self.shard)
 
     def _observe(self) -> None:
-        committer = self._committer
-        status = committer.status
-        status.beat = committer.clock.now()
-        status.key_id, status.state_records = committer.journal.key_id, len(committer.journal.held.macs)
-        status.sequence = committer.journal.meta.sequence
-        for topic in committer.workload.topics:
-            high = committer.feed.high_water(topic)
+        status = self.status
+        status.beat = self.clock.now()
+        status.key_id, status.state_records = self.journal.key_id, len(self.journal.held.macs)
+        status.sequence = self.journal.meta.sequence
+        for topic in self.workload.topics:
+            high = self.feed.high_water(topic)
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 
     async def _stand_by(self) -> None:
         """Wait for the end of a rebalance with nothing left to repeat, then make sure that nobody else took over."""
-        committer = self._committer
-        await committer.hand_over()
+        await self.hand_over()
         self._observe()
-        await committer.feed.settled()
-        await committer.journal.prove()
-        committer.status.beat = committer.clock.now()
+        await self.feed.settled()
+        await self.journal.prove()
+        self.status.beat = self.clock.now()

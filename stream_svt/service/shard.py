@@ -25,13 +25,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
-from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session import COMMAND_FETCH, ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
-from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service import kafka, parked
 from stream_svt.service.event_loop import collect_soon, first, let_go, rest
 from stream_svt.service.kafka import Cluster
@@ -190,18 +189,16 @@ class Shard:
         parts = self._parts
         journal, feed = parts.make_journal(), self._feed(workload)
         session = ShardSession(
-            Committer(
-                shard=self.number,
-                feed=feed,
-                journal=journal,
-                workload=workload,
-                control=parts.topics.control,
-                policy=parts.policy,
-                clock=CLOCK,
-                observer=parts.metrics,
-                status=self.status,
-                verify=parts.verify,
-            )
+            shard=self.number,
+            feed=feed,
+            journal=journal,
+            workload=workload,
+            control=parts.topics.control,
+            policy=parts.policy,
+            clock=CLOCK,
+            observer=parts.metrics,
+            status=self.status,
+            verify=parts.verify,
         )
         opened: float | None = None
         # Ended last first; an error of one step keeps none of the others from being done.

@@ -20,7 +20,7 @@ import pytest
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
@@ -117,17 +117,15 @@ class TimedWorld:
         process = Process(1, None, entropy)  # type: ignore[arg-type]
         journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
         session = ShardSession(
-            Committer(
-                feed=ModelFeed(self, process),  # type: ignore[arg-type]
-                journal=journal,
-                workload=self._workload(entropy),
-                shard=0,
-                control=CONTROL,
-                policy=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
-                clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
-                observer=self.observer,
-                status=process.status,
-            )
+            feed=ModelFeed(self, process),  # type: ignore[arg-type]
+            journal=journal,
+            workload=self._workload(entropy),
+            shard=0,
+            control=CONTROL,
+            policy=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
+            clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
+            observer=self.observer,
+            status=process.status,
         )
 
         life, outcome = lived(session), None

@@ -13,7 +13,6 @@ from stream_svt.monitor.loading import load
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session as session_module
-from stream_svt.protocol import takeover
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.kafka import Fenced
@@ -60,7 +59,8 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 
 
 @pytest.mark.parametrize(
-    ("where", "sliced"), [(takeover, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")]
+    ("where", "sliced"),
+    [(session_module, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")],
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str
@@ -82,7 +82,7 @@ def test_a_long_work_in_slices_is_no_silence(
     send(model, 3, "first")
     clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
     session = model.session(clock=clock)
-    status = session._committer.status
+    status = session.status
     monkeypatch.setattr(where, sliced, many)
     finish(lived(session))
     assert len(silences) > 20
@@ -135,8 +135,8 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
     session = model.session(Held)
-    status = session._committer.status
-    ours = session._committer.feed
+    status = session.status
+    ours = session.feed
     ours.status, ours.model, ours.meanwhile, ours.read = status, model, meanwhile, read
     return model, session, ours, status
 
@@ -144,12 +144,12 @@ def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, re
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
     _, session, feed, status = stage()
     finish(session.open())
-    engine = session._committer.engine
+    engine = session.engine
     finish(session.run())
     assert feed.rebalances == 1
     assert feed.fetched[:2] == [3, 2]
     assert status.offsets == {"t": 6}
-    assert session._committer.engine is engine
+    assert session.engine is engine
 
 
 def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
@@ -98,15 +98,13 @@ class Model:
             "clock": Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
         }
         return ShardSession(
-            Committer(
-                shard=0,
-                workload=AppliedWorkload(self.spec, 1, version=self.version),
-                control=CONTROL,
-                policy=CommitPolicy(interval=interval, start_at=self.start_at),
-                observer=Silent(),
-                status=ShardStatus(0),
-                **parts | instead,
-            )
+            shard=0,
+            workload=AppliedWorkload(self.spec, 1, version=self.version),
+            control=CONTROL,
+            policy=CommitPolicy(interval=interval, start_at=self.start_at),
+            observer=Silent(),
+            status=ShardStatus(0),
+            **parts | instead,
         )
 
     def _tick(self) -> float:
@@ -134,7 +132,7 @@ def serve_a_while(
 ) -> None:
     """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
     owner = model.session(interval=interval)
-    feed: Any = owner._committer.feed
+    feed: Any = owner.feed
     feed.rounds, feed.most, feed.hook = rounds, 5, hook
     finish(lived(owner))
     model.broker.settle()
@@ -164,7 +162,7 @@ def dies_at(
 ) -> None:
     """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
     dying = model.session(feed)
-    journal, run = dying._committer.journal, dying.run
+    journal, run = dying.journal, dying.run
 
     async def dies(content: Any) -> int:
         here = condition(content)
@@ -179,7 +177,7 @@ def dies_at(
         opened()
         return run()
 
-    dying._committer.journal = _Dying(journal, dies)  # type: ignore[assignment]
+    dying.journal = _Dying(journal, dies)  # type: ignore[assignment]
     dying.run = begin  # type: ignore[method-assign]
     try:
         with pytest.raises(Stops):

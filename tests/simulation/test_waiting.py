@@ -53,11 +53,11 @@ def lost() -> Model:
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
     waiting = model.session(Patient)
-    waiting._committer.feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
+    waiting.feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
     model.broker.settle()
-    return waiting._committer.status
+    return waiting.status
 
 
 def accept(model: Model, topic: str, offset: int, **fields) -> None:

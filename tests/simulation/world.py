@@ -33,7 +33,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.audit import Audit, Auditor, StoredShard, compare
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
@@ -286,25 +286,23 @@ class World:
                 bounds=bounds,
             )
             session = self._variant.session(
-                Committer(
-                    feed=ModelFeed(self, process),
-                    journal=journal,
-                    workload=self._variant.workload(
-                        spec,
-                        entropy=process.entropy.randbytes,
-                        bounds=bounds,
-                        version=(version, f"{version}"),
-                        now_ms=int(self.now * 1000),
-                        watch=self.rules.computed.watch,
-                        without_totals=isinstance(process.observer, Silent) and self.script.seed % 8 > 0,
-                    ),
-                    shard=0,
-                    control=CONTROL,
-                    policy=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
-                    clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
-                    observer=process.observer,
-                    status=process.status,
-                )
+                feed=ModelFeed(self, process),
+                journal=journal,
+                workload=self._variant.workload(
+                    spec,
+                    entropy=process.entropy.randbytes,
+                    bounds=bounds,
+                    version=(version, f"{version}"),
+                    now_ms=int(self.now * 1000),
+                    watch=self.rules.computed.watch,
+                    without_totals=isinstance(process.observer, Silent) and self.script.seed % 8 > 0,
+                ),
+                shard=0,
+                control=CONTROL,
+                policy=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
+                clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
+                observer=process.observer,
+                status=process.status,
             )
             try:
                 await lived(session)

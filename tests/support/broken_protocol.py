@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
-from unittest import mock
 
 import msgspec
 
@@ -29,8 +28,7 @@ from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, 
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Seen
-from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.takeover import Spans, Takeover
+from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
@@ -176,7 +174,7 @@ class Disobedient(ShardSession):
 
     async def open(self) -> None:
         await super().open()
-        self._committer.commands.__class__ = self.judge
+        self.commands.__class__ = self.judge
 
 
 class _PausesAtOnce(CommandHandler):
@@ -210,34 +208,19 @@ class UsesNumbersLate(ShardSession):
 
     async def _carry_out(self, command: Command) -> None:
         if not command.for_all:
-            committer = self._committer
-            accepted = operations.apply(committer.engine, command)
-            await committer.commit()
-            committer.commands.use_up(command, accepted=accepted)
-            await committer.commit()
+            accepted = operations.apply(self.engine, command)
+            await self.commit()
+            self.commands.use_up(command, accepted=accepted)
+            await self.commit()
         else:
             await super()._carry_out(command)
 
 
-class _TakesOver(ShardSession):
-    """A session with another way to take a state over."""
-
-    takeover: type[Takeover]
-
-    async def open(self) -> None:
-        with mock.patch("stream_svt.protocol.session.Takeover", self.takeover):
-            await super().open()
-
-
-class _ComparesNoVersions(Takeover):
-    def _compare_versions(self, progress: bytes) -> None:
-        del progress
-
-
-class GoesOnWithAnyVersion(_TakesOver):
+class GoesOnWithAnyVersion(ShardSession):
     """Adopts whatever version its worker knows."""
 
-    takeover = _ComparesNoVersions
+    def _compare_versions(self, progress: bytes) -> None:
+        del progress
 
 
 class _ForgetfulRetirement(Retirement):
@@ -257,16 +240,12 @@ class ForgetsLostOutcomes(Engine):
         self.retirement.__class__ = _ForgetfulRetirement
 
 
-class _RetiresAtOnce(Takeover):
-    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
-        await self._committer.in_slices(self._committer.engine.retirement.retire(), commits=True)
-        return await super()._find_places(spans)
-
-
-class RetiresTooEarly(_TakesOver):
+class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration that does not declare them."""
 
-    takeover = _RetiresAtOnce
+    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
+        await self.in_slices(self.engine.retirement.retire(), commits=True)
+        return await super()._find_places(spans)
 
 
 class NamesEachOwner(ShardLog):

@@ -12,10 +12,10 @@ import pytest
 from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import RecordsLost, StateRolledBack
-from stream_svt.protocol.committer import CommitPolicy, Committer
+from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState
+from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
@@ -125,8 +125,8 @@ class Play:
         play = self
 
         class ShardSession:
-            def __init__(self, committer: Committer) -> None:
-                self.status, self.feed = committer.status, committer.feed
+            def __init__(self, *, status: ShardStatus, feed: Feed, **parts: object) -> None:
+                self.status, self.feed = status, feed
 
             async def open(self) -> None:
                 play.opened += 1
