@@ -222,7 +222,6 @@ def audit(
     must be what the events add up to. Exit code 1: they do not; 4: nothing speaks against them, but a state
     cannot be read.
     """
-    from stream_svt.protocol.audit import follow
     from stream_svt.service.audit import audit_state, audit_topic
 
     tune()
@@ -240,7 +239,7 @@ def audit(
     for before in map(common.load, earlier):
         topic = before.topics.alerts
         one = _audit(topic, partial(audit_topic, common.cluster(before), topic, before.spec.monitors))
-        follow(applications[-1][0], one, before.spec.application)
+        applications[-1][0].follow(one, before.spec.application)
         applications.append((one, topic))
     if as_json:
         told = [_as_json(one) for one, _ in applications]

@@ -13,8 +13,9 @@ is older than the alerts beside it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import msgspec
 
@@ -72,7 +73,7 @@ class DatasetTally:
     partition: int = 0
     last: int = 0
     runs: dict[str, RunTally] = field(default_factory=dict)
-    tops: dict[str, int] = field(default_factory=dict)
+    tops: Counter[str] = field(default_factory=Counter)
     retired: str = ""
 
     @property
@@ -85,26 +86,63 @@ class DatasetTally:
         return f"{amount_text(self.spent, self.kind)} of {as_text(self.limit, self.kind)}"
 
 
-@dataclass(slots=True)
+def amount_text(units: int, kind: Kind) -> str:
+    """Return an amount with its measure."""
+    return f"{kind.measure} {as_text(units, kind)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
+
+    shard: int
+    last_event: int
+    datasets: dict[str, DatasetAccount] = field(repr=False)
+    waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
+    watermarks: Watermarks = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> StoredShard:
+        """Return what a journal found that was looked at."""
+        datasets = {
+            key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
+            for key, content in records.items()
+            if key.startswith((b"d/", b"r/"))
+        }
+        progress = journal.meta.progress
+        watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
+        return cls(shard, journal.meta.last_event, datasets, journal.held.outbox, watermarks)
+
+
+@dataclass
 class Audit:
-    """The outcome: all ledgers balance where ``findings`` is empty.
+    """Takes the records of the alert topic, each partition in offset order, the partitions in any.
+
+    All ledgers balance where ``findings`` is empty. Alerts are held to the prices of ``monitors``, as configured; those
+    of another version of a monitor are taken as they are.
 
     ``truncated`` names the partitions whose oldest events are gone; what those charged is taken from the first one that
     is left. ``ledgers`` counts the ledgers in the state, None where the state was not looked at; ``unreadable`` says of
     which shards it could not be read, and why. ``carried_from`` and ``closed`` name the applications before and after.
     """
 
+    monitors: InitVar[Iterable[MonitorSpec]] = ()
     events: int = 0
     alerts: int = 0
     found: int = 0
     findings: list[str] = field(default_factory=list)
     truncated: set[int] = field(default_factory=set)
     datasets: dict[str, DatasetTally] = field(default_factory=dict)
-    last_sequence: dict[int, int] = field(default_factory=dict)
+    last_sequence: Counter[int] = field(default_factory=Counter)
     ledgers: int | None = None
     unreadable: list[str] = field(default_factory=list)
     carried_from: dict[int, str] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
+    _ids: set[str] = field(default_factory=set, init=False)
+    _place: tuple[int, int] = field(default=(0, 0), init=False)
+
+    def __post_init__(self, monitors: Iterable[MonitorSpec]) -> None:
+        self._mechanisms = {plan.hash: plan.mechanism for plan in map(Plan.of, monitors)}
 
     @property
     def balances(self) -> bool:
@@ -122,29 +160,15 @@ class Audit:
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(f"{place}: {message}" if place else message)
 
-
-class Auditor:
-    """Takes the records of the alert topic, each partition in offset order, the partitions in any.
-
-    ``audit`` is the outcome, once every record was added. Alerts are held to the prices of ``monitors``, as configured;
-    those of another version of a monitor are taken as they are.
-    """
-
-    def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
-        self._mechanisms = {plan.hash: plan.mechanism for plan in map(Plan.of, monitors)}
-        self._ids: set[str] = set()
-        self._place = (0, 0)
-        self.audit = Audit()
-
     def add(self, partition: int, offset: int, record: bytes | None) -> None:
         """Check one record against all before it."""
-        audit, self._place = self.audit, (partition, offset)
+        self._place = partition, offset
         try:
             envelope, data = decode(record or b"")
         except msgspec.DecodeError:
             self._find("is no event of stream-svt")
             return
-        audit.events += 1
+        self.events += 1
         if envelope.shard != partition:
             self._find(f"event of shard {envelope.shard}: every shard has its own partition")
         if envelope.id in self._ids:
@@ -154,16 +178,16 @@ class Auditor:
         gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
         self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
         # A shard that its owner closed may be given up once more where its key is lost.
-        if partition in audit.closed and not gives_up:
+        if partition in self.closed and not gives_up:
             self._find(f"event {envelope.id} after the application was closed")
         if isinstance(data, Lifecycle):
             if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
-                audit.carried_from[partition] = str(data.detail["carried_from"])
+                self.carried_from[partition] = str(data.detail["carried_from"])
             elif closes:
-                audit.closed[partition] = str(data.detail.get("successor", ""))
+                self.closed[partition] = str(data.detail.get("successor", ""))
         tally = self._check_account(envelope, data)
         if isinstance(data, Alert):
-            audit.alerts += 1
+            self.alerts += 1
         if tally is None:
             return
         # Its balance may be told once more.
@@ -178,24 +202,20 @@ class Auditor:
 
     def lost(self, partition: int) -> None:
         """Note that events of a partition are gone; where one is left, it shows that by its number."""
-        if not self.last(partition):
-            self.audit.truncated.add(partition)
-
-    def last(self, partition: int) -> int:
-        """Return the number of the newest event of a partition, 0 where it has none."""
-        return self.audit.last_sequence.get(partition, 0)
+        if not self.last_sequence[partition]:
+            self.truncated.add(partition)
 
     def _find(self, message: str) -> None:
-        self.audit.find(message, "partition {} offset {}".format(*self._place))
+        self.find(message, "partition {} offset {}".format(*self._place))
 
     def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
         """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
-        last = self.last(partition)
-        if partition not in self.audit.last_sequence and sequence > 1:
-            self.audit.truncated.add(partition)
+        last = self.last_sequence[partition]
+        if partition not in self.last_sequence and sequence > 1:
+            self.truncated.add(partition)
         elif sequence != last + 1 and not (may_skip and sequence > last):
             self._find(f"event number {sequence}, expected {last + 1}")
-        self.audit.last_sequence[partition] = sequence
+        self.last_sequence[partition] = sequence
 
     def _check_account(self, envelope: Envelope, data: Alert | Lifecycle) -> DatasetTally | None:
         account, (partition, _), place = data.account, self._place, f"dataset {data.dataset}"
@@ -210,12 +230,12 @@ class Auditor:
             self._find(f"{place}: an amount that no ledger holds")
             return None
         charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
-        tally = self.audit.datasets.get(data.dataset)
+        tally = self.datasets.get(data.dataset)
         if tally is None:
             before, carried = spent - charge, self._carried(envelope.type, data, kind)
             tally = DatasetTally(data.dataset, kind, limit, before, carried, partition=partition)
-            self.audit.datasets[data.dataset] = tally
-            if before != carried and partition not in self.audit.truncated:
+            self.datasets[data.dataset] = tally
+            if before != carried and partition not in self.truncated:
                 self._find(f"{place} begins with {amount_text(before, kind)} spent")
         elif tally.partition != partition:
             self._find(f"{place} has events on partition {tally.partition} too")
@@ -242,7 +262,7 @@ class Auditor:
 
     def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
         """Return what a dataset's first event says that an earlier application spent."""
-        if event != EventType.DECLARED or self._place[0] not in self.audit.carried_from:
+        if event != EventType.DECLARED or self._place[0] not in self.carried_from:
             return 0
         before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
         return round(before * kind.units) if isinstance(before, int | float) else 0
@@ -250,7 +270,7 @@ class Auditor:
     def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
         place = f"dataset {alert.dataset} monitor {alert.monitor}"
         tally.alerts += 1
-        tally.tops[alert.monitor] = tally.tops.get(alert.monitor, 0) + 1
+        tally.tops[alert.monitor] += 1
         if tally.kind is Kind.PURE and alert.account.charge <= 0:
             self._find(f"{place}: an alert that was not charged")
         if alert.gap < 0:
@@ -259,7 +279,7 @@ class Auditor:
         self._check_prices(alert, tally.kind, run, place)
         if run is None:
             run = tally.runs[alert.monitor] = RunTally()
-            if tally.partition in self.audit.truncated:
+            if tally.partition in self.truncated:
                 run.run, run.top = alert.run, alert.top
                 return
         if alert.run != run.run:
@@ -291,7 +311,7 @@ class Auditor:
         run, place = tally.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"
         if event == EventType.RUN_STARTED:
             expected = 1 if run is None else run.run + 1
-            if data.run != expected and not (run is None and tally.partition in self.audit.truncated):
+            if data.run != expected and not (run is None and tally.partition in self.truncated):
                 self._find(f"{place}: run {data.run} started, expected run {expected}")
             charge = 0.0 if data.account is None else data.account.charge
             if charge <= 0:
@@ -300,90 +320,57 @@ class Auditor:
         elif event in _ENDS:
             tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
 
+    def follow(self, earlier: Audit, application: str) -> None:
+        """Hold the application to the ``earlier`` one, of this name, whose budgets it goes on with; adds findings."""
+        for partition, name in self.carried_from.items():
+            if name != application:
+                message = f"it goes on with the budgets of application {name!r}, not {application!r}"
+                self.find(message, f"state of shard {partition}")
+        if not self.carried_from:
+            self.find(f"it does not go on with the budgets of application {application!r}")
+        for name, tally in earlier.datasets.items():
+            now = self.datasets.get(name)
+            if now is None:
+                continue
+            if now.kind is not tally.kind:
+                self.find(f"dataset {name} changed its measure with the application")
+            elif now.before < tally.spent:
+                begun, spent = amount_text(now.before, now.kind), amount_text(tally.spent, tally.kind)
+                self.find(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
 
-def amount_text(units: int, kind: Kind) -> str:
-    """Return an amount with its measure."""
-    return f"{kind.measure} {as_text(units, kind)}"
-
-
-def follow(audit: Audit, earlier: Audit, application: str) -> None:
-    """Hold an application to the ``earlier`` one, of this name, whose budgets it goes on with; adds findings."""
-    for partition, name in audit.carried_from.items():
-        if name != application:
-            message = f"it goes on with the budgets of application {name!r}, not {application!r}"
-            audit.find(message, f"state of shard {partition}")
-    if not audit.carried_from:
-        audit.find(f"it does not go on with the budgets of application {application!r}")
-    for name, tally in earlier.datasets.items():
-        now = audit.datasets.get(name)
-        if now is None:
-            continue
-        if now.kind is not tally.kind:
-            audit.find(f"dataset {name} changed its measure with the application")
-        elif now.before < tally.spent:
-            begun, spent = amount_text(now.before, now.kind), amount_text(tally.spent, tally.kind)
-            audit.find(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredShard:
-    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
-
-    shard: int
-    last_event: int
-    datasets: dict[str, DatasetAccount] = field(repr=False)
-    waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
-    watermarks: Watermarks = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> StoredShard:
-        """Return what a journal found that was looked at."""
-        datasets = {
-            key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
-            for key, content in records.items()
-            if key.startswith((b"d/", b"r/"))
-        }
-        progress = journal.meta.progress
-        watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
-        return cls(shard, journal.meta.last_event, datasets, journal.held.outbox, watermarks)
-
-
-def compare(auditor: Auditor, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
-    """Hold ledgers to what was added to the auditor; ``homes`` returns the shard at which a dataset is at home."""
-    for state in states:
-        for number, _, event in state.waiting:
-            if number > auditor.last(state.shard):
-                auditor.add(state.shard, number, event)
-        if state.last_event and not auditor.last(state.shard):
-            auditor.lost(state.shard)  # the partition was made anew, and nothing was published since
-    audit = auditor.audit
-    audit.ledgers = 0
-    for state in states:
-        last, place = auditor.last(state.shard), f"state of shard {state.shard}"
-        if last != state.last_event and (last or state.shard not in audit.truncated):
-            message = (
-                f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
-            )
-            if last > state.last_event:
-                message += f": {_OLDER}"
-            audit.find(message, place)
-        for name, record in state.datasets.items():
-            audit.ledgers += 1
-            for message in _differences(audit, audit.datasets.get(name), record):
-                audit.find(f"dataset {name}: {message}", place)
-            if homes(name) != state.shard:
-                audit.find(f"dataset {name} is at home at shard {homes(name)}", place)
-    by_shard = {state.shard: state for state in states}
-    for name, tally in audit.datasets.items():
-        if tally.partition not in by_shard or any(name in state.datasets for state in states):
-            continue
-        place = f"state of shard {tally.partition}"
-        if tally.retired != PERIOD_OVER:
-            audit.find(f"dataset {name} has events and no ledger", place)
-        elif not is_over(name, by_shard[tally.partition].watermarks):
-            message = f"dataset {name} is retired, and the state does not say that its period is over"
-            audit.find(f"{message}: it could be opened again", place)
-    return audit
+    def compare(self, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
+        """Hold ledgers to what was added; ``homes`` returns the shard at which a dataset is at home."""
+        for state in states:
+            for number, _, event in state.waiting:
+                if number > self.last_sequence[state.shard]:
+                    self.add(state.shard, number, event)
+            if state.last_event and not self.last_sequence[state.shard]:
+                self.lost(state.shard)  # the partition was made anew, and nothing was published since
+        self.ledgers = 0
+        for state in states:
+            last, place = self.last_sequence[state.shard], f"state of shard {state.shard}"
+            if last != state.last_event and (last or state.shard not in self.truncated):
+                message = f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
+                if last > state.last_event:
+                    message += f": {_OLDER}"
+                self.find(message, place)
+            for name, record in state.datasets.items():
+                self.ledgers += 1
+                for message in _differences(self, self.datasets.get(name), record):
+                    self.find(f"dataset {name}: {message}", place)
+                if homes(name) != state.shard:
+                    self.find(f"dataset {name} is at home at shard {homes(name)}", place)
+        by_shard = {state.shard: state for state in states}
+        for name, tally in self.datasets.items():
+            if tally.partition not in by_shard or any(name in state.datasets for state in states):
+                continue
+            place = f"state of shard {tally.partition}"
+            if tally.retired != PERIOD_OVER:
+                self.find(f"dataset {name} has events and no ledger", place)
+            elif not is_over(name, by_shard[tally.partition].watermarks):
+                message = f"dataset {name} is retired, and the state does not say that its period is over"
+                self.find(f"{message}: it could be opened again", place)
+        return self
 
 
 def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccount) -> Iterator[str]:
@@ -420,6 +407,6 @@ def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccoun
             yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
         elif run.run == run_state.run and run.over is (name in running):
             yield f"monitor {name}: run {run_state.run} is {'open' if run.over else 'closed'}, the events say otherwise"
-        tops = tally.tops.get(name, 0)
+        tops = tally.tops[name]
         if not audit.truncated and run_state.tops != tops:
             yield f"monitor {name} has counted {run_state.tops} tops, {tops} were released"

@@ -8,7 +8,7 @@ faster than, names a number that is not the next one: it is refused, wherever an
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,12 +92,15 @@ def trust_the_topic(record: Record) -> None:
     del record
 
 
-def parse(value: bytes | None) -> Command | str:
-    """Return the command, or the reason why the record is not one; the reason never repeats its content."""
+def heard(record: Record, verify: Verify) -> Command | str:
+    """Return the command in a record of an authorised sender, or why it is rejected, which never repeats content."""
+    value = record.value
     if value is None:
         return Malformed.EMPTY
     if len(value) > COMMAND_LIMIT:
         return Malformed.TOO_LARGE
+    if (reason := verify(record)) is not None:
+        return reason
     try:
         command = _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
@@ -105,13 +108,6 @@ def parse(value: bytes | None) -> Command | str:
     except (msgspec.DecodeError, RecursionError):
         return Malformed.NOT_JSON
     return command if command.gives_up or (command.state and command.number) else Malformed.BAD_FIELD
-
-
-def heard(record: Record, verify: Verify) -> Command | str:
-    """Return the command in a record of an authorised sender, or the reason for which it is rejected."""
-    if record.value is not None and len(record.value) <= COMMAND_LIMIT and (reason := verify(record)):
-        return reason
-    return parse(record.value)
 
 
 def acts_at_once(command: Command) -> bool:
@@ -252,7 +248,6 @@ class CommandHandler(Controls):
         """Return the command to be carried out now, None once everything that was read is refused or waits."""
         if (command := self.ready(gate)) is not None:
             return command
-        unsaid: Counter[str] = Counter()
         found = None
         for count in range(1, len(self.unread) + 1):
             record = self.unread.popleft()
@@ -261,14 +256,12 @@ class CommandHandler(Controls):
             if isinstance(found, Command):
                 break
             if isinstance(found, str):
-                self._refuse(record.offset, found, unsaid)
+                self._refuse(record.offset, found)
             elif isinstance(found, Repeated) and self._may_say():
                 message = f"it was {'carried out' if found.accepted else 'refused'} before"
                 self._engine.accounts.reply(found.command, accepted=found.accepted, message=message)
             if count % COMMANDS_AT_ONCE == 0:
                 await self._clock.sleep(0)
-        for reason, number in unsaid.items():
-            log.warning("event=commands_refused shard=%d reason=%s count=%d", self._shard, reason, number)
         return found if isinstance(found, Command) else None
 
     def carry_out(self, command: Command) -> None:
@@ -282,7 +275,7 @@ class CommandHandler(Controls):
         """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
         waited = super().use_up(command, accepted=accepted, under_way=under_way)
         if waited is not None:
-            self._refuse(waited, Untimely.STALE, Counter())
+            self._refuse(waited, Untimely.STALE)
         if under_way is None:
             self._tell(command, accepted=accepted)
         return waited
@@ -310,14 +303,13 @@ class CommandHandler(Controls):
         self.end(accepted=under_way.accepted)
         self._tell(under_way.command, accepted=under_way.accepted)
 
-    def _refuse(self, offset: int, reason: str, unsaid: Counter[str]) -> None:
+    def _refuse(self, offset: int, reason: str) -> None:
         """Report a refused record; where there were many, only count it."""
         if self._may_say():
             self._engine.accounts.rejects.append((self._topic, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
         else:
             self._observer.refused(self._topic, reason)
-            unsaid[reason] += 1
 
     def _may_say(self) -> bool:
         """Tell whether one more record may be reported: a burst may, and then so many each second."""

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
-from stream_svt.protocol.audit import Audit, Auditor, StoredShard, compare
+from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service import kafka
@@ -34,18 +34,18 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
     ends = await kafka.spans(cluster, places, f"auditing alert topic {alerts!r}")
-    auditor, states = Auditor(config.spec.monitors), []
+    audit, states = Audit(config.spec.monitors), []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
-            auditor.audit.unreadable.append(str(error))
+            audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
-    await _add_topic(auditor, cluster, alerts, on_records, newer)
+    await _add_topic(audit, cluster, alerts, on_records, newer)
     for place, (first, _) in ends.items():
         if first:
-            auditor.lost(place.partition)
-    return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
+            audit.lost(place.partition)
+    return audit.compare(states, lambda name: home(name.encode(), config.topics.partitions))
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:
@@ -66,13 +66,13 @@ async def audit_topic(
     on_records: OnRecords | None = None,
 ) -> Audit:
     """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices."""
-    auditor = Auditor(monitors)
-    await _add_topic(auditor, cluster, topic, on_records)
-    return auditor.audit
+    audit = Audit(monitors)
+    await _add_topic(audit, cluster, topic, on_records)
+    return audit
 
 
 async def _add_topic(
-    auditor: Auditor,
+    audit: Audit,
     cluster: Cluster,
     topic: str,
     on_records: OnRecords | None = None,
@@ -96,7 +96,7 @@ async def _add_topic(
             async for records in kafka.read_partition(reader, topic, partition, None, doing):
                 for record in records:
                     if record.offset < end or identity_of(record.value)[0] <= last:
-                        auditor.add(partition, record.offset, record.value)
+                        audit.add(partition, record.offset, record.value)
                 if on_records is not None:
                     on_records(len(records))
 

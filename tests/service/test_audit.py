@@ -13,7 +13,7 @@ from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import from_bytes
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, StoredShard, compare, follow
+from stream_svt.protocol.audit import MAX_FINDINGS, Audit, DatasetTally, StoredShard
 from stream_svt.settings.application import load_spec
 from tests.support import alerts
 from tests.support.alerts import alert, encoded, lifecycle
@@ -50,10 +50,10 @@ GOOD = [DECLARED, STARTED, FIRST, SECOND, HALTED]
 
 
 def audited(events, *, first: int = 1) -> Audit:
-    auditor = Auditor()
+    audit = Audit()
     for number, (data, kind) in enumerate(events, first):
-        auditor.add(0, number, encoded(number, data, kind=kind))
-    return auditor.audit
+        audit.add(0, number, encoded(number, data, kind=kind))
+    return audit
 
 
 def only_finding(events, **options) -> str:
@@ -111,10 +111,10 @@ def test_what_no_engine_would_write_is_found_once(events, said):
     ],
 )
 def test_a_record_that_does_not_follow_the_others_or_belong_there_is_found(records, said):
-    auditor = Auditor()
+    audit = Audit()
     for partition, number, options in records:
-        auditor.add(partition, number, encoded(number, MUTED[0], kind=MUTED[1], **options))
-    assert said in auditor.audit.findings[0]
+        audit.add(partition, number, encoded(number, MUTED[0], kind=MUTED[1], **options))
+    assert said in audit.findings[0]
 
 
 def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
@@ -125,10 +125,10 @@ def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
 
 
 def test_only_so_many_findings_are_kept():
-    auditor = Auditor()
+    audit = Audit()
     for offset in range(MAX_FINDINGS + 7):
-        auditor.add(0, offset, b"?")
-    assert (len(auditor.audit.findings), auditor.audit.found) == (MAX_FINDINGS, MAX_FINDINGS + 7)
+        audit.add(0, offset, b"?")
+    assert (len(audit.findings), audit.found) == (MAX_FINDINGS, MAX_FINDINGS + 7)
 
 
 ENGINE = """
@@ -148,7 +148,7 @@ def played(doctor: Callable[[dict], object] = lambda _: True) -> Audit:
     play = Play(spec)
     queries = [Query(index % 2, 10 if index % 5 else 900, f"s{index}") for index in range(300)]
     play.play("counts", queries)
-    auditor = Auditor(spec.monitors)
+    audit = Audit(spec.monitors)
     sender = {
         "application": "shop",
         "shard": 0,
@@ -158,8 +158,8 @@ def played(doctor: Callable[[dict], object] = lambda _: True) -> Audit:
     for event in play.events:
         content = json.loads(encode(event, **sender))
         if doctor(content) is not None:
-            auditor.add(0, event.sequence, json.dumps(content).encode())
-    return auditor.audit
+            audit.add(0, event.sequence, json.dumps(content).encode())
+    return audit
 
 
 def test_everything_an_engine_releases_balances():
@@ -216,9 +216,9 @@ def test_nothing_follows_the_retirement_of_a_dataset_but_its_balance():
     ],
 )
 def test_a_forged_record_is_a_finding(record: bytes | None) -> None:
-    auditor = Auditor()
-    auditor.add(0, 3, record)
-    assert auditor.audit.findings == ["partition 0 offset 3: is no event of stream-svt"]
+    audit = Audit()
+    audit.add(0, 3, record)
+    assert audit.findings == ["partition 0 offset 3: is no event of stream-svt"]
 
 
 @pytest.mark.parametrize("amount", [1e300, -1e300, 1e10])
@@ -231,11 +231,11 @@ def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -
 
 
 def test_a_number_without_end_in_an_id_is_none() -> None:
-    auditor = Auditor()
+    audit = Audit()
     event = json.loads(encoded(1, DECLARED[0], kind=DECLARED[1]))
-    auditor.add(0, 0, json.dumps(event | {"id": "shop/" + "9" * 5000}).encode())
-    assert auditor.audit.balances
-    assert auditor.audit.datasets["shop"].last == 0
+    audit.add(0, 0, json.dumps(event | {"id": "shop/" + "9" * 5000}).encode())
+    assert audit.balances
+    assert audit.datasets["shop"].last == 0
 
 
 # --- an application that goes on with the budgets of another
@@ -281,16 +281,16 @@ def test_nothing_follows_the_end_of_an_application_but_that_its_state_is_given_u
     ("reason", "number", "found"), [("given-up", 9, 0), ("command", 9, 1), ("given-up", 2, 1)]
 )
 def test_the_end_of_a_state_given_up_comes_behind_events_that_were_never_committed(reason, number, found):
-    auditor = Auditor()
+    audit = Audit()
     for sequence, (data, kind) in [*enumerate(GOOD, 1), (number, closed(reason=reason))]:
-        auditor.add(0, sequence, encoded(sequence, data, kind=kind))
-    assert auditor.audit.found == found
+        audit.add(0, sequence, encoded(sequence, data, kind=kind))
+    assert audit.found == found
 
 
 def test_an_application_that_begins_with_all_that_was_spent_follows():
     for before in (0.5, 0.75):
         audit, earlier = audited(begun(before=before)), audited([*GOOD, closed()])
-        follow(audit, earlier, "retail-watch")
+        audit.follow(earlier, "retail-watch")
         assert (audit.balances, earlier.balances) == (True, True)
 
 
@@ -313,7 +313,7 @@ def test_an_application_that_begins_with_all_that_was_spent_follows():
 def test_an_application_that_begins_otherwise_does_not_follow(events, name, said):
     audit = audited(events)
     assert audit.balances
-    follow(audit, audited([*GOOD, closed()]), name)
+    audit.follow(audited([*GOOD, closed()]), name)
     assert said in audit.findings
     assert not audit.balances
 
@@ -326,33 +326,33 @@ def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that
             "gone": DatasetTally("gone", Kind.PURE, 10**9, charged=10**9),
         }
     )
-    follow(audit, earlier, "retail-watch")
+    audit.follow(earlier, "retail-watch")
     assert audit.findings == ["dataset shop changed its measure with the application"]
 
 
 # --- the operator's audit holds ledgers to events
 
 
-def _played() -> tuple[Auditor, StoredShard]:
-    """Return a shard's state, its last events still waiting, and an auditor that has seen the others."""
+def _played() -> tuple[Audit, StoredShard]:
+    """Return a shard's state, its last events still waiting, and an audit that has seen the others."""
     play = Play(
         spec_of(FORMS["never muted"], FORMS["retry"], datasets="{names: [a, b, c], limit: 90, unit: u}")
     )
     play.play(TOPIC, stream(5, 120)[:120])
-    auditor = Auditor()
+    audit = Audit()
     events = [
         encode(event, application="app", shard=0, time="2026-01-05T00:00:00Z", origin="1-00000000000000aa")
         for event in play.events
     ]
     for number, event in enumerate(events[:-3], 1):
-        auditor.add(0, number, event)
+        audit.add(0, number, event)
     datasets = {
         key[2:].decode(): from_bytes(DatasetAccount, data, key=key.decode())
         for key, data in play.records.items()
         if key.startswith(b"d/")
     }
     waiting = [(event.sequence, b"", text) for event, text in zip(play.events[-3:], events[-3:], strict=True)]
-    return auditor, StoredShard(0, play.events[-1].sequence, datasets, waiting)
+    return audit, StoredShard(0, play.events[-1].sequence, datasets, waiting)
 
 
 def _home(name: str) -> int:
@@ -360,14 +360,10 @@ def _home(name: str) -> int:
     return 0
 
 
-def _found(audit: Audit) -> list[str]:
-    return audit.findings
-
-
 def test_ledgers_balance_with_what_waits_to_be_published() -> None:
-    auditor, state = _played()
-    audit = compare(auditor, [state], _home)
-    assert _found(audit) == []
+    audit, state = _played()
+    audit.compare([state], _home)
+    assert audit.findings == []
     assert audit.ledgers == 3
     assert sum(account.alerts for account in audit.datasets.values()) > 5
 
@@ -394,35 +390,35 @@ def _slot(record: DatasetAccount, **fields: object) -> None:
     ],
 )
 def test_a_doctored_ledger_is_found(doctor: Callable[[DatasetAccount], None], said: str) -> None:
-    auditor, state = _played()
+    audit, state = _played()
     name = next(name for name, record in state.datasets.items() if record.run_states["m0"].state == "running")
     doctor(state.datasets[name])
-    found = _found(compare(auditor, [state], _home))
+    found = audit.compare([state], _home).findings
     assert any(said in text and text.startswith(f"state of shard 0: dataset {name}") for text in found), found
 
 
 def test_a_ledger_that_is_missing_or_elsewhere_is_found() -> None:
-    auditor, state = _played()
+    audit, state = _played()
     moved = min(state.datasets)
     assert (
         f"dataset {moved} is at home at shard 1"
-        in _found(compare(auditor, [state], lambda name: int(name == moved)))[0]
+        in audit.compare([state], lambda name: int(name == moved)).findings[0]
     )
-    auditor, state = _played()
+    audit, state = _played()
     del state.datasets[moved]
-    assert f"dataset {moved} has events and no ledger" in _found(compare(auditor, [state], _home))[0]
+    assert f"dataset {moved} has events and no ledger" in audit.compare([state], _home).findings[0]
 
 
 @pytest.mark.parametrize("older", [True, False])
 def test_a_state_older_than_its_events_is_found_and_alerts_that_are_missing_make_none(older: bool) -> None:
-    auditor, state = _played()
+    audit, state = _played()
     for number, _, event in state.waiting if older else ():
-        auditor.add(0, number, event)
+        audit.add(0, number, event)
     changed = (
         replace(state, last_event=state.last_event - 3, waiting=[])
         if older
         else replace(state, last_event=state.last_event + 1)
     )
-    found = _found(compare(auditor, [changed], _home))
+    found = audit.compare([changed], _home).findings
     assert "it knows events up to number" in found[0]
     assert any("the state is older than the alerts" in one for one in found) == older

@@ -14,7 +14,7 @@ from stream_svt.errors import ApplicationClosed, CommandRefused
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Auditor
+from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
@@ -174,10 +174,10 @@ def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(mod
         give_up(model, successor="other")
     assert backup(model) == {}
     give_up(model)
-    auditor = Auditor()
+    audit = Audit()
     for event in model.broker.read("alerts"):
-        auditor.add(0, event.offset, event.value)
-    assert auditor.audit.problems == []
+        audit.add(0, event.offset, event.value)
+    assert audit.problems == []
     carried, _ = left(history_of_closed(model, key=bytes(32)))
     assert all(spent(carried)[name] >= amount for name, amount in model.spent.items())
 

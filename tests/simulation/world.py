@@ -32,7 +32,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.protocol.audit import Audit, Auditor, StoredShard, compare
+from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
@@ -776,10 +776,10 @@ def audited(broker: Broker) -> Audit:
     """Hold the modelled state to the modelled alerts with the audit that is shipped."""
     journal = journal_of(broker)
     state = StoredShard.of(0, finish(journal.look()), journal)
-    auditor = Auditor()
+    audit = Audit()
     for entry in broker.read("alerts"):
-        auditor.add(0, entry.offset, entry.value)
-    return compare(auditor, [state], lambda name: 0)
+        audit.add(0, entry.offset, entry.value)
+    return audit.compare([state], lambda name: 0)
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:

@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -25,8 +26,8 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.loading import load
-from stream_svt.protocol.audit import Auditor
-from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
+from stream_svt.protocol.audit import Audit
+from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, heard, trust_the_topic
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
@@ -153,7 +154,7 @@ class Fuzzer:
         self._control_end = 0
         self._copies: list[Entry] = []
         self._streams = Streams(self.chance)
-        self._auditor = Auditor()
+        self._audit = Audit()
         self._next = 0
         self._size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._state: dict[bytes, bytes] = {}
@@ -327,7 +328,8 @@ class Fuzzer:
             message = msgspec.json.encode(command)
             if chance.random() < 0.5:
                 message = self.mutated(message) if chance.random() < 0.8 else self.malformed(0)
-            parsed = self._hold("command", message, lambda: parse(message))  # noqa: B023  called at once
+            sent = Entry("control", 0, 0, None, message)
+            parsed = self._hold("command", message, partial(heard, sent, trust_the_topic))
             if isinstance(parsed, Command):
                 if parsed.action is not Action.ACCEPT_LOSS:
                     # Whatever it says, it is answered by an event and never by an exception.
@@ -418,14 +420,14 @@ class Fuzzer:
             number = None if found is None else found[0]
             if number is not None and not 0 <= number < 1 << 63:
                 self._complain(f"an alert with number {number}", message)
-            before = self._auditor.audit.found
-            self._hold("audited alert", message, lambda: self._auditor.add(0, self._next, message))  # noqa: B023
+            before = self._audit.found
+            self._hold("audited alert", message, lambda: self._audit.add(0, self._next, message))  # noqa: B023
             self._next += 1
-            if self._auditor.audit.found > before or not number:
+            if self._audit.found > before or not number:
                 self.kinds["alert"] += 1
                 self.outcomes["alert no event" if not number else "alert found"] += 1
         if self.chance.random() < 0.1:
-            self._auditor = Auditor()
+            self._audit = Audit()
 
     def state(self) -> None:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""

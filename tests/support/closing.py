@@ -13,7 +13,7 @@ import msgspec
 
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.audit import Audit, follow
+from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
@@ -240,7 +240,7 @@ async def goes_on(old: Application, new: Application, carried: Carried, real: Sp
     """
     after = await new.spend(dict.fromkeys(TOPS, MORE_TOPS))
     audit, earlier = await new.audit(), await old.audit()
-    follow(audit, earlier, old.application)
+    audit.follow(earlier, old.application)
     assert (audit.problems, earlier.problems) == ([], [])
     assert set(audit.carried_from.values()) == {old.application}
     before, charged = await old.charged(), await new.charged()
