@@ -8,22 +8,15 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from stream_svt.service.embedded import EmbeddedKafka
-from tests.exact.report import REPORT, Report
 from tests.support.topics import BROKER, Topics
 
 pytest.register_assert_rewrite("tests.exact.contract")
 # jsonschema imports it for formats that no schema here has: three seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Open the report of the proofs."""
-    config.stash[REPORT] = Report()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -54,35 +47,6 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
         for definition in definitions.get(name, ())
         if definition.baseid.startswith("tests/")
     )
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what the proofs found in this process to the one that prints it, or print it.
-
-    It is printed before the failures, which are read from the end of the output.
-    """
-    report = session.config.stash[REPORT]
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["report"] = report.rows()
-        return
-    printer = session.config.pluginmanager.getplugin("terminalreporter")
-    for line in report.tables():
-        printer.write_line(line)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take in what the proofs of another process found."""
-    del error
-    if rows := getattr(node, "workeroutput", {}).get("report"):
-        node.config.stash[REPORT].take(rows)
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Report:
-    """Where a proof notes what it found, to be printed at the end."""
-    return request.config.stash[REPORT]
 
 
 @pytest.fixture(autouse=True)

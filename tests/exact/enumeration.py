@@ -305,14 +305,11 @@ class Worst:
     """What a comparison of all outputs on many pairs found.
 
     Attributes:
-        outputs, ratios: How many were compared.
         largest: Largest log-ratio / charge, in floats.
         attained: Whether some ratio equals e^charge, exactly.
         violations: Ratios above e^charge, exactly.
     """
 
-    outputs: int
-    ratios: int
     largest: float
     attained: bool
     violations: int
@@ -327,10 +324,9 @@ def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple
             known[values] = [output.probability(values) for output in listed]
         return known[values]
 
-    ratios, largest, attained, violations = 0, 0.0, False, 0
+    largest, attained, violations = 0.0, False, 0
     for first, second in pairs:
         for output, p, q in zip(listed, probabilities(first), probabilities(second), strict=True):
-            ratios += 1
             if not p:
                 continue
             claimed = p * X**output.charge
@@ -339,7 +335,7 @@ def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple
             # Logarithms cost more than sizes: only what may be the largest so far is measured.
             if output.charge and (not q or _size(p) - _size(q) + 2 > largest * output.charge):
                 largest = max(largest, log_ratio(p, q) / output.charge)
-    return Worst(len(listed), ratios, largest, attained, violations)
+    return Worst(largest, attained, violations)
 
 
 def neighbours(

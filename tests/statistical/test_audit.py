@@ -275,11 +275,6 @@ def audit(mechanism: Any, witness: Witness, runs, *, exchanged=False, **options)
     return measured(likelier, rarer, runs)
 
 
-def noises_of(mechanism, witness):
-    """Draws that a run makes at most, not counting further thresholds."""
-    return len(witness.first) * len(mechanism.branch_laws) + (mechanism.threshold_law is not None)
-
-
 @pytest.mark.parametrize("runs", [SOME_RUNS, pytest.param(RUNS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("noises", "witness", "least"),
@@ -290,20 +285,10 @@ def noises_of(mechanism, witness):
     ],
     ids=["exponential", "laplace", "gumbel"],
 )
-def test_millions_of_draws_show_no_loss_above_the_charge_in_either_direction(
-    report, noises, witness, least, runs
-):
+def test_millions_of_draws_show_no_loss_above_the_charge_in_either_direction(noises, witness, least, runs):
     svt = plain(noises)
-    draws = 4 * runs * (TESTS + 1)
     for exchanged in (False, True):
         found = audit(svt, witness, runs, exchanged=exchanged)
-        report.audit(
-            f"sparse vector {'-'.join(noises)}, {'back' if exchanged else 'forth'}",
-            draws=draws // 2,
-            charge=1.0,
-            measured=found,
-            verdict="within",
-        )
         assert least < found <= 1
 
 
@@ -370,20 +355,13 @@ AUDITED = {
 
 
 @pytest.mark.parametrize("name", AUDITED)
-def test_other_mechanisms_lose_nearly_what_the_theory_allows_and_no_more_in_either_direction(report, name):
+def test_other_mechanisms_lose_nearly_what_the_theory_allows_and_no_more_in_either_direction(name):
     mechanism, options, *witnesses = AUDITED[name]
-    for witness, direction in zip(witnesses, ("answers rise", "answers fall"), strict=True):
+    for witness in witnesses:
         found = [
             audit(mechanism, witness, SOME_RUNS, exchanged=exchanged, **options)
             for exchanged in (False, True)
         ]
-        report.audit(
-            f"{name}, {direction}",
-            draws=4 * SOME_RUNS * noises_of(mechanism, witness),
-            charge=witness.limit,
-            measured=max(found),
-            verdict="within",
-        )
         assert 0.75 * witness.limit < min(found)
         assert max(found) <= witness.limit
 
@@ -420,19 +398,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_audit_finds_a_broken_variant_out_in_either_direction(report, broken):
+def test_the_audit_finds_a_broken_variant_out_in_either_direction(broken):
     mechanism, options, witness = BROKEN[broken]
     found = [
         audit(mechanism, witness, BROKEN_RUNS, exchanged=exchanged, **options) for exchanged in (False, True)
     ]
-    report.audit(
-        broken,
-        draws=4 * BROKEN_RUNS * noises_of(mechanism, witness),
-        charge=witness.limit,
-        measured=min(found),
-        verdict="found out",
-    )
-    report.catch(broken, ["audit of the samplers"])
     assert min(found) > 1.1 * witness.limit
 
 
