@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -32,8 +32,8 @@ Check = Callable[["Form"], None]
 Values = tuple[int, ...]
 Masses = np.ndarray[Any, np.dtype[np.float64]]
 
-CASES = 200
-BOX = 250
+CASES = 120
+BOX = 160
 UPWARD_ONLY = frozenset({Noise.EXPONENTIAL, Noise.GUMBEL})
 """Families whose alignment may only move up: P(k) <= e^(rate s) P(k + s) fails for s < 0."""
 
@@ -45,9 +45,6 @@ class Tape:
     thresholds: tuple[int, ...]
     queries: tuple[tuple[int, ...], ...]
 
-    def at(self, columns: Sequence[int]) -> Callable[[int], Integers]:
-        return lambda branch: np.array([self.queries[branch][column] for column in columns], dtype=np.int64)
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -57,7 +54,7 @@ class Batch:
     start: int
     stop: int
     outcomes: Any
-    columns: Values
+    columns: list[int]
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,16 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A mechanism and how it is played; subclasses say how.
+    """A mechanism and how it is played: in rounds, under a schedule that reads past outputs, and nothing else.
+
+    Bottoms are tested again in the next round (APPEND), in an order and against thresholds that depend on what was
+    told before. With `resample` a run that is over is followed by another.
 
     Attributes:
         mechanism: With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
         built_by: The public class or constructor that the form stands for.
         tests: Tests that a case may make.
+        queries: Queries of the first round; None for one for each test.
         neighbours: Kinds of neighbours for which the charge is promised.
         side: Length of the noise box on which the move must be one-to-one.
         least_tests: Tests that the box needs at least, however large that makes it.
@@ -89,46 +90,109 @@ class Form:
 
     mechanism: Any
     tests: int
+    queries: int | None = None
+    attempts: int = 1
+    resample: bool = False
     neighbours: tuple[Neighbours, ...] = (Neighbours.UP, Neighbours.DOWN)
     name: str = ""
     built_by: Any = None
     side: int = 3
     least_tests: int = 1
     boxed_pairs: int = 1
-    batched: bool = False
+    batched: bool = True
     at_once: int = 10**6
     distance: int | None = None
 
     def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Make a run's tests, `cut` in a batch, until they or the run end."""
-        mechanism, tests = self.mechanism, self.made(values, tape)
-        run = mechanism.open(tape.thresholds[0], (0, 0))
+        """Make the tests, `cut` in a batch, until they or the runs end."""
+        mechanism = self.mechanism
         released: list[object] = []
         batches: list[Batch] = []
-        charge, done = getattr(mechanism, "threshold_charge", 0), 0
-        while done < tests and not mechanism.is_over(run):
-            if store:
-                run = self.restored(run)
-            columns = tuple(range(done, min(done + min(self.at_once, cut), tests)))
-            run, outcomes = self.step(run, self.answers(values, columns), tape.at(columns))
-            batches.append(Batch(0, done, done + outcomes.consumed, outcomes, columns))
-            charge += outcomes.charge
-            released += self.told(outcomes, done)
-            done += outcomes.consumed
-        return Told((done, *released), charge, tuple(batches))
+        number, test, charge = 0, 0, getattr(mechanism, "threshold_charge", 0)
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        queue, tests = self.order(values), self.made(values, tape)
+        most = min(cut, self.at_once) if self.batched else self.at_once
+        for attempt in range(self.attempts):
+            again: list[int] = []
+            shift, done = run.tops + number, 0
+            if attempt:
+                run, number = self.next_round(run, number, tape)
+            while done < len(queue) and test < tests:
+                if self.needs_threshold(run):
+                    number, charge = number + 1, charge + self.resample_charge
+                    run = self.renewed(run, tape.thresholds[number])
+                elif mechanism.is_over(run):
+                    return Told(tuple(released), charge, tuple(batches), self.opened(number))
+                if store:
+                    run = self.restored(run)
+                asked = queue[done : done + min(most, tests - test)]
+                bars = np.array([(query + shift) % 3 for query in asked])
+                columns = self.columns(test, asked)
+                step = (
+                    self.answers(values, test, test + len(asked)),
+                    bars,
+                    attempt,
+                    self.noise(tape, columns),
+                )
+                before = run
+                run, outcomes = self.step(run, *step)
+                consumed = asked[: outcomes.consumed]
+                batches.append(Batch(number, test, test + len(consumed), outcomes, columns[: len(consumed)]))
+                charge += outcomes.charge
+                heads = [
+                    (number, query, attempt, int(bar)) for query, bar in zip(consumed, bars, strict=False)
+                ]
+                released += self.told(outcomes, heads, self.also_told(before, *step))
+                reported = {top.row for top in outcomes.tops}
+                again += [query for row, query in enumerate(consumed) if row not in reported]
+                done, test = done + len(consumed), test + len(consumed)
+            queue = again[::-1] if shift % 2 else again
+        return Told(tuple(released), charge, tuple(batches), self.opened(number))
+
+    def order(self, values: Values) -> list[int]:
+        return list(range(self.tests if self.queries is None else self.queries))
 
     def made(self, values: Values, tape: Tape) -> int:
         return len(values)
 
-    def answers(self, values: Values, columns: Sequence[int]) -> Integers:
-        return np.array([values[column] for column in columns])
+    def answers(self, values: Values, start: int, stop: int) -> Integers:
+        return np.array(values[start:stop])
 
-    def step(self, run: Run, answers: Integers, noise: Any) -> tuple[Run, Any]:
+    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
+        return list(range(test, test + len(queries)))
+
+    def noise(self, tape: Tape, columns: Sequence[int]) -> Any:
+        return lambda branch: np.array([tape.queries[branch][column] for column in columns], dtype=np.int64)
+
+    def step(self, run: Run, answers: Integers, bars: Integers, attempt: int, noise: Any) -> tuple[Run, Any]:
         after: tuple[Run, Any] = self.mechanism.step(run, answers, noise)
         return after
 
-    def told(self, outcomes: Any, done: int) -> list[object]:
-        return [(done + top.row, top.gap, top.charge, top.left) for top in outcomes.tops]
+    def told(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
+        """A record of each test: where it stood and, of a top, all that is told."""
+        tops = {top.row: astuple(top)[1:] for top in outcomes.tops}
+        return [(*head, *tops.get(row, ()), *also.get(row, ())) for row, head in enumerate(heads)]
+
+    def also_told(
+        self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Any
+    ) -> Mapping[int, Values]:
+        return {}
+
+    def needs_threshold(self, run: Run) -> bool:
+        return self.resample and self.mechanism.is_over(run)
+
+    @property
+    def resample_charge(self) -> int:
+        return self.mechanism.threshold_charge
+
+    def renewed(self, run: Run, threshold_noise: int) -> Run:
+        return self.mechanism.open(threshold_noise, (0, 0))
+
+    def opened(self, number: int) -> int:
+        return number + 1
+
+    def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
+        return run, number
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -149,22 +213,24 @@ class Form:
         return tuple(v + chance.randint(low, high) for v in values)
 
     def shifts(
-        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
+        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, *drawn: Noises
     ) -> Noises:
-        rows = slice(batch.start, batch.stop)
-        return self.mechanism.shifts(
-            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours
-        )
+        before, after = (self.answers(values, batch.start, batch.stop) for values in (first, second))
+        return self.mechanism.shifts(batch.outcomes, before, after, neighbours, *drawn)
+
+    def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
+        """What an alignment reads besides: nothing."""
+        return ()
 
     def align(self, told: Told, tape: Tape, first: Values, second: Values, neighbours: Neighbours) -> Tape:
         thresholds: dict[int, int] = {}
         queries = np.array(tape.queries, dtype=np.int64).reshape(len(tape.queries), -1)
         for batch in told.batches:
-            moved = self.shifts(batch, first, second, neighbours, tape)
+            moved = self.shifts(batch, first, second, neighbours, *self.drawn(batch, tape))
             assert thresholds.setdefault(batch.run, moved.threshold) == moved.threshold, (
                 "a run has one threshold noise: it cannot move by two distances"
             )
-            queries[:, list(batch.columns)] += moved.queries
+            queries[:, batch.columns] += moved.queries
         return Tape(
             tuple(rho + thresholds.get(number, 0) for number, rho in enumerate(tape.thresholds)),
             tuple(tuple(row) for row in queries.tolist()),
@@ -181,14 +247,6 @@ class Form:
         for law, old, new in zip(branches, before.queries, after.queries, strict=True):
             pairs += [(law, a, b) for a, b in zip(old, new, strict=True)]
         return [(law, b - a) for law, a, b in pairs if a != b]
-
-    def cost(self, before: Tape, after: Tape) -> Fraction:
-        return UNITS_PER_EPSILON * sum(
-            (law.rate * abs(move) for law, move in self.moves(before, after)), Fraction(0)
-        )
-
-    def moves_down(self, before: Tape, after: Tape) -> bool:
-        return any(move < 0 and law.noise in UPWARD_ONLY for law, move in self.moves(before, after))
 
     def tape(self, chance: random.Random) -> Tape:
         def draw(law: Law) -> int:
@@ -220,120 +278,14 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamForm(Form):
-    """A mechanism that tests a stream, under a schedule that reads past outputs, and nothing else.
+    """A mechanism that tests a stream."""
 
-    Rounds of tests: bottoms are tested again in the next round (APPEND), in an order and against thresholds
-    that depend on what was told before. With `resample` a run that is over is followed by another.
-    """
-
-    batched: bool = True
-    queries: int = 5
+    queries: int | None = 5
     attempts: int = 3
-    resample: bool = False
 
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        mechanism = self.mechanism
-        released: list[object] = []
-        batches: list[Batch] = []
-        number, test, charge = 0, 0, mechanism.threshold_charge
-        run = mechanism.open(tape.thresholds[0], (0, 0))
-        queue = self.order(values)
-        for attempt in range(self.attempts):
-            again: list[int] = []
-            shift, done = run.tops + number, 0
-            if attempt:
-                run, number = self.next_round(run, number, tape)
-            while done < len(queue) and test < len(values):
-                if self.needs_threshold(run):
-                    number, charge = number + 1, charge + self.resample_charge
-                    run = self.renewed(run, tape.thresholds[number])
-                elif mechanism.is_over(run):
-                    return Told(tuple(released), charge, tuple(batches), self.opened(number))
-                if store:
-                    run = self.restored(run)
-                told = queue[done : done + min(cut, len(values) - test)]
-                bars = np.array([(query + shift) % 3 for query in told])
-                answers = np.array(values[test : test + len(told)])
-                columns = self.columns(test, told)
-                noise = tape.at(columns)
-                before = run
-                run, outcomes = mechanism.step(run, answers, bars, attempt, noise)
-                stop = test + outcomes.consumed
-                batches.append(Batch(number, test, stop, outcomes, tuple(columns[: outcomes.consumed])))
-                charge += outcomes.charge
-                tops = {top.row: top for top in outcomes.tops}
-                gaps = self.also_told(before, answers, bars, attempt, noise)
-                for row, query in enumerate(told[: outcomes.consumed]):
-                    top = tops.get(row)
-                    if top is None:
-                        again.append(query)
-                    told_of_top = astuple(top)[1:] if top else ()
-                    released.append(
-                        (number, query, attempt, int(bars[row]), *told_of_top, *gaps.get(row, ()))
-                    )
-                done, test = done + outcomes.consumed, stop
-            queue = again[::-1] if shift % 2 else again
-        return Told(tuple(released), charge, tuple(batches), self.opened(number))
-
-    def order(self, values: Values) -> list[int]:
-        return list(range(self.queries))
-
-    def needs_threshold(self, run: Run) -> bool:
-        return self.resample and self.mechanism.is_over(run)
-
-    @property
-    def resample_charge(self) -> int:
-        return self.mechanism.threshold_charge
-
-    def renewed(self, run: Run, threshold_noise: int) -> Run:
-        return self.mechanism.open(threshold_noise, (0, 0))
-
-    def opened(self, number: int) -> int:
-        return number + 1
-
-    def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
-        return run, number
-
-    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
-        return list(range(test, test + len(queries)))
-
-    def also_told(
-        self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Callable[[int], Integers]
-    ) -> dict[int, tuple[int, ...]]:
-        return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectionForm(Form):
-    """A mechanism whose step takes all answers at once, and which tells the largest of them.
-
-    Where a run can pay for more than one step, the next one takes the next `at_once`, with fresh noise.
-    """
-
-    at_once: int = 4
-    side: int = 4
-    boxed_pairs: int = 4
-
-    def values(self, chance: random.Random, tests: int) -> Values:
-        return tuple(chance.randint(-1, 2) for _ in range(tests))
-
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        return super().play(values, tape, store=store)
-
-    def told(self, outcomes: Any, done: int) -> list[object]:
-        return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge)]
-
-    def shifts(
-        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
-    ) -> Noises:
-        rows = slice(batch.start, batch.stop)
-        drawn = Noises(
-            threshold=tape.thresholds[0],
-            queries=np.array([row[rows] for row in tape.queries], dtype=np.int64),
-        )
-        return self.mechanism.shifts(
-            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours, drawn
-        )
+    def step(self, run: Run, answers: Integers, bars: Integers, attempt: int, noise: Any) -> tuple[Run, Any]:
+        after: tuple[Run, Any] = self.mechanism.step(run, answers, bars, attempt, noise)
+        return after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,10 +303,31 @@ class RenewedForm(StreamForm):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectionForm(Form):
+    """A mechanism whose step takes all answers at once, and which tells the largest of them.
+
+    Where a run can pay for more than one step, the next one takes the next `at_once`, with fresh noise.
+    """
+
+    at_once: int = 4
+    side: int = 4
+    boxed_pairs: int = 2
+    batched: bool = False
+
+    def values(self, chance: random.Random, tests: int) -> Values:
+        return tuple(chance.randint(-1, 2) for _ in range(tests))
+
+    def told(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
+        return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge)]
+
+    def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
+        return (Noises(tape.thresholds[0], np.array(tape.queries)[:, batch.columns]),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantileForm(Form):
     """A quantile, played on data: its values are records, its tests candidates, as many as the tape is long."""
 
-    batched: bool = True
     records: int = 6
 
     def values(self, chance: random.Random, tests: int) -> Values:
@@ -375,29 +348,20 @@ class QuantileForm(Form):
     def made(self, values: Values, tape: Tape) -> int:
         return len(tape.queries[0])
 
-    def answers(self, values: Values, columns: Sequence[int]) -> Integers:
-        return self.mechanism.answers(np.sort(np.array(values)), columns[0], len(columns))
-
-    def shifts(
-        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
-    ) -> Noises:
-        tests = range(len(tape.queries[0]))
-        before, after = (self.answers(values, tests) for values in (first, second))
-        return self.mechanism.shifts(batch.outcomes, before, after, neighbours)
+    def answers(self, values: Values, start: int, stop: int) -> Integers:
+        return self.mechanism.answers(np.sort(np.array(values)), start, stop - start)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BitsForm(Form):
     """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
 
-    batched: bool = True
-
     def tape(self, chance: random.Random) -> Tape:
         return Tape(
             (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
         )
 
-    def step(self, run: Run, answers: Integers, noise: Any) -> tuple[Run, Any]:
+    def step(self, run: Run, answers: Integers, bars: Integers, attempt: int, noise: Any) -> tuple[Run, Any]:
         after: tuple[Run, Any] = self.mechanism.step(run, answers, 0, noise(0))
         return after
 
@@ -429,27 +393,19 @@ def _gaussian(variance: float) -> Masses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawForm(Form):
+class LawForm(SelectionForm):
     """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
 
-    Its tape is a list of 64-bit words, the first ones random, then zeros and ones in turn.
+    Its noise is a list of 64-bit words, the first ones random.
     """
 
     probability: Callable[[Sequence[int], int, int, Any], Any] = gap_probability
-    answers: int = 3
 
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        run = self.mechanism.open(0, (0, 0))
-        if store:
-            run = self.restored(run)
-        words = chain(tape.thresholds, cycle((2**63, 2**62)))
-        run, outcomes = self.mechanism.step(run, np.array(values), lambda: next(words))
-        assert self.mechanism.is_over(run)
-        batch = Batch(0, 0, len(values), outcomes, ())
-        return Told((outcomes.tops, outcomes.charge), outcomes.charge, (batch,))
+    def noise(self, tape: Tape, columns: Sequence[int]) -> Any:
+        return chain(tape.queries[0], cycle((2**63, 2**62))).__next__
 
     def tape(self, chance: random.Random) -> Tape:
-        return Tape(tuple(chance.getrandbits(64) for _ in range(4)), ())
+        return Tape((0,), (tuple(chance.getrandbits(64) for _ in range(4)),))
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -480,8 +436,9 @@ def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
         moved = form.align(told, tape, first, second, kind)
         found.cases += 1
         found.outputs_differ += told.released != form.play(second, moved).released
-        found.noise_moved_down += form.moves_down(tape, moved)
-        cost = form.cost(tape, moved)
+        moves = form.moves(tape, moved)
+        found.noise_moved_down += any(move < 0 and law.noise in UPWARD_ONLY for law, move in moves)
+        cost = UNITS_PER_EPSILON * sum((law.rate * abs(move) for law, move in moves), Fraction(0))
         ratio = cost / told.charge if told.charge else 10**6 * cost  # what costs must be charged
         found.over_charge += ratio > 1
         found.largest = max(found.largest, ratio)
@@ -566,7 +523,6 @@ def check_each_release_uses_up_its_delta(form: Form) -> None:
     answer rises by D; tops for a query, when theirs falls by D while the threshold may have been lifted by D.
     """
     assert isinstance(form, BitsForm)
-    assert form.distance is not None
     mechanism, reach = form.mechanism, form.distance
     lift = reach if Neighbours.MIXED in form.neighbours else 0
 
@@ -589,9 +545,9 @@ def check_the_law_loses_at_most_the_charge(form: Form) -> None:
     charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
     assert charge.denominator == 1
     for kind in form.neighbours * 12:
-        first = form.values(chance, form.answers)
+        first = form.values(chance, form.tests)
         second = form.neighbour(first, kind, chance)
-        for row, gap in product(range(form.answers), range(8)):
+        for row, gap in product(range(form.tests), range(8)):
             p, q = (form.probability(values, row, gap, ratio) for values in (first, second))
             assert p * ratio**charge.numerator <= q
             attained = max(attained, (math.log(p / q) / math.log(2)) / charge)
@@ -604,17 +560,19 @@ def check_the_draws_follow_the_law(form: Form) -> None:
     chance, count, ratio = random.Random(8), 256, math.exp(-float(form.mechanism.rate))
     words = [(2 * i + 1) << 55 for i in range(count)]
     for _ in range(2):
-        values = form.values(chance, form.answers)
-        told = [form.play(values, Tape((word, 2**63), ())).batches[0].outcomes.tops[0].row for word in words]
-        for row in range(form.answers):
+        values = form.values(chance, form.tests)
+
+        def top(*words: int, values: Values = values) -> Any:
+            return form.play(values, Tape((0,), (words,))).batches[0].outcomes.tops[0]
+
+        told = [top(word).row for word in words]
+        for row in range(form.tests):
             share = sum(form.probability(values, row, gap, ratio) for gap in range(400))
             assert abs(told.count(row) - share * count) <= 2
             if row not in told:
                 continue
             word = words[told.index(row)]
-            drawn = [
-                form.play(values, Tape((word, other), ())).batches[0].outcomes.tops[0].gap for other in words
-            ]
+            drawn = [top(word, other).gap for other in words]
             for gap in range(5):
                 expected = form.probability(values, row, gap, ratio) / share
                 assert abs(drawn.count(gap) - expected * count) <= 2
