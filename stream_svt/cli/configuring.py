@@ -51,8 +51,8 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
         findings = asyncio.run(check_brokers(config, common.cluster(config), create_topics=create_topics))
         _print(findings)
         click.echo()
-    if problems := sum(finding.is_problem for finding in findings):
-        click.echo(f"{common.count(problems, 'problem')}: see FAIL above.", err=True)
+    if problems := [one for one in findings if one.level == "problem"]:
+        click.echo(f"{common.count(len(problems), 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
     click.echo("Ready to run." if not offline else "The configuration is valid.")
     return 0
@@ -60,7 +60,7 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
 
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
-        mark, colour = _MARKS[finding.level.value]
+        mark, colour = _MARKS[finding.level]
         click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
 
 

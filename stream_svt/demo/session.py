@@ -114,7 +114,7 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
             )
         screen.say("creating topics: stream-svt check --create-topics ...")
         made = await create_missing(load_config(config), cluster)
-        if problems := [finding.message for finding in made if finding.is_problem]:
+        if problems := [finding.message for finding in made if finding.level == "problem"]:
             raise StreamSvtError("; ".join(problems))
         screen.say("starting the service: stream-svt run --apply ...")
         log = directory / "service.log"

@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
-from enum import StrEnum
 from functools import partial
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
@@ -40,28 +39,15 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
 
-class Level(StrEnum):
-    """How much a finding matters: as it should be, works but may not be meant, the service cannot work with it."""
-
-    OK = "ok"
-    NOTE = "note"
-    PROBLEM = "problem"
-
-
 class Finding(NamedTuple):
-    """One thing that was looked at: its subject, and what to do where something is to be done."""
+    """One thing that was looked at: whether it is as it should be, may not be meant, or stops the service; and why."""
 
-    level: Level
+    level: Literal["ok", "note", "problem"]
     subject: str
     message: str
 
-    @property
-    def is_problem(self) -> bool:
-        """Whether the service cannot work with it."""
-        return self.level is Level.PROBLEM
 
-
-_ok, _note, _problem = (partial(Finding, level) for level in Level)
+_ok, _note, _problem = (partial(Finding, level) for level in ("ok", "note", "problem"))
 
 
 def check_offline(config: Config) -> list[Finding]:
@@ -335,23 +321,16 @@ async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> 
     name = f"application {carried.application!r}"
     others = sorted({end.successor for end in ends.values()} - {config.spec.application, ""})
     still_open = ", ".join(str(shard) for shard, end in sorted(ends.items()) if not end.successor)
-    made, message = _ok, f"{name} was closed for this one"
     if others:
-        made, message = (
-            _problem,
-            f"{name} was closed for {others[0]!r}: two successors would spend the same budget",
-        )
+        told = f"{name} was closed for {others[0]!r}: two successors would spend the same budget"
     elif still_open:
-        made, message = (
-            _problem,
-            f"{name} is not closed: shard {still_open} may still spend what was carried over",
-        )
+        told = f"{name} is not closed: shard {still_open} may still spend what was carried over"
     elif not ends:
-        made, message = (
-            _note,
-            f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed",
-        )
-    yield made("carried_over", message)
+        told = f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed"
+    else:
+        told = f"{name} was closed for this one"
+    made = _problem if others or still_open else _ok if ends else _note
+    yield made("carried_over", told)
 
 
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:

@@ -96,13 +96,11 @@ def another_count(topic: str, has: int, wanted: int) -> str:
 
 def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
     """Return the one problem of topics that are not there, whether one or, before the first start, all of them."""
-    count, rejects = config.topics.partitions, config.topics.rejects
-    create = f"'stream-svt check -c {config.source} --create-topics'"
+    create, rejects = f"'stream-svt check -c {config.source} --create-topics'", config.topics.rejects
     if len(topics) == 1:
         [(topic, field)] = topics.items()
-        operation = "WRITE" if topic == rejects else "READ"
-        remedy = f"{create} creates it with {count} partition{'s' * (count != 1)}"
-        return Problem(0, field, f"{unseen(topic, operation)}; {remedy}")
+        said = unseen(topic, "WRITE" if topic == rejects else "READ")
+        return Problem(0, field, f"{said}; {create} creates it")
     names = list(topics)
     more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
     also = f", operation WRITE on {rejects!r}" if rejects in topics else ""

@@ -153,7 +153,7 @@ async def test_each_permission_that_a_worker_lacks_is_named(guarded: Guarded) ->
     other = replace(everything, topics=everything.topics.model_copy(update={"state": "new.state"}))
     report = await check_brokers(other, cluster_of(other), create_topics=True)
     told = "operation CREATE on resource TOPIC 'new.state'"
-    assert any(told in finding.message for finding in report if finding.is_problem)
+    assert any(told in finding.message for finding in report if finding.level == "problem")
 
 
 async def _pauses(config: Config, key: SigningKey) -> str:
