@@ -39,22 +39,6 @@ def test_application_wide_commands_are_fanned_out():
     assert [one.shard for one in control.for_shards(CONFIG, Action.ACCEPT_LOSS, [3])] == [3]
 
 
-def test_what_is_not_declared_is_refused_before_anything_is_sent():
-    with pytest.raises(control.NotDeclared) as refused:
-        control.for_datasets(CONFIG, Action.PAUSE, ["never", "today", "nor"], monitor="cold")
-    assert str(refused.value).splitlines() == [
-        "no dataset 'never' is declared in configuration. Declared: today, tomorrow, later",
-        "no dataset 'nor' is declared in configuration. Declared: today, tomorrow, later",
-        "no monitor 'cold' is declared in configuration. Declared: hot",
-    ]
-    with pytest.raises(
-        control.NotDeclared, match=r"no dataset 'todya' .*; did you mean 'today'\? Declared: "
-    ):
-        control.for_datasets(CONFIG, Action.PAUSE, ["todya"])
-    with pytest.raises(control.NotDeclared, match="shards are 0 to 4"):
-        control.for_shards(CONFIG, Action.ACCEPT_LOSS, [5])
-
-
 def test_of_many_declared_names_some_are_listed():
     names = ", ".join(f"d{number:02}" for number in range(14))
     many = parse_config(CONFIG_TEXT.replace("today, tomorrow, later", names), source="shop.yaml")

@@ -142,14 +142,6 @@ def test_how_long_the_engine_took_is_told_on_request_only(spec: ApplicationSpec)
     assert scrape(asked)["stream_svt_step_seconds_count",] == 2
 
 
-def test_names_follow_the_conventions() -> None:
-    for metric in METRICS:
-        assert metric.name.startswith("stream_svt_")
-        assert metric.name.endswith("_total") == (metric.kind == "counter")
-        assert metric.help.endswith(".")
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-
-
 def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_counted(
     spec: ApplicationSpec,
 ) -> None:
