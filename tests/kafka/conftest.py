@@ -12,7 +12,6 @@ import pytest
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
-from tests.support.shard_topics import ShardTopics
 from tests.support.tls import USERS, Authority, SecureKafka
 from tests.support.worker import Scene
 
@@ -38,20 +37,6 @@ def lax_broker() -> Iterator[EmbeddedKafka]:
         }
     ) as kafka:
         yield kafka
-
-
-@pytest.fixture
-async def shard_topics(broker, topics) -> AsyncIterator[ShardTopics]:
-    state = await topics("state", partitions=2, configs={"cleanup.policy": "compact"})
-    shard_topics = ShardTopics(
-        broker.bootstrap_servers,
-        state,
-        await topics("alerts", partitions=2),
-        await topics("rejects", partitions=2),
-    )
-    yield shard_topics
-    for journal in shard_topics.journals:
-        await journal.close()
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.errors import BrokerError
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, spans, stop_quietly, tune
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from tests.support.topics import administrator
-from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
 
@@ -26,16 +25,6 @@ async def named(servers: str, prefix: str) -> list[str]:
 async def read_on(feed: ShardFeed, topic: str) -> None:
     while True:
         await feed.fetch([topic], 0.5)
-
-
-async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
-    lax_broker: EmbeddedKafka,
-) -> None:
-    scene = Scene(lax_broker.bootstrap_servers, "absent")
-    with pytest.raises(ConfigError, match=r"6 topics do not exist: 'absent\.counts', 'absent\.control'"):
-        await scene.start()
-    await scene.stop(scene.workers[0])
-    assert await named(scene.servers, "absent") == []
 
 
 async def test_no_client_creates_the_topic_that_it_asks_for(

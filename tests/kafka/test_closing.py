@@ -13,17 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.released import EventType, decode
 from stream_svt.protocol.carry_over import CarryOverRefused
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.shard_log import ShardLog
 from tests.support.closing import (
-    CARRIED,
     KEY_LOST,
     LIMIT,
     RUN,
@@ -49,16 +46,27 @@ FULL = dict.fromkeys(TOPS, LIMIT * RUN)
 async def test_a_planned_move_to_another_cluster_and_fewer_partitions_loses_nothing(
     stage: Stage, secure_broker
 ) -> None:
-    """Whether the budgets are carried over from the source, or from a mirror of it."""
+    """Whether the budgets are carried over from the source, or from a mirror of it; a worker then writes nothing."""
     old = await stage.old(partitions=4)
     real = await old.spend(TOPS)
     await old.close_in_order(stage.successor)
+    await _stays_closed(old)
     assert balances(await old.carry_over(stage.successor)) == real.spent
     mirror = await old.mirrored_to(secure_broker.bootstrap_servers)
     carried = await mirror.carry_over(stage.successor)
     assert balances(carried) == real.spent
     new = await stage.new(servers=secure_broker.bootstrap_servers, partitions=1)
     await goes_on(mirror, new, carried, real)
+
+
+async def _stays_closed(old: Application) -> None:
+    before = await old.ends("state", "alerts")
+    await old.send("a", HIGH)
+    worker = await old.start(ready=False)
+    await old.parked(worker, Cause.CLOSED)
+    assert worker.ready
+    await old.stop(worker)
+    assert await old.ends("state", "alerts") == before
 
 
 # States that cannot be proved
@@ -143,105 +151,6 @@ async def _stays_out_of_the_group(old: Application) -> None:
     worker = await old.start(ready=False)
     await until(lambda: worker.fault is not None and worker.fault.cause is Cause.SEALING_KEY, 30)
     await old.stop(worker)
-
-
-# What nobody may do: wake up a closed application, carry over one that runs, or let two go on with its budgets
-
-
-@pytest.mark.parametrize("given_up", [False, True], ids=["closed in order", "given up"])
-async def test_a_closed_application_that_is_started_again_stays_closed_and_writes_nothing(
-    stage: Stage, given_up: bool
-) -> None:
-    """And it has one successor, of more partitions here; a planned move to it loses nothing."""
-    old = await stage.old()
-    real = await old.spend(TOPS)
-    newest = await old.live()
-    if given_up:
-        await old.make_anew("state")
-        await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "is empty")
-    else:
-        await old.close_in_order(stage.successor)
-        newest = await old.live()
-    await old.send("a", HIGH)
-    await _stays_closed(old, stage.successor)
-    for (shard, key), value in newest.items():  # the newest state is found again, in a backup
-        await old.producer.send_and_wait(f"{old.application}.state", value, key=key, partition=shard)
-    await _stays_closed(old, stage.successor)
-    assert (await old.told()).spent == real.spent
-    carried = await old.carry_over(stage.successor)
-    assert balances(carried) == (real.held if given_up else real.spent)
-    assert given_up or (old.notes, carried.complete) == ([], True)
-    with pytest.raises(CarryOverRefused, match=f"closed for successor '{stage.successor}': a second one"):
-        await old.carry_over("second")
-    with pytest.raises(ConfigError, match="another one would spend it twice"):
-        replace(old, application="second", more=old.more + CARRIED).config()
-    await goes_on(old, await stage.new(), carried, real)
-
-
-async def _stays_closed(old: Application, successor: str) -> None:
-    """A worker parks every shard, is ready, and writes nothing; commands are answered all the same."""
-    before = await old.ends("state", "alerts")
-    worker = await old.start(ready=False)
-    await old.parked(worker, Cause.CLOSED)
-    assert all("is closed for ever" in status.reason for status in worker.statuses())
-    for name, accepted in ((successor, True), ("another", False)):
-        for give_up in (False, True):
-            for reply in await old.close(name, give_up=give_up, patience=3):
-                # A state that its owner closed could be given up only where its key is lost: nobody answers.
-                expected = None if give_up and accepted and "no answer" in reply.message else accepted
-                assert reply.accepted is expected, reply
-                assert expected is None or f"closed for ever, for successor '{successor}'" in reply.message
-    paused = await old.pause("a")
-    assert (paused.accepted, "closed for ever" in paused.message) == (False, True)
-    await old.parked(worker, Cause.CLOSED)
-    assert worker.ready
-    await old.stop(worker)
-    assert await old.ends("state", "alerts") == before
-
-
-async def test_a_forged_end_on_the_alert_topic_closes_nothing(stage: Stage) -> None:
-    """The worker that runs goes on; the next one finds that events are not its own, and parks the shard."""
-    old = await stage.old()
-    real = await old.spend(TOPS)
-    worker = await old.start()
-    newest = [record.value for record in await old.read("alerts") if record.partition == 0][-1]
-    await old.producer.send_and_wait(
-        f"{old.application}.alerts", _forged_end(newest, stage.successor), partition=0
-    )
-    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0, 1"):
-        await old.carry_over(stage.successor)
-    await old.send("a", HIGH)
-    await old.settled(worker, sum(TOPS.values()) + 1)
-    assert (await old.told()).spent["a"] > real.spent["a"]
-    await old.stop(worker)
-    assert not any(record.key == b"closed" for record in await old.read("state"))
-    await old.give_up(stage.successor, Cause.STATE_ROLLED_BACK, "shows event", [0])
-    worker = await old.start(ready=False)
-    await old.parked(worker, Cause.CLOSED, [0])
-    (reply,) = await old.close(stage.successor, shard=1)
-    assert reply.accepted
-    await old.parked(worker, Cause.CLOSED)
-    await old.stop(worker)
-    carried = await old.carry_over(stage.successor)
-    assert "different histories" in old.notes[0]
-    for name, balance in carried.datasets.items():  # all of them but one have their home in shard 0
-        assert balance.spent == (real.spent[name] if name in {"d", "f"} else balance.limit), name
-
-
-def _forged_end(newest: bytes, successor: str) -> bytes:
-    """Return the event that would close a shard behind its newest one, of somebody who has no key."""
-    known = msgspec.json.decode(newest)
-    number = known["sequence"] + 1
-    data = {"dataset": "", "monitor": "", "run": 0, "reason": "command", "account": None}
-    forged = known | {
-        "type": EventType.APPLICATION_CLOSED,
-        "id": f"{known['source']}/closed/{number}",
-        "sequence": number,
-        "data": data | {"detail": {"successor": successor, "balances": 0}},
-    }
-    value = msgspec.json.encode(forged)
-    assert decode(value)[0].type == EventType.APPLICATION_CLOSED
-    return value
 
 
 async def test_an_alert_that_a_worker_sent_and_never_committed_counts_as_spent(

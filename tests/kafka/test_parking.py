@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import worker as workers
 from stream_svt.service.codec import home
@@ -215,36 +214,6 @@ async def app(broker, topics, tmp_path) -> AsyncIterator[Application]:
     name = topics.name("shop")
     async with Application(broker.bootstrap_servers, name, directory=tmp_path).on_stage() as app:
         yield app
-
-
-async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
-    app: Application, monkeypatch, caplog
-) -> None:
-    step, broken = Engine.step, True
-
-    def stepped(self: Engine, batch):
-        if broken and self.shard == BROKEN:
-            raise ZeroDivisionError(f"value {HIGH}")
-        return step(self, batch)
-
-    monkeypatch.setattr(Engine, "step", stepped)
-    healthy = app.shards - {BROKEN}
-    await app.two()
-    await until(lambda: app.status() is not None)
-    await app.send(app.names[BROKEN], HIGH)
-    await until(lambda: app.status().state is ShardState.RETRYING)
-    await app.go_on(healthy)
-    await app.stop(app.owner())
-    await app.go_on(healthy)
-    await until(lambda: app.status().state is ShardState.RETRYING)
-    assert app.status().cause is Cause.ERROR
-    assert "ZeroDivisionError at test_parking.py" in app.status().reason
-    assert f"event=shard_error shard={BROKEN}" in caplog.text
-    assert str(HIGH) not in caplog.text
-    assert all(worker.alive for worker in app.workers)
-    broken = False
-    await until(lambda: is_open(app.workers[0]), 60)
-    await app.go_on(app.shards)
 
 
 async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another_serves_all_shards(

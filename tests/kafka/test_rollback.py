@@ -7,22 +7,16 @@ shard parks and changes nothing, and opens by itself once what belongs together 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import audit
-from stream_svt.service.config import Config, parse_config
-from stream_svt.service.kafka import Fenced
+from stream_svt.service.config import Config
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support import records
 from tests.support.closing import SEALED, SEALED_ANEW, Application, Stage, StateRecords
-from tests.support.shard_topics import ShardTopics, event
-from tests.support.topics import create_topics
-from tests.support.worker import CLOCK, COMPACTED, HIGH, complaint, is_open, until
+from tests.support.worker import HIGH, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 
@@ -112,32 +106,9 @@ async def test_retention_that_took_every_alert_is_no_rollback(app: Application) 
     await app.spend({})
     await app.spend({})
     await app.delete_before("alerts", -1)
+    found = await audited(app)
+    assert (found.problems, found.truncated) == ([], {0})
     assert (await app.spend({"a": 2})).spent["a"] > 0
-
-
-async def test_a_mirror_under_another_name_is_no_state_of_this_application(app: Application) -> None:
-    await app.spend({"a": 1})
-    mirror = f"{app.application}.mirror"
-    await create_topics(app.servers, {mirror: 1}, CLOCK | COMPACTED)
-    copies = [(shard, key, value) for (shard, key), value in (await app.live()).items()]
-    await records.send(app.servers, mirror, *copies)
-    text = app.text().replace("topics: {", f"topics: {{state: {mirror}, ")
-    await cannot_be_read(app, "belongs to another place", parse_config(text, directory=app.directory))
-
-
-async def test_the_state_of_a_foreign_cluster_is_refused_and_so_is_an_empty_one_beside_its_alerts(
-    app: Application, secure_broker
-) -> None:
-    """A whole application mirrored to another cluster: the state is bound to where it was written."""
-    await app.spend({"a": 2})
-    foreign = replace(app, servers=secure_broker.bootstrap_servers)
-    async with foreign.on_stage():
-        await foreign.put(await app.live())
-        alerts = [(0, record.key, record.value) for record in await app.read("alerts")]
-        await records.send(foreign.servers, f"{app.application}.alerts", *alerts)
-        await cannot_be_read(foreign, "belongs to another place")
-        await foreign.make_anew("state")
-        await refuses(foreign, "is empty")
 
 
 async def audited(app: Application) -> Audit:
@@ -161,42 +132,3 @@ async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_st
     found = await audited(app)
     assert found.problems == []
     assert found.alerts == 2
-
-
-async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_state(
-    app: Application,
-) -> None:
-    await app.spend({"a": 2})
-    await app.delete_before("alerts", -1)
-    found = await audited(app)
-    assert found.problems == []
-    assert found.truncated == {0}
-    await app.spend({"a": 1})
-    assert (await audited(app)).problems == []
-    app.more = SEALED_ANEW  # with another key the state is unreadable, which is no finding
-    found = await audited(app)
-    assert (found.findings, found.balances, len(found.unreadable)) == ([], False, 1)
-    assert "key" in found.unreadable[0]
-
-
-async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(
-    shard_topics: ShardTopics,
-) -> None:
-    """It has read old books and sees new alerts: that is no restored backup, and no reason to give budgets up."""
-    journal, _ = await shard_topics.opened()
-    await journal.commit(Commit(progress=b"p", events=[event(1)]))
-    await journal.flush()
-    frozen = shard_topics.journal()
-    read_state = frozen._log.read_state
-
-    async def read_and_stand_still(*, committed: bool = True) -> dict[bytes, bytes]:
-        raw = await read_state(committed=committed)
-        successor, _ = await shard_topics.opened()
-        await successor.commit(Commit(progress=b"p", events=[event(2)]))
-        await successor.flush()
-        return raw
-
-    frozen._log.read_state = read_and_stand_still
-    with pytest.raises(Fenced):
-        await frozen.open()
-    assert await shard_topics.events() == [1, 2]

@@ -18,18 +18,6 @@ from tests.support.worker import CLOCK, HIGH, LOW, Scene, until
 pytestmark = pytest.mark.kafka
 
 
-async def test_rejects_name_the_reason_and_processing_goes_on(scene: Scene) -> None:
-    worker = await scene.start()
-    await scene.producer.send_and_wait(scene.queries, b"\xff", key=b"a")
-    await scene.producer.send_and_wait(scene.queries, b'{"id":"x","value":1}', key=b"nobody")
-    await scene.send("a", HIGH)
-    await scene.settled(worker, 3)
-    await until(lambda: worker.ready)
-    assert len(await scene.alerts()) == 1
-    reasons = sorted(record.value.split(b'"reason":')[1] for record in await scene.read("rejects"))
-    assert reasons == [b'"invalid-utf8"}', b'"undeclared"}']
-
-
 async def test_a_pause_skips_the_queries_of_its_dataset_and_nothing_else(scene: Scene) -> None:
     worker = await scene.start()
     await scene.send("a", LOW)

@@ -102,28 +102,6 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     assert await guarded.heard() == ["pause", "resume", "pause"]
 
 
-async def test_a_copy_is_refused_where_topic_and_state_were_made_anew(guarded: Guarded) -> None:
-    """Whoever may delete topics, and has no key, cannot give an old command a second time."""
-    scene = guarded.scene
-    for action in (Action.PAUSE, Action.RESUME, Action.PAUSE):
-        await guarded.command(action, "a")
-    old = await scene.read("control")
-    # The last one names the last number with its own id: it is answered once more, and has no effect.
-    stale = {"command-stale": 2}
-    heard = ["pause", "resume", "pause", "pause"]
-    for anew, known, refused in (
-        (["control"], heard, stale),
-        (["control", "state", "alerts"], [], stale | {"command-other-state": 3}),
-    ):
-        await scene.stop(scene.workers[0])
-        for topic in anew:
-            await scene.make_anew(topic)
-        await scene.start()
-        for record in old:
-            await guarded.copy(record)
-        await guarded.until_heard(known, refused)
-
-
 async def test_the_command_line_signs_and_refuses_before_it_sends_what_no_shard_would_hear(
     guarded: Guarded, stream_svt
 ) -> None:

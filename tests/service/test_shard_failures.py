@@ -184,12 +184,16 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
     await play.stays(ShardState.PARKED, opened=2)
 
 
-async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked(played) -> None:
-    play = played(errors.UnreadableState("x"))
+async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked_and_its_text_is_not_said(
+    played, caplog
+) -> None:
+    play = played(ValueError("value 4711"), errors.UnreadableState("x"))
     play.interruptions = [ValueError("value 4711")] * 3
     await play.until(ShardState.PARKED)
     await until(lambda: not play.interruptions)
-    await play.stays(ShardState.PARKED, opened=1)
+    await play.stays(ShardState.PARKED, opened=2)
+    assert caplog.text.count("event=shard_error shard=0 error='unexpected ValueError at ") == 4
+    assert "4711" not in caplog.text
 
 
 @pytest.mark.parametrize("seconds", [0, LONG], ids=["at once", "late"])

@@ -18,7 +18,7 @@ from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic, read_balances
-from stream_svt.service.control import Reply, for_datasets, for_shards
+from stream_svt.service.control import Reply, for_shards
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.settings.carried import Carried
@@ -116,12 +116,6 @@ class Application(Scene):
             cluster=await cluster_id_of(cluster_of(config)) if give_up else "",
         )
         return await give(config, commands, patience=patience)
-
-    async def pause(self, dataset: str) -> Reply:
-        """Give a command that has nothing to do with an end."""
-        config = self.config()
-        (reply,) = await give(config, for_datasets(config, Action.PAUSE, [dataset]), patience=10)
-        return reply
 
     async def close_in_order(self, successor: str) -> None:
         """Start a worker, close every shard, and stop the worker."""
