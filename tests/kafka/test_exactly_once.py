@@ -13,7 +13,6 @@ import pytest
 
 from stream_svt.service import shard_log
 from stream_svt.service.kafka import Cluster
-from tests.simulation.published import UNITS, Terms
 from tests.support.broken_protocol import (
     ForgetsLostPublications,
     LosesPublications,
@@ -95,8 +94,7 @@ async def test_the_protocol_as_it_is_passes_and_the_judge_catches_a_broken_one(
     for worker in list(scene.workers):
         await scene.stop(worker)
     certain = Certain(scene.queries, "hot", HIGH, LOW)
-    terms = Terms(dict.fromkeys("abc", 1000 * UNITS), {"hot": 400_000_000}, {("hot", "top"): 200_000_000})
-    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
+    found = await verify(broker.data_dir, scene.application, scene.partitions, certain)
     if said:
         assert any(said in text for text in found.violations), found.violations
     else:

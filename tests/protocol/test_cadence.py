@@ -20,14 +20,13 @@ import pytest
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
-from stream_svt.protocol.committer import CommitPolicy
-from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.effects import Effect, journal_of, lived
-from tests.simulation.log import Broker, Entry, Txn
-from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process, Silent
+from tests.simulation.effects import Effect
+from tests.simulation.log import Entry, Txn
+from tests.simulation.script import Script
+from tests.simulation.world import CONTROL, ModelWorkload, Process, Silent, Variant, World
 
 TAKES = {"fetch": 0.001, "append": 0.0005, "end": 0.002, "sleep": 0.0}
 """Seconds of a request; 0.001 for any other."""
@@ -54,24 +53,28 @@ class Stopwatch(Silent):
         self._note("committed", seconds, *steps)
 
 
-class TimedWorld:
-    """A broker, a session and a clock; ``work`` is how long the decoder takes for queries, and the engine again."""
+class TimedWorld(World):
+    """One owner without faults; ``work`` is how long the decoder takes for queries, and the engine again."""
 
-    def __init__(self, application: Application, arrivals: Sequence[Arrival], work: Work) -> None:
-        self.application = application
+    def __init__(self, stage: Application, arrivals: Sequence[Arrival], work: Work) -> None:
+        super().__init__(Script(1, 0, 0, ()), Variant(workload=self._workload, observer=Stopwatch), stage)
         self.now = self._began = 1_000.0
-        self.chance = random.Random(1)
-        self.broker = Broker(now_ms=lambda: int(self.now * 1000))
-        self.observer = Stopwatch()
         self.moments: list[tuple[str, int, float, bool]] = []
         self._arrivals = list(arrivals)
         self._work = work
         self._batch: Sequence[bytes] = ()
+        self._rule = self.broker.appended
         self.broker.appended = self._appended
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
+        owner = self._spawn()
+        self.observer = owner.observer
+        while owner in self._processes:
+            self._step(owner)
+        assert self.rules.violations == []
 
     def _appended(self, entry: Entry) -> None:
+        self._rule(entry)
         if entry.partition not in {TOPIC, OTHER, CONTROL}:
             self.moments.append((entry.partition, entry.offset, round(self.now, 6), entry.marker))
 
@@ -81,6 +84,15 @@ class TimedWorld:
             self.now = max(self.now, self._began + after)
             self.broker.write(topic, key, body)
         self.now = max(self.now, moment)
+
+    def _pass_time(self, effect: Effect) -> None:
+        self.pass_until(self.now + TAKES.get(effect.kind, 0.001))
+
+    def _let_happen(self, process: Process, effect: Effect) -> None:
+        super()._let_happen(process, effect)
+        if effect.kind == "end":
+            self.pass_until(self.now + 0.001)
+            self.broker.mark("app-0", everything=True)
 
     def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
         """Let a fetch wait for the next query, as long as it may."""
@@ -94,7 +106,7 @@ class TimedWorld:
         if seconds > 0:  # nobody else shares the worker
             await Effect("sleep", lambda: self.pass_until(end))
 
-    def _workload(self, entropy: random.Random) -> ModelWorkload:
+    def _workload(self, spec: ApplicationSpec, **parts: Any) -> ModelWorkload:
         """Return a workload whose decoders and engines take time."""
         world = self
 
@@ -110,35 +122,7 @@ class TimedWorld:
                 world.pass_until(world.now + world._work(world._batch))
                 return super().decode(records)
 
-        return ModelWorkload(self.application.spec, entropy=entropy.randbytes, decoder=Slow, kind=Laborious)
-
-    def run(self) -> TimedWorld:
-        entropy = random.Random(2)
-        process = Process(1, None, entropy)  # type: ignore[arg-type]
-        journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
-        session = ShardSession(
-            feed=ModelFeed(self, process),  # type: ignore[arg-type]
-            journal=journal,
-            workload=self._workload(entropy),
-            shard=0,
-            control=CONTROL,
-            policy=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
-            clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
-            observer=self.observer,
-            status=process.status,
-        )
-
-        life, outcome = lived(session), None
-        while True:
-            try:
-                effect = life.send(outcome)
-            except StopIteration:
-                return self
-            self.pass_until(self.now + TAKES.get(effect.kind, 0.001))
-            outcome = effect.act()
-            if effect.kind == "end":
-                self.pass_until(self.now + 0.001)
-                self.broker.mark("app-0", everything=True)
+        return ModelWorkload(spec, decoder=Slow, kind=Laborious, **parts)
 
 
 def alerts(world: TimedWorld) -> list[bytes | None]:
@@ -182,7 +166,7 @@ def labour(queries: Sequence[bytes], most: float = 0.03) -> float:
 def played(form: int, seed: int, *, neighbour: bool, cadence: float | None, most: float = 0.03) -> TimedWorld:
     stage = replace(application(form), cadence=cadence)
     arrivals = stream(form, seed, neighbour=neighbour)
-    return TimedWorld(stage, arrivals, lambda queries: labour(queries, most)).run()
+    return TimedWorld(stage, arrivals, lambda queries: labour(queries, most))
 
 
 def begins(world: TimedWorld) -> list[float]:

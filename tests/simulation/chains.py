@@ -29,7 +29,7 @@ from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.effects import PLACE, finish, journal_of
 from tests.simulation.log import Broker
-from tests.simulation.published import UNITS
+from tests.simulation.rules import UNITS
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import SUCCESSOR, Variant, World
 

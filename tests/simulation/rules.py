@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -15,13 +16,18 @@ import numpy as np
 from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
+from stream_svt.privacy.loss import Kind
+from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
+from tests.simulation.effects import finish as run_effects
+from tests.simulation.effects import journal_of
 from tests.simulation.log import Broker, Entry, Fate, Txn
-from tests.simulation.published import UNITS, Published, Terms
 from tests.support.state_records import FRAME, dataset, outbox
 
+UNITS = Kind.PURE.units
 _HIGH = 1_000
 """What is above it has an alert: the threshold is 500, and noise is far smaller."""
 
@@ -161,14 +167,14 @@ class Rules:
     Attributes:
         contradicted: Whether the state is now older than the alerts, or the alerts are gone: it may not be written.
         reconfigured: Whether workers were given another configuration.
-        applied: The versions of the configuration, from number 1; none where the first one is all there is.
+        audit: Of the events and the state, once it is finished.
         plain: Whether not, no command was given and no query deleted: every query far above a threshold has an alert.
         commands: Those of control topics that were made anew.
     """
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
-        self._terms = _terms(specs[0])
-        self._usual = [monitor.name for monitor in specs[0].monitors]
+        self._specs = specs
+        self.audit = Audit()
         self.violations: list[str] = []
         self.tops = 0
         self._broker = broker
@@ -179,7 +185,6 @@ class Rules:
         self._put_back = self.was_contradicted = False
         self.contradicted = False
         self.plain, self.reconfigured = True, False
-        self.applied: list[ApplicationSpec] = []
         self.commands: list[Entry] = []
         self._commands = Commands()
         self._anew = self.closed = False
@@ -352,42 +357,72 @@ class Rules:
         shown = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
         if missing := self._charged.keys() - {event["id"] for event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
-        applied = [_terms(spec) for spec in self.applied] if self.reconfigured else []
-        account = Published(self._terms, self.say, self._raised(), applied)
-        for event in shown:
-            account.take(event)
-        self.tops = account.topped.total()
-        self.computed.judge(account.closed)
-        lost = {
-            top for top in self._outcomes if top not in account.released and top[:3] not in account.closed
+        self.audit = self._audited()
+        events = [(event["type"], event["data"]) for event in shown]
+        self._judge_limits(events)
+        adopted = [
+            data["detail"]["number"] for kind, data in events if kind == EventType.CONFIGURATION_ADOPTED
+        ]
+        self.demand(adopted == sorted(set(adopted)), "a version is adopted that is older than the one before")
+        tops = [data for _, data in events if "gap" in data]
+        self.tops = len(tops)
+        closed = {
+            (data["dataset"], data["monitor"], data["run"])
+            for kind, data in events
+            if kind == EventType.RUN_CLOSED and data["reason"] in {"loss", "unread", "paused", "retired"}
         }
+        self.computed.judge(closed)
+        released = {(top["dataset"], top["monitor"], top["run"], top["top"]) for top in tops}
+        lost = {top for top in self._outcomes if top not in released and top[:3] not in closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")
         if not self._put_back and not self._anew:
+            places = [(top["monitor"], top["position"]) for top in tops]
+            topped = Counter((name, at["topic"], at["offset"], at["row"]) for name, at in places)
             # A monitor that is removed and added again may begin where its topic does.
-            if not self.reconfigured and (doubled := sum(times > 1 for times in account.topped.values())):
+            if not self.reconfigured and (doubled := sum(times > 1 for times in topped.values())):
                 self.say(f"{doubled} queries have two alerts of a monitor")
-            self._complete(account)
-        spent = account.spent
-        stored = self._stored()
-        sums = {name: spent.get(name, 0) for name in stored}
-        self.demand(stored == sums, "the ledgers in the state are not the sums of the charges released")
+            self._complete({(name, offset) for name, _, offset, _ in topped})
 
-    def _complete(self, account: Published) -> None:
+    def _audited(self) -> Audit:
+        """Hold events to each other, to the prices and to the state, with the audit that is shipped."""
+        audit = Audit(monitor for spec in self._specs for monitor in spec.monitors)
+        for entry in self._broker.read("alerts"):
+            audit.add(0, entry.offset, entry.value)
+        journal = journal_of(self._broker)
+        state = StoredShard.of(0, run_effects(journal.look()), journal)
+        for finding in audit.compare([state], lambda name: 0).findings:
+            self.say(f"audit: {finding}")
+        self.demand(not audit.truncated, "the first events are lost")
+        return audit
+
+    def _judge_limits(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+        """Take no event's word for a limit."""
+        limits, raised = {one.name: one.limit for one in self._specs[0].datasets}, self._raised()
+        for kind, data in events:
+            if (account := data["account"]) is None:
+                continue
+            limit = round(account["limit"] * UNITS)
+            if limit != limits[data["dataset"]] and limit not in raised:
+                self.say(f"{data['dataset']}: the limit is not the one declared, and no command raised it")
+            if kind == EventType.RETIRED and account["reserved"]:
+                self.say(f"{data['dataset']} is retired while a run is open")
+
+    def _complete(self, topped: set[tuple[str, int]]) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
-        if len(self._usual) > 1 or not self.plain:
+        monitors = self._specs[0].monitors
+        if len(monitors) > 1 or not self.plain:
             return
-        (monitor,) = self._usual
-        least = self._terms.openings[monitor] + max(
-            price for (name, _), price in self._terms.prices.items() if name == monitor
-        )
-        topped = {offset for name, _, offset, _ in account.topped if name == monitor}
-        for name, limit in self._terms.limits.items():
-            if account.spent[name] + least > limit:
+        mechanism = Plan.of(monitors[0]).mechanism
+        least = mechanism.threshold_charge + max(branch.charge for branch in mechanism.branches)
+        for declared in self._specs[0].datasets:
+            tally = self.audit.datasets.get(declared.name)
+            if tally is not None and tally.spent + least > declared.limit:
                 continue  # of the last run, what is left pays for no further one
-            missing = self._high(name) - topped
+            high = self._high(declared.name)
+            missing = {offset for offset in high if (monitors[0].name, offset) not in topped}
             if missing:
-                self.say(f"{name}: {len(missing)} queries far above the threshold have no alert")
+                self.say(f"{declared.name}: {len(missing)} queries far above the threshold have no alert")
 
     def _high(self, dataset: str) -> set[int]:
         found = set()
@@ -406,28 +441,6 @@ class Rules:
             b" ".join(entry.value or b"" for entry in [*self.commands, *self._broker.read("control")]),
         )
         return frozenset(round(float(limit) * UNITS) for limit in asked)
-
-    def _stored(self) -> dict[str, int]:
-        """Return what each ledger of the live state has spent."""
-        live: dict[bytes, bytes | None] = {}
-        for entry in self._broker.read("state"):
-            if entry.key is not None and entry.key.startswith(b"d/"):
-                live[entry.key] = entry.value
-        return dict(dataset(value)[:2] for value in live.values() if value is not None)
-
-
-def _terms(spec: ApplicationSpec) -> Terms:
-    mechanisms = {monitor.name: Plan.of(monitor).mechanism for monitor in spec.monitors}
-    return Terms(
-        {dataset.name: dataset.limit for dataset in spec.datasets},
-        {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()},
-        {
-            (name, branch.name): branch.charge
-            for name, mechanism in mechanisms.items()
-            for branch in mechanism.branches
-        },
-        {dataset.name: dataset.spent_before for dataset in spec.datasets},
-    )
 
 
 def _meta(records: dict[bytes, bytes]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _JOURNALS = {
 }
 _ENGINES = {
     broken.RedrawsNoise: "changed",
-    broken.ChargesHalf: "not charged its price",
+    broken.ChargesHalf: "its price is",
     broken.DoublesLimits: "not the one declared, and no command",
     broken.ForgetsLostOutcomes: _UNPAID,
     broken.TestsBeforeDurable: "computed",
@@ -167,7 +167,7 @@ def test_a_run_that_stays_open_under_another_price_is_caught(monkeypatch: pytest
     monkeypatch.setattr(spec_change, "ends_runs", lambda old, new: False)
     faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))
     found = played(partial(history, faults=faults), range(100), most=1)
-    assert any("opened at another price" in text for _, said in found.failures for text in said)
+    assert any("was opened for" in text for _, said in found.failures for text in said)
 
 
 def test_a_query_with_two_alerts_is_found() -> None:

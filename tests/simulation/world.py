@@ -32,7 +32,6 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
@@ -241,7 +240,6 @@ class World:
         specs = (self._application.spec, *self._application.others)
         self._topics = sorted({topic for spec in specs for topic in spec.topics()})
         self.rules = Rules(self.broker, *specs)
-        self.rules.applied = self._applied
         self._writer = random.Random(script.seed + 1)
         self.unwritten = script.queries
         self._commands = 0
@@ -406,14 +404,17 @@ class World:
         self._answer(process)
         self._variant.watch(self, process.status)
         self.effects += 1
-        self.now += self.chance.random() * 0.02
-        self._background()
+        self._pass_time(effect)
         if self._faults and self._faults[0][0] <= self.effects:
             fault = self._faults.pop(0)[1]
             self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
             self._disturb(process, effect, fault)
         else:
             self._let_happen(process, effect)
+
+    def _pass_time(self, effect: Effect) -> None:
+        self.now += self.chance.random() * 0.02
+        self._background()
 
     def _let_happen(self, process: Process, effect: Effect) -> None:
         try:
@@ -720,7 +721,7 @@ class World:
         other.broker = self.broker.fork(lambda: int(other.now * 1000))
         other.rules = self.rules.fork(other.broker)
         other._judge, other.broker.decided = other.broker.decided, other._decided
-        other._applied = other.rules.applied = [*self._applied]
+        other._applied = [*self._applied]
         other._backups, other._beside = [*self._backups], [*self._beside]
         other.trace, other._faults, other._processes, other._delayed = [], [], [], []
         return other
@@ -768,18 +769,6 @@ class World:
             self.rules.violations.append("a healthy owner does not come to an end")
         self.broker.settle()
         self.rules.finish()
-        for finding in audited(self.broker).findings:
-            self.rules.say(f"audit: {finding}")
-
-
-def audited(broker: Broker) -> Audit:
-    """Hold the modelled state to the modelled alerts with the audit that is shipped."""
-    journal = journal_of(broker)
-    state = StoredShard.of(0, finish(journal.look()), journal)
-    audit = Audit()
-    for entry in broker.read("alerts"):
-        audit.add(0, entry.offset, entry.value)
-    return audit.compare([state], lambda name: 0)
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:
