@@ -19,6 +19,7 @@ from stream_svt.mechanisms import (
     Annealed,
     Correction,
     Exposure,
+    Identity,
     KeyedSampler,
     SparseVector,
     adaptive,
@@ -52,17 +53,8 @@ class Side:
         self.tops = len(outcomes.tops)
 
     def _noise(self, branch: int) -> NDArray[np.int64]:
-        law = self.mechanism.branch_laws[branch]
-        return self.sampler.draw(
-            law.noise,
-            law.rate,
-            salt=self.run.salt,
-            offset=self.offsets,
-            row=0,
-            attempt=self.attempts,
-            branch=branch,
-            value=self.values,
-        )
+        identity = Identity(self.run.salt, self.offsets, 0, self.attempts, branch, self.values)
+        return self.sampler.draw(self.mechanism.branch_laws[branch], identity)
 
     @property
     def scale(self) -> float:

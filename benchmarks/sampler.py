@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.command import median_ratio, seconds, show
-from stream_svt.mechanisms import KeyedSampler, Noise
+from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise
 
 SCALES = (2, 10, 100, 1000)
 
@@ -21,12 +21,12 @@ def figures(count: int = 400_000, repetitions: int = 9) -> dict[str, float]:
     keyed = KeyedSampler(bytes(range(32)))
     generator = np.random.default_rng(1)
     value = np.random.default_rng(2).integers(0, 10**6, count)
-    fields = {"offset": np.arange(count), "row": 0, "attempt": 0, "branch": 0, "value": value}
+    identity = Identity((1, 2), offset=np.arange(count), row=0, attempt=0, branch=0, value=value)
     medians = []
     for scale in SCALES:
 
         def exact(rate: Fraction = Fraction(1, scale)) -> None:
-            keyed.draw(Noise.EXPONENTIAL, rate, salt=(1, 2), **fields)
+            keyed.draw(Law(Noise.EXPONENTIAL, rate), identity)
 
         def inexact(scale: int = scale) -> None:
             generator.exponential(scale, count)

@@ -16,7 +16,15 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
-from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
+from stream_svt.mechanisms import (
+    Annealed,
+    Exposure,
+    Identity,
+    KeyedSampler,
+    adaptive,
+    draw_threshold,
+    sparse_vector,
+)
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import pmf, tail
@@ -50,11 +58,8 @@ def _threshold_noise(mechanism: SparseVector) -> int:
 
 
 def _query_noise(key: int, svt: SparseVector, values: Integers, rows: Integers, attempt: int = 0) -> Integers:
-    draw = KeyedSampler(bytes(range(key, key + 32))).draw
-    rate = svt.branches[0].rate
-    return draw(
-        svt.query_noise, rate, salt=_SALT, offset=rows, row=0, attempt=attempt, branch=0, value=values
-    )
+    identity = Identity(_SALT, offset=rows, row=0, attempt=attempt, branch=0, value=values)
+    return KeyedSampler(bytes(range(key, key + 32))).draw(svt.branch_laws[0], identity)
 
 
 def _given(noise: Integers, branch: int) -> Integers:

@@ -42,6 +42,7 @@ from stream_svt.mechanisms.quantile import fully_unbounded_quantile as fully_unb
 from stream_svt.mechanisms.quantile import multiple_quantiles as multiple_quantiles
 from stream_svt.mechanisms.quantile import unbounded_quantile as unbounded_quantile
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION as SAMPLER_VERSION
+from stream_svt.mechanisms.sampler import Identity as Identity
 from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler
 from stream_svt.mechanisms.sampler import draw_threshold as draw_threshold
 from stream_svt.mechanisms.sampler import exact_geometric as exact_geometric

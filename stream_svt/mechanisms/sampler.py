@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each, require
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law, Noise
 
 KEY_BYTES = 32
 SAMPLER_VERSION = 1
@@ -169,9 +169,17 @@ def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
     return exact_geometric(lambda: next(words), rate, THRESHOLD_NOISE_LIMIT)
 
 
-class _Identity(NamedTuple):
-    """What keys the noise of some tests."""
+class Identity(NamedTuple):
+    """What keys the noise of some tests: one number for all of them, or an array with one for each.
 
+    Attributes:
+        salt: The runs' secret 128 bits, as two integers or two arrays.
+        offset, row: Of the record, and in it.
+        attempt, branch: By number.
+        value: On the grid.
+    """
+
+    salt: Salt
     offset: Integers
     row: Integers | int
     attempt: Integers | int
@@ -210,46 +218,29 @@ class KeyedSampler:
         """Nothing of the key."""
         return "KeyedSampler()"
 
-    def draw(
-        self,
-        noise: Noise,
-        rate: Fraction,
-        *,
-        salt: Salt,
-        offset: Integers,
-        row: Integers | int,
-        attempt: Integers | int,
-        branch: int,
-        value: Integers,
-    ) -> Integers:
+    def draw(self, law: Law, given: Identity) -> Integers:
         """Noise of each test, in grid steps, saturated at ±2^62.
-
-        Args:
-            noise, rate: Family and exact rate (epsilon per grid step), the same for the whole call.
-            salt: The run's secret 128 bits as two integers, or two arrays with one salt per test.
-            offset, row, attempt, branch, value: The test's identity: record offset, row in the record,
-                attempt number, branch number, grid value.
 
         Raises:
             PackingError: When a part of an identity does not fit its field; nothing is drawn.
             MisuseError: When an array has not one whole number for each test: two would share their noise.
         """
-        noise = Noise.of(noise)
+        noise, rate = law.noise, law.rate
         require(rate > 0, "a noise rate must be greater than 0")
-        count = np.size(offset)
-        identity = _Identity(
-            offset=of_each(offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
-            row=of_all_or_each(row, count, "row", 0, ROW_LIMIT, PackingError),
-            attempt=of_all_or_each(attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
-            branch=of_all(branch, "branch", 0, BRANCH_LIMIT, PackingError),
-            value=of_each(value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
+        count = np.size(given.offset)
+        identity = Identity(
+            salt=_checked_salt(given.salt, count),
+            offset=of_each(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+            row=of_all_or_each(given.row, count, "row", 0, ROW_LIMIT, PackingError),
+            attempt=of_all_or_each(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
+            branch=of_all(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
+            value=of_each(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
         )
-        _require_salt(salt, count)
         result = np.empty(count, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             for start in range(0, count, _CHUNK):
                 part = slice(start, min(start + _CHUNK, count))
-                self._encrypt(salt, identity, part)
+                self._encrypt(identity, part)
                 self._floors(noise, rate, 0, result[part])
                 if noise is Noise.LAPLACE:
                     down = self._down[: part.stop - part.start]
@@ -257,13 +248,13 @@ class KeyedSampler:
                     result[part] -= down
         return result
 
-    def _encrypt(self, salt: Salt, identity: _Identity, part: slice) -> None:
+    def _encrypt(self, identity: Identity, part: slice) -> None:
         """Fill the scratch blocks with the bits of the tests in `part`."""
         size = part.stop - part.start
         block, word = self._input[:size], self._word[:size]
         row = _words(identity.row, part)
-        high = _words(salt[0], part) ^ (row >> np.uint64(4))
-        low = _words(salt[1], part) ^ (row << np.uint64(60)) ^ np.uint64(identity.branch << 48)
+        high = _words(identity.salt[0], part) ^ (row >> np.uint64(4))
+        low = _words(identity.salt[1], part) ^ (row << np.uint64(60)) ^ np.uint64(identity.branch << 48)
         low = low ^ (_words(identity.attempt, part) << np.uint64(52))
         np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
         np.bitwise_xor(word, high, out=block[:, 0])
@@ -321,8 +312,8 @@ def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:
     return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else np.uint64(numbers)
 
 
-def _require_salt(salt: Salt, count: int) -> None:
-    """Refuse what is neither two numbers of 64 bits nor two arrays of one for each test."""
+def _checked_salt(salt: Salt, count: int) -> Salt:
+    """Return what is two numbers of 64 bits, or two arrays of one for each test."""
     for half in salt:
         if isinstance(half, np.ndarray):
             fits = half.dtype == np.uint64 and half.shape == (count,)
@@ -332,3 +323,4 @@ def _require_salt(salt: Salt, count: int) -> None:
             raise MisuseError(
                 "a salt is two whole numbers of 64 bits, or two uint64 arrays with one for each test"
             )
+    return salt

@@ -116,7 +116,7 @@ class Engine:
         self.configuration = (0, "")
         self.projection = Projection(self.accounts, self.runners)
         self.retirement = Retirement(self.accounts)
-        self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
+        self._noise: QueryNoise = query_noise or KeyedSampler(key).draw
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
         if spec.carried is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.sampler import Salt
+from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.sampler import Identity
 from stream_svt.monitor.batch import (
     Crossing,
     Integers,
@@ -25,23 +25,8 @@ from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 
-
-class QueryNoise(Protocol):
-    """What query noise is drawn from: see `KeyedSampler.draw`."""
-
-    def draw(
-        self,
-        noise: Noise,
-        rate: Fraction,
-        *,
-        salt: Salt,
-        offset: Integers,
-        row: Integers | int,
-        attempt: Integers | int,
-        branch: int,
-        value: Integers,
-    ) -> Integers:
-        """Return the noise of each test, in grid steps."""
+QueryNoise = Callable[[Law, Identity], Integers]
+"""What query noise is drawn from: see `KeyedSampler.draw`."""
 
 
 class QueryTester:
@@ -197,9 +182,7 @@ class QueryTester:
     def draw(self, tests: Tests, branch: int) -> Integers:
         """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
         mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets
-        return self.noise.draw(
-            mechanism.query_noise,
-            mechanism.branches[branch].rate,
+        identity = Identity(
             salt=(secrets["salt_high"][tests.dataset], secrets["salt_low"][tests.dataset]),
             offset=tests.offset,
             row=tests.row if tests.row.any() else 0,
@@ -207,6 +190,7 @@ class QueryTester:
             branch=branch,
             value=tests.value,
         )
+        return self.noise(Law(mechanism.query_noise, mechanism.branches[branch].rate), identity)
 
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""

@@ -12,12 +12,19 @@ found is no proof; it is what keeps a change of the code from leaving the proof 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import zip_longest
 
+import numpy as np
+
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Neighbours
+from stream_svt.mechanisms.grid import Integers
+from stream_svt.mechanisms.noise import MONITORED, Law, Noise
+from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
@@ -25,13 +32,19 @@ from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.noise import Chance, NoiseSource, Test, threshold_of, words_for
-from stream_svt.proving.streams import Act, Case, StepTo, Stream, batch_of, case_of, reduced
+from stream_svt.proving.streams import Act, Case, Chance, StepTo, Stream, batch_of, case_of, reduced
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
 
 _KEY = bytes(32)
 _SHOWN = 300
+_SALT_BYTES = 16
+_WORD = 64
+_LEAST_WORD = 1 << 46
+"""Smaller words lead to threshold noise that no word of the neighbour could be found for."""
+
+Test = tuple[int, int, int, int, int]
+"""Number of the run, offset, row, attempt and branch."""
 
 Seen = tuple[str, object]
 """Something that can be seen: what it is, and its content."""
@@ -58,6 +71,87 @@ class Summary:
     unaligned: int = 0
     closest: Fraction = Fraction(0)
     found: str | None = None
+
+
+def threshold_of(words: list[int], law: Law) -> int:
+    """Return the threshold noise that words lead to."""
+    given = iter(words)
+    return draw_threshold(law.noise, law.rate, lambda _: next(given).to_bytes(8, "big"))
+
+
+def words_for(steps: int, law: Law) -> list[int] | None:
+    """Return words that lead to so many steps of threshold noise, None where none are found."""
+    sizes = [max(steps, 0), max(-steps, 0)] if law.noise is Noise.LAPLACE else [steps]
+    words = [
+        min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(law.rate)) * 2.0**_WORD)) for size in sizes
+    ]
+    try:
+        found = min(words) > 0 and threshold_of(words, law) == steps
+    except (StopIteration, RuntimeError):
+        return None
+    return words if found else None
+
+
+@dataclass(slots=True)
+class NoiseSource:
+    """All noise of a stream, drawn when it is first asked for.
+
+    Called, it returns entropy for runs: words of threshold noise, then a salt that is the run's number.
+
+    Attributes:
+        first: The noise of the first stream, for its neighbour; `wanted` are the words of its runs' threshold noise,
+            `moved` the tests whose noise moves, with what to add to it less the test's value.
+        words: What was given for the threshold noise of each run, by its number.
+        opened: Runs since the last commit, in order.
+        drawn, values: Noise and grid value of every test asked for.
+    """
+
+    chance: Chance
+    first: NoiseSource | None = None
+    wanted: Mapping[int, list[int]] = field(default_factory=dict)
+    moved: Mapping[Test, int] = field(default_factory=dict)
+    words: list[list[int]] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+    drawn: dict[Test, int] = field(default_factory=dict)
+    values: dict[Test, int] = field(default_factory=dict)
+    _current: list[int] = field(default_factory=list)
+
+    def __call__(self, count: int) -> bytes:
+        """Return so many bytes: eight for a word, sixteen for the salt that ends a run's draws."""
+        number = len(self.words)
+        if count == _SALT_BYTES:
+            self.words.append(self._current)
+            self.opened.append(number)
+            self._current = []
+            return number.to_bytes(8, "little") + bytes(8)
+        wanted = self.wanted.get(number, [])
+        place = len(self._current)
+        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self.chance.getrandbits(_WORD))
+        self._current.append(word)
+        return word.to_bytes(8, "big")
+
+    def draw(self, law: Law, identity: Identity) -> Integers:
+        """Return the noise of each test."""
+        salt, *places, branch, value = identity
+        columns = [np.broadcast_to(column, len(value)).tolist() for column in (salt[0], *places)]
+        drawn = []
+        for run, at, place, tried, seen in zip(*columns, value.tolist(), strict=True):
+            test = (run, at, place, tried, branch)
+            known = self.drawn.get(test)
+            if known is None or self.values[test] != seen:
+                # A test is its identity and its value: a waiting query that met a new value is another test.
+                known = self._new(test, seen, law)
+                self.drawn[test], self.values[test] = known, seen
+            drawn.append(known)
+        return np.array(drawn, dtype=np.int64)
+
+    def _new(self, test: Test, value: int, law: Law) -> int:
+        if self.first is not None and test in self.first.drawn:
+            moved = self.moved.get(test)
+            return self.first.drawn[test] + (0 if moved is None else moved - value)
+        require(law.noise in MONITORED, f"the neighbour test draws no {law.noise} noise")
+        signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
+        return sum(sign * int(-math.log1p(-self.chance.random()) / float(law.rate)) for sign in signs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +212,7 @@ class _World:
             datasets=[dataset.name for dataset in self.spec.datasets],
             key=_KEY,
             entropy=self.noise,
-            query_noise=self.noise,
+            query_noise=self.noise.draw,
         )
         load(self.engine, self.records, self.progress)
         self._begin()

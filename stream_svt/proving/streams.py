@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.privacy.loss import as_text
-from stream_svt.proving.noise import Chance
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Retry, Sweep
@@ -25,6 +25,22 @@ _QUERIES = (20, 220)
 _SERIES = 7
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
+
+
+class Chance(Protocol):
+    """A source of pseudo-random numbers, such as `random.Random`."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a whole number in [0, stop)."""
+        ...
+
+    def getrandbits(self, bits: int, /) -> int:
+        """Return so many bits."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

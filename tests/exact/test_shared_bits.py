@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.mechanisms import KeyedSampler, Noise
+from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise
 
 KEY = bytes(range(32))
 COUNT = 60_000
@@ -28,17 +28,10 @@ def dependence(table):
     return float((((table - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
 
 
-def draw(*, salt=(11, 22), attempt=0, branch=0, row=0, noise=Noise.EXPONENTIAL):
-    return KeyedSampler(KEY).draw(
-        noise,
-        Fraction(1, 1000),
-        salt=salt,
-        offset=np.arange(COUNT),
-        row=row,
-        attempt=attempt,
-        branch=branch,
-        value=np.zeros(COUNT, dtype=np.int64),
-    )
+def draw(noise=Noise.EXPONENTIAL, **other):
+    value = np.zeros(COUNT, dtype=np.int64)
+    usual = Identity((11, 22), offset=np.arange(COUNT), row=0, attempt=0, branch=0, value=value)
+    return KeyedSampler(KEY).draw(Law(noise, Fraction(1, 1000)), usual._replace(**other))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from stream_svt.mechanisms import (
     ExponentialMechanism,
     GaussianSparseVector,
     HybridIdentity,
+    Identity,
     KeyedSampler,
     LastGap,
     Law,
@@ -401,7 +402,8 @@ def drawn(noise=Noise.LAPLACE, **identity):
     """Draws of four tests."""
     four = np.arange(4)
     usual = {"salt": SALT, "offset": four, "row": 0, "attempt": 0, "branch": 0, "value": four}
-    return KeyedSampler(bytes(32)).draw(noise, Fraction(1, 10**6), **usual | identity).tolist()
+    law = Law(noise, Fraction(1, 10**6))
+    return KeyedSampler(bytes(32)).draw(law, Identity(**usual | identity)).tolist()
 
 
 def test_a_sampler_draws_the_family_of_a_name():

@@ -148,6 +148,6 @@ def test_no_other_module_tells_families_apart():
         "mechanisms/noise.py",
         "mechanisms/sampler.py",
         "mechanisms/estimates.py",
-        "proving/noise.py",
+        "proving/neighbours.py",
     }
     assert all(name in Path("CONTRIBUTING.md").read_text() for name in found)

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from stream_svt.errors import MisuseError, PackingError
-from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
+from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_geometric, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import least
 from stream_svt.mechanisms.sampler import exact_gumbel
@@ -82,7 +82,7 @@ def draw(noise, rate, count=1000, *, sampler_of=KeyedSampler, **identity):
     identity = {"salt": SALT, "row": 0, "attempt": 0, "branch": 0} | identity
     identity.setdefault("offset", np.arange(count))
     identity.setdefault("value", np.zeros(len(identity["offset"]), dtype=np.int64))
-    return sampler_of(KEY).draw(noise, rate, **identity)
+    return sampler_of(KEY).draw(Law(noise, rate), Identity(**identity))
 
 
 @pytest.mark.parametrize("rate", RATES, ids=str)

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
+from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import Commit
@@ -124,20 +125,20 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
 @pytest.mark.parametrize("form", ["sweep adaptive", "retry"])
 def test_no_test_of_a_query_meets_the_noise_of_another(form, monkeypatch):
     """Noise follows from salt, offset, row, attempt and branch: that makes it independent is shown elsewhere."""
-    play = Play(spec_of(FORMS[form]), entropy=Entropy(9))
     seen: set[tuple[int, ...]] = set()
-    draw = play.engine._noise.draw
+    draw = KeyedSampler.draw
 
-    def spy(noise, rate, **place):
-        attempts = np.broadcast_to(place["attempt"], len(place["offset"])).tolist()
-        rows = zip(*place["salt"], place["offset"].tolist(), attempts, strict=True)
-        found = [(*map(int, row), place["branch"]) for row in rows]
+    def spy(self, law, place):
+        attempts = np.broadcast_to(place.attempt, len(place.offset)).tolist()
+        rows = zip(*place.salt, place.offset.tolist(), attempts, strict=True)
+        found = [(*map(int, row), place.branch) for row in rows]
         if any(attempts):  # what is tested on arrival is computed again after a barrier
             assert not seen & set(found), "one identity was tested twice"
         seen.update(found)
-        return draw(noise, rate, **place)
+        return draw(self, law, place)
 
-    monkeypatch.setattr(play.engine._noise, "draw", spy)
+    monkeypatch.setattr(KeyedSampler, "draw", spy)
+    play = Play(spec_of(FORMS[form]), entropy=Entropy(9))
     play.play(TOPIC, stream(3, 1200))
     assert {attempt for _, _, _, attempt, _ in seen} >= set(range(4))
     assert {branch for *_, branch in seen} == set(range(2 if "adaptive" in form else 1))

@@ -23,8 +23,10 @@ from scipy.stats import beta
 
 from stream_svt.mechanisms import (
     Explicit,
+    Identity,
     KeyedSampler,
     LastGap,
+    Law,
     Noise,
     SparseVector,
     TopK,
@@ -158,9 +160,7 @@ def entropy_of(label):
 def drawn(keyed, law, salts, value, *, offset, branch=0, scale=1):
     """Noise of one test in every run, keyed as production keys it."""
     values = np.full(np.shape(offset), value) if np.ndim(value) == 0 else value
-    return keyed.draw(
-        law.noise, law.rate * scale, salt=salts, offset=offset, row=0, attempt=0, branch=branch, value=values
-    )
+    return keyed.draw(Law(law.noise, law.rate * scale), Identity(salts, offset, 0, 0, branch, values))
 
 
 def thresholds(svt, runs, keyed, salts, entropy, scale):

@@ -13,7 +13,7 @@ from itertools import count, product
 import numpy as np
 import pytest
 
-from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold
+from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold
 from stream_svt.mechanisms.noise import mean, tail, variance
 
 RATES = [Fraction(5, 2), Fraction(1, 2), Fraction(1, 10), Fraction(1, 300)]
@@ -21,16 +21,9 @@ COUNT = 200_000
 
 
 def draw(noise, rate, number=COUNT):
-    return KeyedSampler(hashlib.sha256(b"law").digest()).draw(
-        noise,
-        rate,
-        salt=(3, 4),
-        offset=np.arange(number),
-        row=0,
-        attempt=0,
-        branch=0,
-        value=np.arange(number) % 977 - 400,
-    )
+    tests = np.arange(number)
+    identity = Identity((3, 4), offset=tests, row=0, attempt=0, branch=0, value=tests % 977 - 400)
+    return KeyedSampler(hashlib.sha256(b"law").digest()).draw(Law(noise, rate), identity)
 
 
 def misfit(draws, noise, rate, width=None):
