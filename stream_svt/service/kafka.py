@@ -350,16 +350,10 @@ async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, b
         while True:
             [response] = await admin.describe_consumer_groups([group])
             [(_, _, state, _, _, found, *_)] = response.groups
-            if not state.endswith(
-                "Rebalance"
-            ):  # while a group rebalances, nobody is told who its members are
-                return [
-                    (
-                        f"{client} at {host.lstrip('/')}",
-                        ConsumerProtocolMemberMetadata.decode(metadata).user_data,
-                    )
-                    for _, client, host, metadata, *_ in map(tuple, found)
-                ]
+            # While a group rebalances, nobody is told who its members are.
+            if not state.endswith("Rebalance"):
+                told = [(f"{client} at {host.lstrip('/')}", data) for _, client, host, data, *_ in found]
+                return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in told]
             await asyncio.sleep(COORDINATOR_PAUSE)
 
     return await _ask_coordinator(cluster, group, doing, ask)
@@ -434,10 +428,8 @@ async def read_partition(
 ) -> AsyncIterator[Sequence[Any]]:
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
-    Positions are compared, not records counted: markers and compacted records take offsets too.
-
-    Raises where the position does not move for `CALL_DEADLINE` seconds: a client whose broker is gone returns nothing,
-    again and again, and so does one whose partition was cut short after its end was asked for.
+    Positions are compared, not records counted: markers and compacted records take offsets too. A client whose broker
+    is gone returns nothing, again and again, and so does one whose partition was cut short: that ends at a deadline.
     """
     place = TopicPartition(topic, partition)
     consumer.assign([place])
@@ -450,22 +442,14 @@ async def read_partition(
         async with deadline(CALL_DEADLINE, doing):
             while consumer.highwater(place) is None and time.monotonic() < until:
                 await consumer.getmany(place, timeout_ms=10)
-    moved = time.monotonic()
     while position < end:
-        async with deadline(CALL_DEADLINE, doing):
-            batch = await consumer.getmany(place, timeout_ms=200, max_records=20_000)
-            advanced = await consumer.position(place)
-        stands = advanced <= position
-        if stands and time.monotonic() - moved > CALL_DEADLINE:
-            raise BrokerUnavailable(
-                f"{doing}: nothing came from the broker for {CALL_DEADLINE:g} seconds, at offset {position} "
-                f"of {end} of partition {partition}"
-            )
-        position = max(position, advanced)
+        async with deadline(CALL_DEADLINE, f"{doing}: offset {position} of {end} of partition {partition}"):
+            batch: dict[TopicPartition, Sequence[Any]] = {}
+            while (advanced := await consumer.position(place)) <= position:
+                batch = await consumer.getmany(place, timeout_ms=200, max_records=20_000)
+        position = advanced
         if batch.get(place):
             yield batch[place]
-        if not stands:
-            moved = time.monotonic()  # only now: what the caller does with records is not the broker's delay
 
 
 async def newest(

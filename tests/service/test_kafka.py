@@ -149,7 +149,7 @@ async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.
         async for records in kafka.read_partition(reader, "alerts", 3, None, "auditing"):
             found.extend(record.value for record in records)
 
-    with pytest.raises(BrokerUnavailable, match=r"auditing: nothing came .* at offset 2 of 9 of partition 3"):
+    with pytest.raises(BrokerUnavailable, match="auditing: offset 2 of 9 of partition 3: no answer"):
         await asyncio.wait_for(read(), 20)
     assert found == [0, 1]
 
