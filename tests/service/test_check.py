@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -62,11 +63,7 @@ LARGE = {"max.message.bytes": "10485760"}
 @pytest.mark.parametrize(
     ("state", "level", "words"),
     [
-        (
-            {"segment.bytes": "1073741824", "segment.ms": "604800000"},
-            "note",
-            "set segment.bytes=67108864",
-        ),
+        ({"segment.bytes": "1073741824", "segment.ms": "604800000"}, "note", "set segment.bytes=67108864"),
         ({"min.cleanable.dirty.ratio": "0.5"}, "note", "0.1 keeps takeovers short"),
         ({"unclean.leader.election.enable": "true"}, "note", "can lose the newest charges"),
         ({"min.insync.replicas": "1"}, "note", "set it to 2"),
@@ -96,24 +93,21 @@ def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
     assert not any(finding.level == "problem" for finding in report)
     assert report[0].message.endswith(": 1 monitor on 1 dataset")
-    assert {finding.subject for finding in report} >= {
-        "configuration",
-        "memory",
-        "sealing",
-        "ledger",
-    }
+    assert {finding.subject for finding in report} >= {"configuration", "memory", "sealing", "ledger"}
+
+
+def said(subject: str, text: str = YAML, directory: Path = Path()) -> str:
+    """Return what is said of a subject without asking any broker."""
+    report = check_offline(parse_config(text.replace("COPIES", "1"), directory=directory))
+    (finding,) = [finding for finding in report if finding.subject == subject]
+    return finding.message
 
 
 def test_offline_it_is_said_how_much_memory_a_worker_takes():
-    def memory(text: str) -> str:
-        report = check_offline(parse_config(text.replace("COPIES", "1")))
-        (finding,) = [finding for finding in report if finding.subject == "memory"]
-        return finding.message
-
     # The same with one shard, and said once.
-    assert re.match(r"a worker takes up to about 2\d\d MiB;", memory(YAML))
+    assert re.match(r"a worker takes up to about 2\d\d MiB;", said("memory"))
     names = ", ".join(f"d{number}" for number in range(5_000))
-    many = memory(YAML.replace("name: today", f"names: [{names}]"))
+    many = said("memory", YAML.replace("name: today", f"names: [{names}]"))
     found = re.match(r"a worker takes up to about (\d+) MiB with all 4 shards, (\d+) MiB with one;", many)
     assert found
     alone, with_one = map(int, found.groups())
@@ -121,14 +115,9 @@ def test_offline_it_is_said_how_much_memory_a_worker_takes():
 
 
 def test_offline_it_is_said_who_may_give_commands(tmp_path):
-    def said(text: str) -> str:
-        report = check_offline(parse_config(YAML.replace("COPIES", "1") + text, directory=tmp_path))
-        (finding,) = [finding for finding in report if finding.subject == "control"]
-        return finding.message
-
-    assert said("") == "commands need no signature: the ACL of topic 'shop.control' decides"
+    assert said("control") == "commands need no signature: the ACL of topic 'shop.control' decides"
     (tmp_path / "shared").write_text("07" * 32)
-    words = said("control: {hmac_key_files: [shared]}")
+    words = said("control", YAML + "control: {hmac_key_files: [shared]}", tmp_path)
     assert words == f"commands must be signed with {signing_key('07' * 32).name}"
     assert "0707" not in words
 
@@ -166,7 +155,7 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
 
 
 @pytest.mark.parametrize(
-    ("keys", "metas", "said"),
+    ("keys", "metas", "why"),
     [
         ({}, stored(shards=2), ""),
         (ROTATED, stored(NEW, shards=2), ""),
@@ -186,23 +175,10 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
         (SEALED, stored(), "it is not sealed although a key is configured"),
         ({"master_key": OLD}, stored(OLD, cluster="other"), "belongs to another place"),
     ],
-    ids=[
-        "no key, plain",
-        "rotated",
-        "rotated, sealed with an older key",
-        "no state",
-        "plain, adopted",
-        "a key that is not configured",
-        "no key is configured",
-        "plain, not adopted",
-        "of another cluster",
-    ],
 )
-def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(
-    keys, metas, said
-):
+def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):
     found = unopened(replace(config(), **keys), "c", metas)
-    assert (len(found), said in "".join(found)) == (bool(said), True), found
+    assert (len(found), why in "".join(found)) == (bool(why), True), found
 
 
 def test_each_note_is_made_once():

@@ -53,20 +53,21 @@ def test_a_signed_command_is_heard_where_it_was_signed_for_also_beside_keys_of_t
         assert Verifier(PLACE, keys)(record) is None
 
 
-@pytest.mark.parametrize("field", ["cluster", "application", "topic", "shard"])
-def test_a_command_carried_to_another_place_is_refused(pair, field: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((field, VALUE) for field in ("cluster", "application", "topic", "shard")),
+        *(
+            ("", VALUE.replace(b'"number":1', it))
+            for it in (b'"number":2', b'"number":1 ', b'"number":1,"now":true')
+        ),
+    ],
+)
+def test_a_command_carried_to_another_place_or_changed_is_refused(pair, place: str, value: bytes) -> None:
     signing, verifying = pair
-    record = Record(7, headers=(signing.header(PLACE, VALUE),))
-    other = replace(PLACE, **{field: 0 if field == "shard" else "other"})
-    assert Verifier(other, [verifying])(record) == Refusal.BAD_SIGNATURE
-
-
-@pytest.mark.parametrize("changed", [b'"number":2', b'"number":1 ', b'"number":1,"now":true'])
-def test_another_content_or_number_is_refused(pair, changed: bytes) -> None:
-    signing, verifying = pair
-    header = signing.header(PLACE, VALUE)
-    value = VALUE.replace(b'"number":1', changed)
-    assert Verifier(PLACE, [verifying])(Record(7, value, (header,))) == Refusal.BAD_SIGNATURE
+    record = Record(7, value, (signing.header(PLACE, VALUE),))
+    there = replace(PLACE, **{place: 0 if place == "shard" else "other"}) if place else PLACE
+    assert Verifier(there, [verifying])(record) == Refusal.BAD_SIGNATURE
 
 
 def test_an_unsigned_command_and_an_unknown_key_are_named(pair) -> None:
@@ -91,16 +92,15 @@ def test_a_key_does_not_answer_for_another_algorithm() -> None:
     "spoilt",
     [
         lambda header, name: [header.replace(b"v3 ", b"v2 ")],
-        *(
-            lambda header, name, length=length: [f"v3 {name} {'00' * length}".encode()]
-            for length in (0, 32, 64)
-        ),
+        lambda header, name: [f"v3 {name} ".encode()],
+        lambda header, name: [f"v3 {name} {'00' * 32}".encode()],
+        lambda header, name: [f"v3 {name} {'00' * 64}".encode()],
         lambda header, name: [header, header],
         lambda header, name: [b""],
         lambda header, name: [None],
         lambda header, name: [None, None],
     ],
-    ids=["form before", "no length", "half a length", "zeros", "two", "empty", "null", "two nulls"],
+    ids=range(8),
 )
 def test_a_signature_of_another_form_or_length_and_two_of_them_are_bad(pair, spoilt) -> None:
     signing, verifying = pair
@@ -133,16 +133,14 @@ def test_a_signature_is_looked_at_before_the_content() -> None:
 # --- keys
 
 
-def test_a_key_shows_its_name_and_nothing_else() -> None:
-    shown = repr(shared_key(SECRET))
+def test_a_key_shows_its_name_alone_and_the_same_secret_always_has_the_same() -> None:
+    signing, verifying = shared_key(SECRET)
+    assert (
+        signing.name == verifying.name == signing_key(SECRET.hex()).name != shared_key(SECRET[::-1])[1].name
+    )
+    shown = repr((signing, verifying))
     assert SECRET.hex() not in shown
     assert repr(SECRET) not in shown
-    assert shown.count("hmac-sha256 ") == 2
-
-
-def test_the_same_secret_always_has_the_same_name() -> None:
-    assert shared_key(SECRET)[1].name == shared_key(SECRET)[0].name == signing_key(SECRET.hex()).name
-    assert shared_key(SECRET)[1].name != shared_key(SECRET[::-1])[1].name
 
 
 def _pem(key, *, public: bool) -> str:
@@ -151,10 +149,7 @@ def _pem(key, *, public: bool) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
-OTHER_KIND = ec.generate_private_key(ec.SECP256R1())
-OTHER_SIZE = rsa.generate_private_key(65537, 2048)
-
-
+OTHER_KIND, OTHER_SIZE = ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)
 NO_PUBLIC_KEY = "must hold an Ed25519 public key"
 
 
