@@ -40,25 +40,25 @@ ROOM = 20_000
 
 async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
     """Workers killed with SIGKILL at random moments; every fifth time one more joins and another leaves in order."""
-    stage = Stage(kafka.bootstrap_servers, [kafka.data_dir], application, directory, seed=seed)
+    stage = Stage.of(kafka, application, directory, seed=seed)
     chance, owning = stage.chance, 0
     calm: list[tuple[float, list[int]]] = []
     async with stage.on():
         settled = True
         for number in range(count):
             if number % 5 == 2:
-                stage.start()
+                stage.join()
                 await stage.owned()
-                await stage.leave(chance.choice(stage.workers))
+                await stage.leave(chance.choice(stage.running))
             await asyncio.sleep(1.5 * chance.random())
             owners = await stage.owners()
-            victim = chance.choice(list(owners.values()) or stage.workers)
+            victim = chance.choice(list(owners.values()) or stage.running)
             shards = [shard for shard, owner in owners.items() if owner is victim]
             killed = time.time()
             await stage.kill(victim)
             stage.outcome.count += 1
             owning += bool(shards)
-            stage.start()
+            stage.join()
             before, settled = settled, chance.random() < 0.75
             if settled:
                 await stage.caught_up()
@@ -73,7 +73,7 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
         for killed, shards in calm
         for shard in shards
     ]
-    stage.outcome.notes.append(f"{owning} of the killed owned a shard, {len(stage.past)} workers in all")
+    stage.outcome.notes.append(f"{owning} of the killed owned a shard, {len(stage.services)} workers in all")
     if gaps:
         late = sum(gap > SESSION + 2 for gap in gaps)
         stage.outcome.notes.append(
@@ -94,7 +94,7 @@ def _sessions(data_dir: Path, topic: str, partition: int) -> list[float]:
 
 async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
     """Owners that stand still (SIGSTOP) until another took over, and go on (SIGCONT)."""
-    stage = Stage(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=OFTEN, seed=seed)
+    stage = Stage.of(kafka, application, directory, rate=OFTEN, seed=seed)
     chance = stage.chance
     async with stage.on():
         for number in range(count):
@@ -106,7 +106,7 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             began = time.monotonic()
             zombie.process.send_signal(signal.SIGSTOP)
             try:
-                await stage.caught_up([worker for worker in stage.workers if worker is not zombie])
+                await stage.caught_up([worker for worker in stage.running if worker is not zombie])
                 beyond = BEYOND_TRANSACTION - (time.monotonic() - began)
                 await asyncio.sleep(max(beyond if number % 10 == 9 else 2 * chance.random(), 0))
             finally:
@@ -131,8 +131,7 @@ def strikes(chance: random.Random) -> Iterator[Strike]:
 async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:
     """Requests and replies between worker and broker that get lost or come late, one after the other."""
     async with Proxy(kafka.front_port, kafka.behind_port).running() as proxy:
-        brokers = kafka.bootstrap_servers, [kafka.data_dir]
-        stage = Stage(*brokers, application, directory, through=proxy.address, scarce=10, seed=seed)
+        stage = Stage.of(kafka, application, directory, through=proxy.address, scarce=10, seed=seed)
         struck: list[str] = []
         async with stage.on(workers=1):
             for strike in itertools.islice(strikes(stage.chance), count):
@@ -159,8 +158,9 @@ async def losses(
     full_disks: bool = True,
 ) -> Outcome:
     """Three brokers that lose one under load, every third time in order, and get it back; then two full disks."""
-    found = brokers.bootstrap_servers, [member.data_dir for member in brokers.members]
-    stage = Stage(*found, application, directory, replicas=REPLICAS, rate=200, scarce=4, seed=seed)
+    more = {"replicas": REPLICAS, "rate": 200, "scarce": 4, "seed": seed}
+    data_dirs = [member.data_dir for member in brokers.members]
+    stage = Stage(brokers.bootstrap_servers, application, directory=directory, data_dirs=data_dirs, **more)
     chance = stage.chance
     async with stage.on():
         for number in range(count):
@@ -196,7 +196,7 @@ async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
             await asyncio.to_thread(member.process.wait)
 
     async def parked() -> bool:
-        found = await asked(Service.status, stage.workers)
+        found = await asked(Service.status, stage.running)
         return all(status is not None and not status["ready"] for status in found)
 
     await stage.until(parked, "no worker calls itself ready")

@@ -17,21 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
-from tests.soak.stage import DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
+from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records
-from tests.support.process import Service, applied, free_port
+from tests.support.keys import write_secrets
+from tests.support.process import Service, applied
 from tests.support.verifier import Certain, Findings, check_queries
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}s, heartbeat_interval: 500ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 500ms}}
 topics: {{partitions: {partitions}}}
 sealing: {{key_file: master.key}}
-web: {{port: {port}}}
 commit: {{interval: 500ms}}
 datasets:
   - {{names: [{datasets}], limit: {{epsilon: 1000000}}, unit: one basket}}
@@ -68,25 +67,23 @@ def look(pid: int, at: float) -> Sample:
     return Sample(at, resident * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
 
+@dataclass(eq=False)
 class Hour(Stage):
     """An application whose workers seal their state and whose state topic is compacted."""
 
     spec: ClassVar = SPEC
-    session: ClassVar = 6.0
+    session: str = "6s"
     state_settings: ClassVar[Mapping[str, str]] = {"segment.ms": "10000", "min.cleanable.dirty.ratio": "0.1"}
     """It is compacted all the time, as over weeks: a takeover must not take longer and longer."""
 
-    def _configuration(self, port: int) -> str:
-        key = self.directory / "master.key"
-        if not key.exists():
-            key.touch(mode=0o600)
-            key.write_text(secrets.token_hex(32))
-        return super()._configuration(port)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        write_secrets(self.directory, {"master.key": secrets.token_hex(32)})
 
     def apply_again(self, number: int) -> None:
         """Apply a version that says the same in another text: every shard ends its session and begins the next."""
-        config = self.directory / f"applied-{number}.yaml"
-        config.write_text(f"{self._configuration(free_port())}\n# {number}\n")
+        config = self.write()
+        config.write_text(f"{config.read_text()}# {number}\n")
         applied(config)
 
     def _query(self, chance: random.Random) -> tuple[str, dict[str, Any]]:
@@ -97,15 +94,15 @@ class Hour(Stage):
         """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
         tune()
         found, certain = Findings(), Certain(self.queries, "plain", HIGH, LOW)
-        async for record in records.each(self.servers, f"{self.application}.alerts", range(PARTITIONS)):
+        async for record in records.each(self.servers, f"{self.application}.alerts", range(self.partitions)):
             data = json.loads(record.value)["data"]
             if "gap" in data:
                 found.alerts.append(data)
-        for number in range(PARTITIONS):
+        for number in range(self.partitions):
             queries = [record async for record in records.each(self.servers, self.queries, [number])]
             check_queries(found, number, certain, queries)
         self.outcome.violations += found.violations
-        config = load_config(next(self.directory.glob("worker-*.yaml")), {})
+        config = self.config()
         operator = await self._audit(config, cluster_of(config))
         alerts = f"{len(found.alerts)} alerts in {operator.events} events"
         self.outcome.notes.append(f"{found.queries} queries, {alerts}, {operator.ledgers} ledgers")
@@ -119,16 +116,16 @@ async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
 
 async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: int, seed: int) -> Outcome:
     """Run for so long; one worker stays, whatever happens to the others and to the broker."""
-    stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=RATE, seed=seed)
+    stage = Hour.of(kafka, application, directory, rate=RATE, seed=seed)
     samples: list[Sample] = []
     span = 60 * minutes
     async with stage.on(workers=1):
-        (steady,) = stage.workers
+        (steady,) = stage.running
         began = time.monotonic()
         watching = asyncio.create_task(_watch(steady, samples, began))
         try:
             for cycle in range(CYCLES):
-                other = stage.start()
+                other = stage.join()
                 await stage.owned()
                 await _sleep_until(began + span * (cycle + 0.4) / CYCLES)
                 await asyncio.to_thread(stage.apply_again, cycle)
@@ -142,7 +139,7 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
                 await _sleep_until(began + span * (cycle + 1) / CYCLES)
         finally:
             watching.cancel()
-        if steady not in stage.workers:
+        if steady not in stage.running:
             stage.outcome.violations.append("the worker that was to stay did not")
     stage.outcome.count = minutes
     compare(stage.outcome, samples, span)

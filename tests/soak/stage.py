@@ -11,27 +11,27 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
 from stream_svt.protocol.audit import Audit
 from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.config import Config, load_config
+from stream_svt.service.config import Config
+from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster
-from tests.support.process import Service, free_port
+from tests.support.process import Service
 from tests.support.topics import create_application
 from tests.support.verifier import Certain, Findings, verify
+from tests.support.worker import Scene
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}s, heartbeat_interval: 300ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
-web: {{port: {port}}}
 commit: {{interval: 200ms}}
 datasets:
   - {{names: [{datasets}], limit: {{epsilon: 100000}}, unit: one basket}}
@@ -67,18 +67,19 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Stage:
+class Stage(Scene):
     """One application on running brokers, as the judge and the stream of queries reach them.
 
-    ``through`` is how the workers do, where that differs; ``rate`` counts queries a second, and ``scarce`` is the
-    limit of the dataset whose budget ends: low enough for the queries of the short form.
+    ``data_dirs`` hold the brokers' logs; ``through`` is how the workers reach the brokers, where that differs;
+    ``rate`` counts queries a second, and ``scarce`` is the limit of the dataset whose budget ends: low enough for the
+    queries of the short form.
     """
 
-    servers: str
-    data_dirs: Sequence[Path]
-    application: str
-    directory: Path
     _: KW_ONLY
+    data_dirs: Sequence[Path]
+    partitions: int = PARTITIONS
+    datasets: str = ", ".join(DATASETS)
+    session: str = f"{SESSION:g}s"
     through: str = ""
     replicas: int = 1
     rate: int = 600
@@ -86,43 +87,47 @@ class Stage:
     seed: int = 0
 
     spec: ClassVar = SPEC
-    session: ClassVar = SESSION
     # The judge wants to see every version of a state record.
     state_settings: ClassVar[Mapping[str, str]] = {"min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
 
     def __post_init__(self) -> None:
-        self.queries = f"{self.application}.counts"
+        super().__post_init__()
         self.chance = random.Random(self.seed)
-        self.workers: list[Service] = []
-        self.past: list[Service] = []
+        self.running: list[Service] = []
         self.outcome = Outcome(0)
-        self._feed: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, kafka: EmbeddedKafka, application: str, directory: Path, **more: Any) -> Self:
+        where = {"directory": directory, "data_dirs": [kafka.data_dir]}
+        return cls(kafka.bootstrap_servers, application, **where, **more)
 
     @contextlib.asynccontextmanager
     async def on(self, *, workers: int = 2) -> AsyncIterator[None]:
         """Have workers on a stream; at the end let them finish, judge, and leave no process behind."""
         settings = {"replicas": self.replicas, "state": self.state_settings}
-        await create_application(self.servers, self.application, PARTITIONS, **settings)
-        try:
+        await create_application(self.servers, self.application, self.partitions, **settings)
+        async with self.on_stage(create=False):
+            self._feed = asyncio.create_task(self._send())
             try:
-                self._feed = asyncio.create_task(self._send())
                 for _ in range(workers):
-                    self.start()
+                    self.join()
                 await self.owned()
                 yield
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.outcome.violations.append(f"it got stuck: {type(error).__name__}: {error}")
-                words = await asked(_last_words, self.workers)
+                words = await asked(_last_words, self.running)
                 self.outcome.notes += [f"1-minute load {os.getloadavg()[0]:.0f}", *words]
+            finally:
+                await self._end_feed()
             try:
                 await self._judge()
             except (TimeoutError, BrokerError) as error:
                 self.outcome.violations.append(f"it could not be judged: {type(error).__name__}: {error}")
-        finally:
-            await self._end_feed()
-            for worker in self.workers:
-                await worker.end(signal.SIGKILL)
+
+    def text(self, **changes: object) -> str:
+        common = COMMON.format(application=self.application)
+        return self.spec.format(**asdict(self) | {"servers": self.through or self.servers, "common": common})
 
     # The stream
 
@@ -130,26 +135,21 @@ class Stage:
         """Send queries without end: most far below the threshold, some far above, some near it."""
         chance = random.Random(self.chance.random())
         number, began, sent = 0, time.monotonic(), 0
-        async with AIOKafkaProducer(
-            bootstrap_servers=self.servers, acks="all", enable_idempotence=True
-        ) as producer:
-            while True:
-                futures = []
-                # What a broker that was away has held up is not made good: the rate stays what it is.
-                due = min(int(self.rate * (time.monotonic() - began)) - sent, self.rate)
-                for _ in range(due):
-                    number += 1
-                    name, query = self._query(chance)
-                    query["id"] = f"q{number}"
-                    futures.append(
-                        await producer.send(self.queries, json.dumps(query).encode(), key=name.encode())
-                    )
-                sent += due
-                if due == self.rate:
-                    began, sent = time.monotonic(), 0
-                await asyncio.sleep(1 / BURSTS)
-                # A broker that is away costs the stream some of its queries; what counts is what the log holds.
-                await asyncio.gather(*futures, return_exceptions=True)
+        while True:
+            futures = []
+            # What a broker that was away has held up is not made good: the rate stays what it is.
+            due = min(int(self.rate * (time.monotonic() - began)) - sent, self.rate)
+            for _ in range(due):
+                number += 1
+                name, query = self._query(chance)
+                text = json.dumps(query | {"id": f"q{number}"}).encode()
+                futures.append(await self.producer.send(self.queries, text, key=name.encode()))
+            sent += due
+            if due == self.rate:
+                began, sent = time.monotonic(), 0
+            await asyncio.sleep(1 / BURSTS)
+            # A broker that is away costs the stream some of its queries; what counts is what the log holds.
+            await asyncio.gather(*futures, return_exceptions=True)
 
     def _query(self, chance: random.Random) -> tuple[str, dict[str, Any]]:
         name = chance.choice((*DATASETS, SCARCE))
@@ -157,44 +157,22 @@ class Stage:
         return name, {"value": value, "series": f"s{chance.randrange(50)}"}
 
     async def _end_feed(self) -> None:
-        if self._feed is not None:
-            self._feed.cancel()
-            # Its producer waits for a broker that is away.
-            await asyncio.wait([self._feed], timeout=10)
-            if self._feed.done() and not self._feed.cancelled():
-                self._feed.exception()
-            self._feed = None
+        self._feed.cancel()
+        await asyncio.gather(self._feed, return_exceptions=True)
 
     # Workers
 
-    def start(self) -> Service:
-        port = free_port()
-        config = self.directory / f"worker-{port}.yaml"
-        config.write_text(self._configuration(port))
-        log = self.directory / f"worker-{len(self.past)}-{port}.log"
-        worker = Service(config, port, log, applies=not self.past)
-        self.workers.append(worker)
-        self.past.append(worker)
-        return worker
-
-    def _configuration(self, port: int) -> str:
-        return self.spec.format(
-            application=self.application,
-            servers=self.through or self.servers,
-            partitions=PARTITIONS,
-            port=port,
-            session=f"{self.session:g}",
-            datasets=", ".join(DATASETS),
-            scarce=self.scarce,
-            common=COMMON.format(application=self.application),
-        )
+    def join(self) -> Service:
+        """Start one more worker."""
+        self.running.append(self.serve(applies=not self.services))
+        return self.running[-1]
 
     async def kill(self, worker: Service) -> None:
-        self.workers.remove(worker)
+        self.running.remove(worker)
         await worker.end(signal.SIGKILL)
 
     async def leave(self, worker: Service) -> None:
-        self.workers.remove(worker)
+        self.running.remove(worker)
         code = await worker.end()
         if code:
             self.outcome.violations.append(
@@ -203,7 +181,7 @@ class Stage:
 
     async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
         """Return who has which shard open; a shard that two claim is left out."""
-        workers = self.workers if among is None else among
+        workers = self.running if among is None else among
         found = await asked(Service.shards, workers)
         claims = [
             (number, worker) for worker, shards in zip(workers, found, strict=True) for number in shards
@@ -213,12 +191,12 @@ class Stage:
 
     async def owned(self, among: Sequence[Service] | None = None, seconds: float = 90.0) -> None:
         """Wait until each shard is open at exactly one of these workers, and each has joined."""
-        workers = self.workers if among is None else among
+        workers = self.running if among is None else among
 
         async def done() -> bool:
             found = await asked(Service.status, workers)
             joined = all(status is not None and status["ready"] for status in found)
-            return joined and len(await self.owners(workers)) == PARTITIONS
+            return joined and len(await self.owners(workers)) == self.partitions
 
         await self.until(done, "every shard is open at one worker", seconds)
 
@@ -226,13 +204,13 @@ class Stage:
         """Wait until each shard runs at exactly one of these workers and has processed what the topic holds now."""
         async with asyncio.timeout(90):
             await self.owned(among)
-            ends = await self.ends()
+            ends = {place.partition: end for place, end in (await self.ends("counts")).items()}
 
             async def done() -> bool:
                 owners = await self.owners(among)
                 found = dict(zip(owners, await asked(Service.shards, owners.values()), strict=True))
                 shards = {number: shards[number] for number, shards in found.items() if number in shards}
-                return len(shards) == PARTITIONS and all(
+                return len(shards) == self.partitions and all(
                     shard["state"] == "running" and shard["offsets"].get(self.queries, 0) >= ends[number]
                     for number, shard in shards.items()
                 )
@@ -245,35 +223,29 @@ class Stage:
         """Wait for an asynchronous condition; a worker that ends by itself is a violation."""
         async with asyncio.timeout(seconds):
             while not await condition():
-                for worker in [worker for worker in self.workers if not worker.alive]:
-                    self.workers.remove(worker)
+                for worker in [worker for worker in self.running if not worker.alive]:
+                    self.running.remove(worker)
                     ended = f"a worker ended with {worker.process.returncode} while {wanted} was awaited"
                     self.outcome.violations.append(f"{ended}:\n{worker.log}")
-                    self.start()
+                    self.join()
                 await asyncio.sleep(0.1)
 
     # The end
-
-    async def ends(self) -> dict[int, int]:
-        async with AIOKafkaConsumer(bootstrap_servers=self.servers) as consumer:
-            places = [TopicPartition(self.queries, number) for number in range(PARTITIONS)]
-            return {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
 
     async def _settle(self) -> None:
         """Let the workers process what was sent, and end them in order."""
         await self._end_feed()
         await self.caught_up()
-        await asyncio.gather(*(self.leave(worker) for worker in list(self.workers)))
+        await asyncio.gather(*(self.leave(worker) for worker in list(self.running)))
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
         violations = dict.fromkeys(self.outcome.violations)
         for data_dir in self.data_dirs:
-            found = self.outcome.found = await verify(data_dir, self.application, PARTITIONS, certain)
+            found = self.outcome.found = await verify(data_dir, self.application, self.partitions, certain)
             violations |= dict.fromkeys(found.violations)
         self.outcome.violations = [*violations]
-        config = load_config(next(self.directory.glob("worker-*.yaml")), {})
-        await self._audit(config, Cluster({"bootstrap_servers": self.servers}))
+        await self._audit(self.config(), Cluster({"bootstrap_servers": self.servers}))
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
             f"{len(found.secrets)} runs, {found.aborted} aborted transactions on a partition; "
@@ -288,7 +260,7 @@ class Stage:
         return operator
 
     def said(self, text: str) -> int:
-        return sum(worker.said(text) for worker in self.past)
+        return sum(worker.said(text) for worker in self.services)
 
 
 async def asked(ask: Callable[[Service], Any], workers: Iterable[Service]) -> list[Any]:

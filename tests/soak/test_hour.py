@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -55,15 +55,12 @@ async def test_what_either_audit_finds_is_a_violation(tmp_path: Path, monkeypatc
         for record in ():
             yield record
 
-    stage = Hour("127.0.0.1:1", [], "none", tmp_path)
-    (tmp_path / "worker-1.yaml").touch()
+    stage = Hour("127.0.0.1:1", "none", directory=tmp_path, data_dirs=[])
     for name in ("audit_topic", "audit_state"):
         problems = ["the ledgers do not balance"] * (name == audit)
         found = SimpleNamespace(problems=problems, events=0, ledgers=0)
         monkeypatch.setattr(judge, name, AsyncMock(return_value=found))
     monkeypatch.setattr(hour.records, "each", nothing)
-    monkeypatch.setattr(hour, "load_config", lambda *_: MagicMock())
-    monkeypatch.setattr(hour, "cluster_of", MagicMock())
     await stage._judge()
     assert stage.outcome.violations == ["audit: the ledgers do not balance"]
 
