@@ -74,8 +74,6 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
     async def _run(self) -> None:
         try:
             await self._worker.start()
-            if self._worker.failed is not None:
-                await self._worker.failed
         except Exception as error:  # noqa: BLE001  reported by `run`, after an orderly stop
             self.error = error
             signal.raise_signal(signal.SIGTERM)

@@ -15,8 +15,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
@@ -26,10 +24,8 @@ from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.shard_states import ShardState
 from stream_svt.service import kafka
 from stream_svt.service.assignor import StickyAssignor
-from stream_svt.service.kafka import Cluster
-from stream_svt.service.metrics import Metrics
-from stream_svt.service.shard import STUCK, Shard, describe
-from stream_svt.settings.sections import TopicsConfig
+from stream_svt.service.shard import STUCK, Shard, WorkerParts, describe
+from stream_svt.service.topology import another_count
 
 log = logging.getLogger(__name__)
 
@@ -43,37 +39,33 @@ LAG_INTERVAL = 10.0
 """Seconds between looks at the ends of topics that nothing is read from at the moment."""
 
 
-@dataclass(eq=False)
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """The membership of a worker of the application ``name``, and a shard for each partition it is given.
+    """The membership of a worker, and a shard for each partition it is given.
 
-    ``make_shard`` returns one that is not started; ``fatal`` is told of errors after which the worker cannot go on.
+    ``fatal`` is told of errors after which the worker cannot go on as a member. ``joined`` holds from an assignment to
+    the next revocation, ``has_joined`` for ever after the first one.
     """
 
-    cluster: Cluster
-    name: str
-    topics: TopicsConfig
-    _: KW_ONLY
-    make_shard: Callable[[Any, int], Shard]
-    metrics: Metrics
-    fatal: Callable[[BaseException], None]
-    shards: dict[int, Shard] = field(default_factory=dict, init=False)
-    joined: bool = field(default=False, init=False)
-    has_joined: bool = field(default=False, init=False)
-    _consumer: Any = field(default=None, init=False)
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
-    _stopping: bool = field(default=False, init=False)
-    _partings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-
-    async def start(self) -> None:
-        """Join the group; assignments come later, on their own."""
+    def __init__(self, parts: WorkerParts, fatal: Callable[[BaseException], None]) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.joined = self.has_joined = False
+        self._parts = parts
+        self._fatal = fatal
+        self._name = parts.config.spec.application
+        self._control, self._partitions = parts.config.topics.control, parts.config.topics.partitions
         assignor = StickyAssignor(
             lambda: {number: shard.status.sequence for number, shard in self.shards.items()}
         )
-        self._consumer = self.cluster.member(self.name, assignor)
-        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self.name!r}"):
+        self._consumer = parts.cluster.member(self._name, assignor)
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._partings: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Join the group; assignments come later, on their own."""
+        async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
-        self._consumer.subscribe([self.topics.control], listener=self)
+        self._consumer.subscribe([self._control], listener=self)
         watching = asyncio.create_task(self._watch(), name="group-watch")
         watching.add_done_callback(self._surface)
         self._tasks = [watching, asyncio.create_task(self._look_at_lag(), name="group-lag")]
@@ -92,25 +84,28 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self.shards.clear()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
-            if self._consumer is not None:
-                await kafka.stop_quietly(self._consumer, GOODBYE)
+            await kafka.stop_quietly(self._consumer, GOODBYE)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
         # aiokafka logs what a listener raises and goes on.
         try:
             self._consumer.pause(*assigned)
-            self.metrics.rebalanced()
+            self._parts.metrics.rebalanced()
             self.has_joined = True
             if self._stopping:
                 return
-            self.joined = self._consumer.partitions_for_topic(self.topics.control) is not None
-            if not self.joined:
+            known, wanted = self._consumer.partitions_for_topic(self._control), self._partitions
+            self.joined = known is not None
+            if known is None:
                 # Nobody is given a shard: no reason to pass for a standby, which is ready.
-                log.error("event=control_topic_missing topic=%s", self.topics.control)
+                log.error("event=control_topic_missing topic=%s", self._control)
+            elif any(place.partition >= wanted for place in assigned):
+                message = another_count(self._control, len(known), wanted)
+                raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
             self._adopt(sorted(place.partition for place in assigned))
         except Exception as error:  # noqa: BLE001
-            self.fatal(error)
+            self._fatal(error)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Have every shard stand by before anybody else may get it."""
@@ -120,16 +115,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             await self._hold_shards()
         except Exception as error:  # noqa: BLE001
-            self.fatal(error)
+            self._fatal(error)
 
     def _adopt(self, numbers: list[int]) -> None:
-        own = self.topics
-        if numbers and numbers[-1] >= own.partitions:
-            message = (
-                f"partition {numbers[-1]} of topic {own.control!r} was assigned, topics.partitions says "
-                f"{own.partitions}: all topics of an application need the same number"
-            )
-            raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
         log.info("event=assigned shards=%s", _listed(numbers))
         for number in self.shards.keys() - set(numbers):
             self._part_with(self.shards.pop(number))
@@ -139,8 +127,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self.shards[number].release()
         for number in numbers:
             if number not in self.shards:
-                shard = self.shards[number] = self.make_shard(self._consumer, number)
-                shard.start()
+                self.shards[number] = Shard(number, self._parts, self._consumer)
+                self.shards[number].start()
 
     def _part_with(self, shard: Shard) -> None:
         """End a shard beside everything else: whoever opens it next, this worker or another, fences it."""
@@ -180,7 +168,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 TopicPartition(topic, one) for one, status in statuses.items() if topic in status.offsets
             ]
             with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
-                found = await kafka.spans(self.cluster, places, f"looking at the end of topic {topic!r}")
+                found = await kafka.spans(
+                    self._parts.cluster, places, f"looking at the end of topic {topic!r}"
+                )
                 for place, (_, end) in found.items():
                     status = statuses[place.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
@@ -199,13 +189,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def _check_client(self) -> None:
         """Raise what has ended the membership, or keeps it from coming about."""
-        consumer, doing = self._consumer, f"consumer group {self.name!r}"
+        consumer, doing = self._consumer, f"consumer group {self._name!r}"
         if (ended := aiokafka_fixes.ended(consumer)) is not None:
-            raise kafka.explain(ended, doing, group=self.name) from ended
+            raise kafka.explain(ended, doing, group=self._name) from ended
         try:
             aiokafka_fixes.check_errors(consumer)
         except KafkaError as error:
-            meaning = kafka.explain(error, doing, group=self.name)
+            meaning = kafka.explain(error, doing, group=self._name)
             if not isinstance(meaning, kafka.BrokerUnavailable):
                 raise meaning from error
             log.warning("event=group_error error=%r", str(meaning))
@@ -213,7 +203,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _surface(self, task: asyncio.Task[None]) -> None:
         """Tell of the error that ended a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.fatal(error)
+            self._fatal(error)
 
 
 def _listed(numbers: list[int]) -> str:

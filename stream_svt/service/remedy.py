@@ -1,71 +1,65 @@
-"""Decides what follows an error, of a shard or of its worker's membership; shard, worker and process carry it out.
+"""Decides what follows an error of a shard or of its worker's membership, and when a parked shard is tried again.
 
 No error of a shard ends the process or the membership of its worker. Where the cause may be the worker's own (its key,
-its clock), the worker tests itself (`stream_svt.service.self_test`) and leaves if a test fails; the shard is parked
-meanwhile. A worker without a membership tries to join again, for ever, once it has been a member.
+its clock), the worker tests itself and leaves if a test fails; the shard is parked meanwhile. A worker without a
+membership tries to join again, for ever, once it has been a member.
+
+A parked shard looks at its partitions without a producer, so it fences nobody. It is opened again once first offsets or
+ends have changed since the look before, or what cannot be read, and where the brokers refused something and nothing
+speaks against it any more. A state that cannot be proved is then only read again.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiokafka import TopicPartition
 
 from stream_svt import errors
-from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing
-
-
-class Remedy(StrEnum):
-    """What to do about an error of a shard."""
-
-    RETRY = "retry"
-    """It may pass: open again, later and later, for ever."""
-    PARK = "park"
-    """It cannot mend itself: keep the place in the group, do nothing else until something has changed."""
-    STEP_BACK = "step back"
-    """Somebody else may own the shard: prove group membership first."""
-
-
-class Decision(NamedTuple):
-    """What to do, and the cause to show."""
-
-    remedy: Remedy
-    cause: Cause
-
+from stream_svt.protocol.shard_states import Cause, ShardSignal
+from stream_svt.service import kafka
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, Fenced, LoginRefused, TopicMissing
+from stream_svt.service.topology import unseen
+from stream_svt.settings.sections import TopicsConfig
 
 MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
 """Causes that may be the worker's own."""
+UNPROVED: Final = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
+_REFUSED_BY_BROKERS: Final = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
 
-_OF_SHARD: Final[dict[type[BaseException], Decision]] = {
-    Fenced: Decision(Remedy.STEP_BACK, Cause.FENCED),
-    BrokerUnavailable: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
-    LoginRefused: Decision(Remedy.RETRY, Cause.UNAVAILABLE),
-    errors.ConfigurationBehind: Decision(Remedy.RETRY, Cause.CONFIGURATION),
+_OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
+    # Somebody else may own the shard: it proves its membership before it is opened again.
+    Fenced: (ShardSignal.FAILED, Cause.FENCED),
+    BrokerUnavailable: (ShardSignal.FAILED, Cause.UNAVAILABLE),
+    LoginRefused: (ShardSignal.FAILED, Cause.UNAVAILABLE),
+    errors.ConfigurationBehind: (ShardSignal.FAILED, Cause.CONFIGURATION),
     # The next session finds out which, and waits with its state proved.
-    errors.RecordsLost: Decision(Remedy.RETRY, Cause.RECORDS_LOST),
-    errors.ApplicationClosed: Decision(Remedy.PARK, Cause.CLOSED),
-    errors.UnknownKey: Decision(Remedy.PARK, Cause.SEALING_KEY),
-    errors.StateRolledBack: Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK),
-    errors.UnreadableState: Decision(Remedy.PARK, Cause.STATE_UNREADABLE),
-    errors.TimestampAhead: Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD),
-    errors.ConfigError: Decision(Remedy.PARK, Cause.CONFIGURATION),
-    TopicMissing: Decision(Remedy.PARK, Cause.TOPIC_MISSING),
-    Denied: Decision(Remedy.PARK, Cause.PERMISSION),
-    errors.BrokerError: Decision(Remedy.PARK, Cause.BROKER_REFUSED),
-    errors.StreamSvtError: Decision(Remedy.PARK, Cause.REFUSED_DATA),
-    BaseException: Decision(Remedy.RETRY, Cause.ERROR),
+    errors.RecordsLost: (ShardSignal.FAILED, Cause.RECORDS_LOST),
+    errors.ApplicationClosed: (ShardSignal.PARKED, Cause.CLOSED),
+    errors.UnknownKey: (ShardSignal.PARKED, Cause.SEALING_KEY),
+    errors.StateRolledBack: (ShardSignal.PARKED, Cause.STATE_ROLLED_BACK),
+    errors.UnreadableState: (ShardSignal.PARKED, Cause.STATE_UNREADABLE),
+    errors.TimestampAhead: (ShardSignal.PARKED, Cause.TIMESTAMP_AHEAD),
+    errors.ConfigError: (ShardSignal.PARKED, Cause.CONFIGURATION),
+    TopicMissing: (ShardSignal.PARKED, Cause.TOPIC_MISSING),
+    Denied: (ShardSignal.PARKED, Cause.PERMISSION),
+    errors.BrokerError: (ShardSignal.PARKED, Cause.BROKER_REFUSED),
+    errors.StreamSvtError: (ShardSignal.PARKED, Cause.REFUSED_DATA),
+    BaseException: (ShardSignal.FAILED, Cause.ERROR),
 }
-"""What follows an error of a shard: the first line that fits."""
+"""What follows an error of a shard, and the cause to show: the first line that fits."""
 
 
-def classify(error: BaseException) -> Decision:
-    """Return what follows an error of a shard."""
+def classify(error: BaseException) -> tuple[ShardSignal, Cause]:
+    """Return what follows an error of a shard, and the cause to show."""
     return next(decision for kind, decision in _OF_SHARD.items() if isinstance(error, kind))
 
 
 def cause_outside(error: BaseException) -> Cause:
     """Return the cause to show of a worker that an error keeps out of its group."""
-    cause = classify(error).cause
+    _, cause = classify(error)
     return Cause.GROUP if cause is Cause.ERROR else cause
 
 
@@ -75,3 +69,49 @@ def ends_start(error: BaseException) -> bool:
         isinstance(error, errors.ConfigError | errors.BrokerError | errors.MisuseError)
         and not error.retriable
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What can be seen of a shard's partitions without a producer.
+
+    ``spans`` are topic, first offset and end, but of a query or control topic no end. ``faults`` say what cannot be
+    read, and ``missing`` that a topic is not there.
+    """
+
+    spans: tuple[tuple[str, int, int | None], ...] = ()
+    faults: tuple[str, ...] = ()
+    missing: bool = False
+    control_end: int | None = field(default=None, compare=False)
+
+    def asks_for_a_try(self, cause: Cause, before: Surroundings) -> bool:
+        """Tell whether a shard parked for a cause should be opened, by this look and the one before it."""
+        return self != before or (cause in _REFUSED_BY_BROKERS and not self.faults)
+
+
+async def look_around(
+    cluster: Cluster, shard: int, own: TopicsConfig, queries: Sequence[str]
+) -> Surroundings:
+    """Look at the partitions that a shard reads: query topics, and the application's own."""
+    doing = f"shard {shard}: looking at its topics"
+    written = (own.state, own.alerts)
+    topics = [*queries, own.control, *written]
+    counts = await kafka.partition_counts(cluster, doing)
+    gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
+    places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
+    faults = [unseen(topic, "READ") for topic in gone]
+    found: kafka.Spans = {}
+    try:
+        async with kafka.started(cluster.reader(), doing) as reader:
+            found = await kafka.edges(reader, places, doing)
+            kafka.seek_all(reader, {place: end for place, (_, end) in found.items()})
+            async with kafka.deadline(kafka.CALL_DEADLINE, doing):
+                # The right to READ shows only in a fetch.
+                await reader.getmany(*places, timeout_ms=300)
+    except Denied as error:
+        faults.append(str(error))
+    spans = tuple(
+        (one.topic, first, end if one.topic in written else None) for one, (first, end) in found.items()
+    )
+    _, control_end = found.get(TopicPartition(own.control, shard), (None, None))
+    return Surroundings(spans, tuple(faults), bool(gone), control_end)

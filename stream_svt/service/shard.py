@@ -19,27 +19,35 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
+from stream_svt.errors import (
+    ApplicationClosed,
+    BrokerError,
+    RecordsLost,
+    StreamSvtError,
+    TimestampAhead,
+    UnreadableState,
+)
 from stream_svt.protocol.committer import CommitPolicy
-from stream_svt.protocol.controls import Verify
+from stream_svt.protocol.controls import heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import COMMAND_FETCH, ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
-from stream_svt.service import kafka, parked
+from stream_svt.service import kafka, remedy
+from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_soon, first, let_go, rest
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.parked import Surroundings
-from stream_svt.service.remedy import MAYBE_LOCAL, Remedy, classify
+from stream_svt.service.remedy import Surroundings, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
+from stream_svt.service.shard_log import journal_of, verifier_of
 from stream_svt.service.workload import AppliedWorkload
-from stream_svt.settings.sections import TopicsConfig
 
 log = logging.getLogger(__name__)
 
@@ -59,36 +67,41 @@ STUCK = 120.0
 """Seconds without a sign of life after which the watchdog starts a shard anew."""
 CUT_SHORT = 5.0
 """Seconds that a hand-over waits for a session that was cut short."""
+LOOK_AGAIN = (2.0, 5.0, 15.0, 30.0, 60.0)
+"""Seconds between looks of a parked shard, one after the other; the last one for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What a shard gets from its worker, among it the worker's member of the group; functions are asked each session.
+    """What shards and their group get from the worker; ``workload`` is asked each session.
 
-    ``make_journal`` returns a journal, not opened; ``suspect`` is told where a fault may be the worker's own.
+    ``suspect`` is told where a fault may be the worker's own, ``tell_time`` of the brokers' time with each commit.
     """
 
+    config: Config
     cluster: Cluster
-    consumer: AIOKafkaConsumer
-    topics: TopicsConfig
+    cluster_id: str
     metrics: Metrics
-    make_journal: Callable[[], Journal]
     workload: Callable[[], AppliedWorkload]
-    policy: CommitPolicy
-    verify: Verify
     suspect: Callable[[], None]
+    tell_time: Callable[[float], None]
 
 
 class Shard:
-    """Owns a partition, by its ``number``, on behalf of a worker, until it is ``handed_over``."""
+    """Owns a partition, by its ``number``, on behalf of a worker, until it is ``handed_over``.
 
-    def __init__(self, number: int, parts: WorkerParts) -> None:
+    ``member`` is the worker's consumer in the group.
+    """
+
+    def __init__(self, number: int, parts: WorkerParts, member: Any) -> None:  # noqa: ANN401  aiokafka has no types
         self.number = number
         self.status = ShardStatus(number, beat=time.monotonic())
         self.handed_over = False
         self._parts = parts
+        self._member = member
+        self._topics = parts.config.topics
+        self._verify = verifier_of(parts.config, parts.cluster_id, self._topics.control, number)
         self._told = Hold()
-        self._stopping = False
         self._failures = self._looks = 0
         self._heard: int | None = None
         self._proved = False
@@ -103,8 +116,6 @@ class Shard:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._stopping = False
-        self._told.stop.clear()
         self._beat()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
@@ -127,7 +138,7 @@ class Shard:
 
     def halt(self) -> None:
         """Ask to hand over, for good; `stop` waits for it."""
-        self.handed_over = self._stopping = True
+        self.handed_over = True
         self._told.stop.set()
 
     async def stop(self, seconds: float) -> None:
@@ -155,8 +166,6 @@ class Shard:
         """
         self._parts.metrics.failed(self.number, "stuck")
         if self._task is not None:
-            self._stopping = True
-            self._told.stop.set()
             self._task.cancel()
             ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
             if not ended:
@@ -168,7 +177,7 @@ class Shard:
 
     async def _run(self) -> None:
         kafka.on_answer.set(self._beat)
-        while not self._stopping:
+        while not self.handed_over:
             self._told.stop.clear()
             if self.held:
                 await self._told.wait(self._told.free.wait())
@@ -177,7 +186,7 @@ class Shard:
                 workload = self._parts.workload()
                 failure = await self._hold(workload)
                 self._beat()  # failing again and again while brokers are away is not being stuck
-                if failure is not None and not self._stopping:
+                if failure is not None and not self.handed_over:
                     await self._follow(failure, workload)
             except Exception as error:  # noqa: BLE001  nothing but a stop ends a shard
                 log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
@@ -186,19 +195,24 @@ class Shard:
 
     async def _hold(self, workload: AppliedWorkload) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
-        parts = self._parts
-        journal, feed = parts.make_journal(), self._feed(workload)
+        commit, cadence = self._parts.config.commit, self._parts.config.commit.cadence
+        journal, feed = self._journal(), self._feed(workload)
         session = ShardSession(
             shard=self.number,
             feed=feed,
             journal=journal,
             workload=workload,
-            control=parts.topics.control,
-            policy=parts.policy,
+            control=self._topics.control,
+            policy=CommitPolicy(
+                interval=commit.interval / 1000,
+                max_records=commit.max_records,
+                start_at=self._topics.start_at,
+                cadence=None if cadence is None else cadence / 1000,
+            ),
             clock=CLOCK,
-            observer=parts.metrics,
+            observer=self._parts.metrics,
             status=self.status,
-            verify=parts.verify,
+            verify=self._verify,
         )
         opened: float | None = None
         # Ended last first; an error of one step keeps none of the others from being done.
@@ -231,17 +245,22 @@ class Shard:
     def _feed(self, workload: AppliedWorkload) -> ShardFeed:
         return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._told)
 
+    def _journal(self) -> Journal:
+        parts = self._parts
+        place = (parts.config, parts.cluster, parts.cluster_id, self.number)
+        return journal_of(*place, tell_time=parts.tell_time, give_way=give_way)
+
     async def _follow(self, failure: Exception, workload: AppliedWorkload) -> None:
         """Do what follows a failed session."""
-        decision = classify(failure)
-        if decision.cause in MAYBE_LOCAL:
+        signal, cause = classify(failure)
+        if cause in remedy.MAYBE_LOCAL:
             self._parts.suspect()
-        if decision.remedy is Remedy.PARK:
-            await self._park(failure, decision.cause, workload)
-        elif decision.remedy is Remedy.RETRY:
-            await self._retry(failure, decision.cause, workload)
+        if signal is ShardSignal.PARKED:
+            await self._park(failure, cause, workload)
+        elif cause is not Cause.FENCED:
+            await self._retry(failure, cause, workload)
         else:
-            self.status.signal(ShardSignal.FAILED, Cause.FENCED, "another owner took the shard over")
+            self.status.signal(signal, cause, "another owner took the shard over")
             self._parts.metrics.failed(self.number, "fenced")
             log.warning("event=fenced shard=%d", self.number)
             await self._wait(FENCED_PAUSE)
@@ -261,7 +280,7 @@ class Shard:
             if around is not None and around.faults:
                 kind = kafka.TopicMissing if around.missing else kafka.Denied
                 refusal = kind(f"shard {self.number}: {'; '.join(around.faults)}")
-                await self._park(refusal, classify(refusal).cause, workload)
+                await self._park(refusal, classify(refusal)[1], workload)
                 return
         backoff = UNEXPECTED_BACKOFF if unexpected else BACKOFF
         await self._wait(backoff[min(self._failures, len(backoff) - 1)])
@@ -277,21 +296,22 @@ class Shard:
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
-        unproved = cause in parked.UNPROVED and not self._proved
+        unproved = cause in remedy.UNPROVED and not self._proved
         feed = self._feed(workload)
         before: Surroundings | None = None
         try:
             while True:
                 self._told.stop.clear()
-                if self._stopping:
+                if self.handed_over:
                     return
                 if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
                     break
                 try:
                     if around is not None:
                         # The first look, too, at a state that may have been mended while it was read.
-                        reread = unproved and around != before and await self._proves()
-                        if reread or (not unproved and parked.worth_a_try(cause, before, around)):
+                        if unproved and around != before and await self._proves():
+                            break
+                        if not unproved and before is not None and around.asks_for_a_try(cause, before):
                             break
                         before = around
                     records = await self._listen(feed, around)
@@ -308,12 +328,10 @@ class Shard:
 
     async def _look(self) -> Surroundings | None:
         """Return what can be seen around the shard, None where nobody says."""
-        parts = self._parts
         self._beat()
+        queries = self._parts.workload().topics
         try:
-            around = await parked.look_around(
-                parts.cluster, self.number, parts.topics, parts.workload().topics
-            )
+            around = await remedy.look_around(self._parts.cluster, self.number, self._topics, queries)
         except BrokerError as error:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
@@ -322,20 +340,43 @@ class Shard:
         return around
 
     async def _proves(self) -> bool:
-        return await parked.proves(self._parts.make_journal())
+        """Read the state again, without a producer; return whether to open the shard: it proves, or is closed."""
+        try:
+            await self._journal().look(beside_alerts=True)
+        except ApplicationClosed:
+            return True
+        except UnreadableState:
+            return False
+        return True
 
     async def _mended_by(self, records: Sequence[Record]) -> bool:
         """Give the state up where a record asks for it; return whether to open the shard now."""
         await self._prove_membership()
-        if self._stopping:
+        if self.handed_over:
             return False
-        await parked.give_up(self.number, records, self._parts.verify, self._parts.make_journal)
+        for record in records:
+            await self._give_up(record)
         return self.status.state is not ShardState.PARKED or await self._proves()
+
+    async def _give_up(self, record: Record) -> None:
+        command = heard(record, self._verify)
+        if isinstance(command, str) or not command.gives_up:
+            return
+        journal = self._journal()
+        try:
+            await journal.give_up(command)
+        except StreamSvtError as error:
+            told = (self.number, command.action, str(error))
+            log.warning("event=command_refused shard=%d action=%s error=%r", *told)
+        else:
+            log.critical("event=shard_closed shard=%d successor=%s", self.number, command.successor)
+        finally:
+            await journal.close()
 
     async def _listen(self, feed: ShardFeed, around: Surroundings | None) -> Sequence[Record]:
         """Wait for the next look, or for records on the control partition, which are returned."""
-        control = self._parts.topics.control
-        until = time.monotonic() + parked.LOOK_AGAIN[min(self._looks, len(parked.LOOK_AGAIN) - 1)]
+        control = self._topics.control
+        until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
         self._looks += 1
         try:
             if around is not None and around.control_end is not None and self._heard is not None:
@@ -362,7 +403,7 @@ class Shard:
 
     async def _prove_membership(self) -> None:
         """Return once this worker has shown to be a member, or was told to stop: a stranger would fence the owner."""
-        while not self._stopping:
+        while not self.handed_over:
             self._beat()
             self._told.stop.clear()  # another version takes effect with the next session
             if self.held:
@@ -376,16 +417,15 @@ class Shard:
                 continue
             log.warning("event=not_member shard=%d", self.number)
             self.status.signal(ShardSignal.DISOWNED)
-            await self._told.wait(
-                self._told.held.wait(), seconds=kafka.CALL_DEADLINE
-            )  # the group's next word decides
+            # The group's next word decides.
+            await self._told.wait(self._told.held.wait(), seconds=kafka.CALL_DEADLINE)
 
     async def _is_member(self) -> bool:
         """Commit a group offset: only a member may."""
-        place = TopicPartition(self._parts.topics.control, self.number)
+        place = TopicPartition(self._topics.control, self.number)
         async with kafka.deadline(kafka.CALL_DEADLINE, f"shard {self.number}: proving group membership"):
             try:
-                await self._parts.consumer.commit({place: OffsetAndMetadata(0, "")})
+                await self._member.commit({place: OffsetAndMetadata(0, "")})
             except (CommitFailedError, IllegalStateError):
                 return False
         return True
@@ -395,6 +435,12 @@ class Shard:
 
     def _beat(self) -> None:
         self.status.beat = time.monotonic()
+
+
+async def give_way() -> None:
+    """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+    kafka.on_answer.get()()
+    await rest()
 
 
 def describe(error: BaseException) -> str:

@@ -10,28 +10,27 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import replace
-from functools import partial
+from enum import StrEnum
+from typing import NamedTuple
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
-from stream_svt.protocol.committer import CommitPolicy
-from stream_svt.protocol.journal import Journal
+from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
-from stream_svt.service import worker_states
+from stream_svt.protocol.state_records import META
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import first, rest
+from stream_svt.service.event_loop import first
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import Cluster, on_answer, tune
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.reading import VersionRead
 from stream_svt.service.remedy import cause_outside, ends_start
-from stream_svt.service.self_test import WorkerFault, compare_clocks, self_test
-from stream_svt.service.shard import Shard, WorkerParts, describe
-from stream_svt.service.shard_log import journal_of, verifier_of
-from stream_svt.service.topology import Topology, require
-from stream_svt.service.worker_states import WorkerSignal
+from stream_svt.service.shard import WorkerParts, describe
+from stream_svt.service.shard_log import sealing_of, stored_metas
+from stream_svt.service.topology import require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.transitions import follow
@@ -51,8 +50,51 @@ JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
 
 
-def _patience(tries: int) -> float:
-    return JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)]
+CLOCK_TOLERANCE = 600.0
+"""Seconds that the worker's clock may be off the brokers'."""
+
+
+class WorkerState(StrEnum):
+    """What a worker is doing: one that failed a test of its own, or whose membership failed, is *outside* its group."""
+
+    JOINING = "joining"
+    OUTSIDE = "outside"
+    MEMBER = "member"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class WorkerSignal(StrEnum):
+    """What can happen to a worker."""
+
+    JOINED = "joined"
+    FAULT = "fault"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+_LIVING = (WorkerState.JOINING, WorkerState.OUTSIDE, WorkerState.MEMBER)
+
+TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
+    (WorkerState.JOINING, WorkerSignal.JOINED): WorkerState.MEMBER,
+    (WorkerState.OUTSIDE, WorkerSignal.JOINED): WorkerState.MEMBER,
+    **{(state, WorkerSignal.FAULT): WorkerState.OUTSIDE for state in _LIVING},
+    **{(state, WorkerSignal.FAILED): WorkerState.FAILED for state in _LIVING},
+    # What was under way when it ended may still be told.
+    **{
+        (state, signal): state
+        for state in (WorkerState.FAILED, WorkerState.STOPPED)
+        for signal in WorkerSignal
+    },
+    **{(state, WorkerSignal.STOPPED): WorkerState.STOPPED for state in WorkerState},
+}
+
+
+class WorkerFault(NamedTuple):
+    """Why this worker cannot take part: a word for machines, and words with the remedy."""
+
+    cause: Cause
+    reason: str
 
 
 def cluster_of(config: Config) -> Cluster:
@@ -71,8 +113,8 @@ class Worker:
     """Joins the application's group and runs the shards it is given.
 
     A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
-    can. Only what is wrong at the start, and cannot pass, ends it: ``failed`` then holds the error. ``fault`` is why it
-    stays out of the group, None while it is a member or on its way.
+    can. Only what is wrong at the start, and cannot pass, ends it: ``running`` is then done, with that error. ``fault``
+    is why it stays out of the group, None while it is a member or on its way.
 
     Args:
         reread: Reads the worker's own file again; asked before each try to join again.
@@ -93,84 +135,100 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
-        self.state = worker_states.WorkerState.JOINING
-        self.failed: asyncio.Future[None] | None = None
+        self.state = WorkerState.JOINING
+        self.running: asyncio.Task[None] | None = None
         self.fault: WorkerFault | None = None
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
         self._tested_at = -math.inf
-        self._tasks: list[asyncio.Task[None]] = []
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
-        self._cluster = cluster_of(config)
-        self._topology: Topology
+        self._parts: WorkerParts
         self._group: Group | None = None
 
-    async def start(self) -> None:
-        """Check everything that can be checked, then join the group, now or once this worker passes its own tests.
+    def start(self) -> asyncio.Task[None]:
+        """Begin to take part in the group, now or once this worker passes its own tests; return the task of it.
 
-        Brokers that are away are waited for. What cannot pass is raised: see `ends_start`.
+        Brokers that are away are waited for. The task ends with what cannot pass: see `ends_start`.
         """
-        tune()
-        self.failed = asyncio.get_running_loop().create_future()
-        tries = 0
-        while (error := await self._try_to_join()) is not None:
-            if ends_start(error):
-                raise error
-            await self._wait(_patience(tries))
-            tries += 1
-        for name, work in {"membership": self._keep, "periods": self._advance}.items():
-            self._tasks.append(asyncio.create_task(work(), name=name))
-            self._tasks[-1].add_done_callback(self._kept)
+        self.running = asyncio.create_task(self._run(), name="membership")
+        return self.running
 
-    async def _try_to_join(self) -> Exception | None:
-        """Join the group unless this worker is at fault; return what came in between, which is said."""
+    async def _run(self) -> None:
+        tune()
         try:
-            fault = await self._join()
-        except Exception as error:  # noqa: BLE001  whatever it is, it may pass
-            self._stay_out(_fault_of(error))
-            return error
-        if fault is not None:
-            self._stay_out(fault)
-        return None
+            await self._keep()
+        except Exception:
+            self._signal(WorkerSignal.FAILED)
+            raise
+
+    async def _keep(self) -> None:
+        """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
+        tries, since, is_start = 0, time.monotonic(), True
+        while True:
+            fault: WorkerFault | None = None
+            if self._group is None:
+                try:
+                    fault = await self._join()
+                    since, is_start = time.monotonic(), False
+                except Exception as error:
+                    fault = _fault_of(error)
+                    if is_start and ends_start(error):
+                        raise
+            elif await self._wait(PERIODS_LOOK):
+                self._has_joined = self._has_joined or self._group.has_joined
+                fault = await self._found_fault()
+                if time.monotonic() - since > JOIN_BACKOFF[-1]:
+                    tries = 0
+            if fault is not None:
+                self._stay_out(fault)
+                await self._leave()
+                await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
+                tries += 1
+            await self.advance_periods()
 
     async def _join(self) -> WorkerFault | None:
         """Check topics and this worker itself, and join the group; return what is wrong with the worker."""
-        application = self.config.spec.application
         if self.fault is not None:
             await self._read_again()
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
-        self._topology = await require(self.config, self._cluster)
+        cluster = cluster_of(self.config)
+        self._parts = WorkerParts(
+            config=self.config,
+            cluster=cluster,
+            cluster_id=(await require(self.config, cluster)).cluster_id,
+            metrics=self.metrics,
+            workload=lambda: self.workload,
+            suspect=self._suspect,
+            tell_time=self._compare_clocks,
+        )
         if (fault := await self._self_test()) is not None:
             return fault
-        group = Group(
-            self._cluster,
-            application,
-            self.config.topics,
-            make_shard=self._make_shard,
-            metrics=self.metrics,
-            fatal=self._group_failed,
-        )
         self._trouble = None
         self._look.clear()
-        self._group = group
-        try:
-            await group.start()
-        except BaseException:
-            await self._leave()
-            raise
+        self._group = Group(self._parts, self._group_failed)
+        await self._group.start()
         self._signal(WorkerSignal.JOINED)
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
-        told = (application, self.workload.hash, self.identity, f"http://{address}:{web.port}/")
+        told = (
+            self.config.spec.application,
+            self.workload.hash,
+            self.identity,
+            f"http://{address}:{web.port}/",
+        )
         log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
         return None
 
     async def _self_test(self) -> WorkerFault | None:
-        return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
+        """Return the first fault of this worker alone, None where it may take part: one of its keys or its clock."""
+        if (fault := await _foreign_key(self._parts)) is not None:
+            return fault
+        now = await _broker_time(self._parts)
+        return None if now is None else self._clock_fault(now)
 
     async def _read_again(self) -> None:
         """Take over how to reach the brokers, and the keys, as the worker's file has them now."""
@@ -179,7 +237,6 @@ class Worker:
         found = await asyncio.to_thread(self._reread)  # a program may print the keys
         own = self.config
         self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
-        self._cluster = cluster_of(self.config)
 
     def _stay_out(self, fault: WorkerFault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
@@ -191,41 +248,14 @@ class Worker:
         self._signal(WorkerSignal.FAULT)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
-    async def _keep(self) -> None:
-        """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
-        tries, since = 0, time.monotonic()
-        while True:
-            if self._group is None:
-                await self._wait(_patience(tries))
-                tries += 1
-                await self._try_to_join()
-                since = time.monotonic()
-                continue
-            await self._look.wait()
-            self._look.clear()
-            fault = await self._found_fault()
-            if fault is not None:
-                self._stay_out(fault)
-                await self._leave()
-                if time.monotonic() - since > JOIN_BACKOFF[-1]:
-                    tries = 0
-
-    def _kept(self, task: asyncio.Task[None]) -> None:
-        """End the worker where nothing keeps its membership any more: it would seem to be well for ever."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if self.failed is not None and not self.failed.done():
-            self._signal(WorkerSignal.FAILED)
-            self.failed.set_exception(error)
-
     def _signal(self, signal: WorkerSignal) -> None:
-        self.state = follow(worker_states.TRANSITIONS, self.state, signal, "a worker")
+        self.state = follow(TRANSITIONS, self.state, signal, "a worker")
 
     async def _found_fault(self) -> WorkerFault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
         if self._trouble is not None:
+            if not self._has_joined and ends_start(self._trouble):
+                raise self._trouble
             return _fault_of(self._trouble)
         try:
             return await self._self_test()
@@ -235,27 +265,27 @@ class Worker:
             return None
 
     async def _leave(self) -> None:
-        group = self._group
-        if group is None:
+        if self._group is None:
             return
-        self._has_joined = self._has_joined or group.has_joined
         try:
-            await group.stop()
+            await self._group.stop()
         except Exception as error:  # noqa: BLE001  the worker has left, in order or not
             log.error("event=leaving_failed error=%r", describe(error))  # noqa: TRY400  the trace could show a value
         self._group = None
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait so long, or until there is a reason to look at once."""
+    async def _wait(self, seconds: float) -> bool:
+        """Wait so long, or until there is a reason to look at once; return whether there is."""
         await first(self._look.wait(), seconds=seconds)
+        found = self._look.is_set()
         self._look.clear()
+        return found
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
         self._signal(WorkerSignal.STOPPED)
-        for task in self._tasks:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
         if self._group is not None:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
@@ -276,11 +306,6 @@ class Worker:
         if self.workload.declared.generators and is_due:
             await self._use(replace(self.workload, now_ms=now_ms), self.workload.hash)
             log.info("event=periods_advanced spec=%s", self.workload.hash)
-
-    async def _advance(self) -> None:
-        while True:
-            await asyncio.sleep(PERIODS_LOOK)
-            await self.advance_periods()
 
     async def _use(self, workload: AppliedWorkload, known_hash: str) -> None:
         """Prepare another workload, and have every shard go on with it."""
@@ -305,7 +330,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker goes on by itself: it does, unless it could not begin."""
-        return self.state is not worker_states.WorkerState.FAILED
+        return self.state is not WorkerState.FAILED
 
     @property
     def ready(self) -> bool:
@@ -313,38 +338,19 @@ class Worker:
 
         A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
         """
-        joined = (
-            self.state is worker_states.WorkerState.MEMBER and self._group is not None and self._group.joined
-        )
+        joined = self.state is WorkerState.MEMBER and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
-    def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
-        config, commit, cluster_id = self.config, self.config.commit, self._topology.cluster_id
-        parts = WorkerParts(
-            cluster=self._cluster,
-            consumer=consumer,
-            topics=config.topics,
-            metrics=self.metrics,
-            make_journal=partial(self._make_journal, number),
-            workload=lambda: self.workload,
-            policy=CommitPolicy(
-                interval=commit.interval / 1000,
-                max_records=commit.max_records,
-                start_at=config.topics.start_at,
-                cadence=None if commit.cadence is None else commit.cadence / 1000,
-            ),
-            verify=verifier_of(config, cluster_id, config.topics.control, number),
-            suspect=self._suspect,
-        )
-        return Shard(number, parts)
+    def _clock_fault(self, brokers: float) -> WorkerFault | None:
+        off = self.epoch() - brokers
+        if abs(off) <= CLOCK_TOLERANCE:
+            return None
+        told = f"this machine's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the brokers'; set it"
+        return WorkerFault(Cause.CLOCK, told)
 
-    def _make_journal(self, number: int) -> Journal:
-        place = (self.config, self._cluster, self._topology.cluster_id, number)
-        return journal_of(*place, tell_time=self._compare_clocks, give_way=_give_way)
-
-    def _compare_clocks(self, now: float) -> None:
+    def _compare_clocks(self, brokers: float) -> None:
         """Have this worker test itself where the brokers' time, told with a commit, is far off this machine's."""
-        if compare_clocks(self.epoch(), now) is not None:
+        if self._clock_fault(brokers) is not None:
             self._suspect()
 
     def _suspect(self) -> None:
@@ -355,13 +361,8 @@ class Worker:
             loop.call_at(self._tested_at, self._look.set)
 
     def _group_failed(self, error: BaseException) -> None:
-        """Leave the group and join it again; at the first start, end where the error cannot pass."""
-        group = self._group
-        self._has_joined = self._has_joined or (group is not None and group.has_joined)
+        """Have this worker leave the group and join it again; at the first start, end where the error cannot pass."""
         log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
-        if not self._has_joined and ends_start(error):
-            self._fail(error)
-            return
         self._trouble = error
         self._look.set()
 
@@ -373,7 +374,50 @@ def _fault_of(error: BaseException) -> WorkerFault:
     return WorkerFault(cause_outside(error), describe(error))
 
 
-async def _give_way() -> None:
-    """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
-    on_answer.get()()
-    await rest()
+async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
+    """Tell whether no shard's state opens, each for being sealed with a key that this worker lacks.
+
+    One that does open shows that the keys are right; what does not is then the fault of that shard's records. Where the
+    key is said to be lost, no other worker has it either.
+    """
+    if parts.config.sealing.key_lost:
+        return None
+    unknown: UnknownKey | None = None
+    async with aclosing(stored_metas(parts.config, parts.cluster)) as stored:
+        async for shard, record in stored:
+            try:
+                sealing_of(parts.config, parts.cluster_id, shard).open(META, record)
+            except UnknownKey as error:
+                unknown = error
+            except UnreadableState:
+                continue  # damaged: says nothing about keys
+            else:
+                return None
+    if unknown is None:
+        return None
+    return WorkerFault(
+        Cause.SEALING_KEY, f"no shard's state opens with this worker's sealing keys: {unknown}"
+    )
+
+
+async def _broker_time(parts: WorkerParts) -> float | None:
+    """Return the brokers' time in seconds since 1970, None where they do not tell.
+
+    They tell it in the answer to a record on a topic that goes by their clock. The record is sent to the reject topic
+    in a transaction that is aborted, so nobody reads it.
+    """
+    name = f"{parts.config.spec.application}-check"
+    doing = f"asking for the brokers' time as {name!r}"
+    try:
+        async with (
+            started(parts.cluster.producer(name), doing, "WRITE") as producer,
+            deadline(CALL_DEADLINE, doing, "WRITE"),
+        ):
+            await producer.begin_transaction()
+            sent = await (await producer.send(parts.config.topics.rejects, b"", key=b"clock", partition=0))
+            # Where this fails the brokers abort it by themselves.
+            with suppress(KafkaError, IllegalOperation, InvalidTxnState):
+                await producer.abort_transaction()
+    except Fenced:  # another worker asks at the same moment
+        return None
+    return sent.timestamp / 1000 if sent.timestamp_type == 1 else None

@@ -99,4 +99,4 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
     )
     worker = await scene.start(parse_config(text), ready=False)
     await until(lambda: not worker.alive)
-    assert "kafka.session_timeout" in str(worker.failed.exception())
+    assert "kafka.session_timeout" in str(worker.running.exception())

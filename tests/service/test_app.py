@@ -19,7 +19,6 @@ from stream_svt.service.app import LimitByPlace, Monitoring, limit_logs
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE, BrokerUnavailable
 from stream_svt.service.reading import VersionRead, read
-from stream_svt.service.self_test import WorkerFault
 from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 
@@ -65,10 +64,10 @@ async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(
     monkeypatch.setattr("stream_svt.service.worker.require", require)
     monkeypatch.setattr("stream_svt.service.worker.JOIN_BACKOFF", (0.01, 60.0))
     worker = service.Worker(parse_config(SPEC, is_whole=False))
-    await worker.start()
+    worker.start()
     await asyncio.sleep(0.05)
     assert not worker.ready
-    assert worker.fault == WorkerFault(Cause.CONFIGURATION, service.NOTHING_APPLIED)
+    assert worker.fault == service.WorkerFault(Cause.CONFIGURATION, service.NOTHING_APPLIED)
     assert joined == []
     version = Version(3, Bundle(SPEC))
     await worker.adopt(await read(version))

@@ -14,8 +14,7 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable, Denied
-from stream_svt.service.self_test import WorkerFault
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, WorkerFault
 from tests.service.test_metrics import SPEC
 
 DENIED = Denied("permission is missing: operation READ on resource GROUP 'shop'")
@@ -52,14 +51,14 @@ class Play:
         self.tests: list[WorkerFault | Exception | None] = []
         self.groups: list[Group] = []
 
-        def made(*_: object, fatal: Callable[[BaseException], None], **__: object) -> Group:
+        def made(_: object, fatal: Callable[[BaseException], None]) -> Group:
             self.groups.append(Group(fatal))
             return self.groups[-1]
 
         async def found(*_: object) -> SimpleNamespace:
             return SimpleNamespace(cluster_id="c")
 
-        async def self_test(*_: object, **__: object) -> WorkerFault | None:
+        async def self_test(_: Worker) -> WorkerFault | None:
             result = self.tests.pop(0) if self.tests else None
             if isinstance(result, Exception):
                 raise result
@@ -67,12 +66,13 @@ class Play:
 
         monkeypatch.setattr(module, "Group", made)
         monkeypatch.setattr(module, "require", found)
-        monkeypatch.setattr(module, "self_test", self_test)
+        monkeypatch.setattr(Worker, "_self_test", self_test)
         monkeypatch.setattr(module, "JOIN_BACKOFF", (0.01, 0.01, 0.01))
         self.worker = Worker(parse_config(SPEC))
 
     async def start(self) -> None:
-        await self.worker.start()
+        self.worker.start()
+        await self.joins(1)
         self.assigned()
 
     def assigned(self) -> None:
@@ -92,8 +92,8 @@ class Play:
         return self.groups[-1]
 
     def ended(self) -> bool:
-        assert self.worker.failed is not None
-        return self.worker.failed.done()
+        assert self.worker.running is not None
+        return self.worker.running.done()
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_a_worker_that_nothing_keeps_in_its_group_any_more_ends(play: Play
     monkeypatch.setattr(play.worker, "_found_fault", found_fault)
     await play.suspect()
     assert play.ended()
-    assert isinstance(play.worker.failed.exception(), ValueError)
+    assert isinstance(play.worker.running.exception(), ValueError)
     assert not play.worker.alive
 
 
@@ -163,10 +163,10 @@ async def test_a_broker_whose_clock_is_off_has_the_worker_tested_now_and_then(
     await play.start()
     tests: list[float] = []
 
-    async def self_test(*_: object, **__: object) -> None:
+    async def self_test(_: Worker) -> None:
         tests.append(time.monotonic())
 
-    monkeypatch.setattr(module, "self_test", self_test)
+    monkeypatch.setattr(Worker, "_self_test", self_test)
     began = time.monotonic()
     while time.monotonic() - began < 0.5:
         play.worker._compare_clocks(2_000_000.0)  # with every commit

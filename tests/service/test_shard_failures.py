@@ -12,11 +12,11 @@ from aiokafka.errors import KafkaConnectionError
 
 from stream_svt import errors
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service import kafka, parked
+from stream_svt.service import kafka, remedy
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
-from stream_svt.service.parked import Surroundings
-from stream_svt.service.worker import _give_way
+from stream_svt.service.remedy import Surroundings
+from stream_svt.service.shard import give_way
 from tests.support.group_play import STUCK, hang, watched
 from tests.support.shard_play import AROUND, Feed, Journal
 from tests.support.worker import until
@@ -152,8 +152,8 @@ async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played,
         return play.around
 
     play = played(errors.MisuseError("x"))
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
-    monkeypatch.setattr(parked, "look_around", look_around)
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(remedy, "look_around", look_around)
     await play.until(ShardState.PARKED)
     play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
@@ -165,8 +165,8 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
 ) -> None:
     heard: list[int] = []
 
-    async def give_up(shard: int, records: list[SimpleNamespace], *_: object) -> None:
-        heard.extend(record.offset for record in records)
+    async def give_up(_: object, record: SimpleNamespace) -> None:
+        heard.append(record.offset)
 
     async def command_comes() -> None:
         play.control.append(b"give up")
@@ -174,8 +174,8 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
         play.proves = False
         raise errors.UnreadableState("x")
 
-    monkeypatch.setattr(parked, "give_up", give_up)
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module.Shard, "_give_up", give_up)
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     play = played(errors.UnreadableState("x"), command_comes)
     await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
@@ -226,7 +226,7 @@ async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(pla
     play.interruptions = [errors.RecordsLost("out of range"), KafkaConnectionError("away")]
     await play.until(ShardState.PARKED)
     await until(lambda: not play.interruptions)
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
     play.control.append(b"wake up")
@@ -259,7 +259,7 @@ async def test_a_stranger_that_was_parked_gives_no_state_up(played, monkeypatch)
     async def give_up(*arguments: object) -> None:
         given_up.append(arguments)
 
-    monkeypatch.setattr(parked, "give_up", give_up)
+    monkeypatch.setattr(module.Shard, "_give_up", give_up)
     play = played(errors.StateRolledBack("x"))
     await play.until(ShardState.PARKED)
     play.consumer.refuse = True
@@ -294,7 +294,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
 ) -> None:
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (0.01, 5.0))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (0.01, 5.0))
     await play.until(ShardState.PARKED)
     await asyncio.sleep(0.3)
     assert play.opened == 2
@@ -357,7 +357,7 @@ async def verify() -> None:
     """Open for as long without any call to the broker, one piece of verifying after another."""
     end = time.monotonic() + 3 * STUCK
     while time.monotonic() < end:
-        await _give_way()
+        await give_way()
         await asyncio.sleep(0.05)
 
 

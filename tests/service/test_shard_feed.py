@@ -15,9 +15,8 @@ from stream_svt.protocol.ports import Stopped
 from stream_svt.service import shard_feed as module
 from stream_svt.service.event_loop import rest
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.shard import CLOCK
+from stream_svt.service.shard import CLOCK, give_way
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.worker import _give_way
 from tests.support.reading_client import Brokers, Client
 
 COMMANDS, QUERIES = TopicPartition("control", 0), TopicPartition("counts", 0)
@@ -267,7 +266,7 @@ async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
 SHARDS, PIECES = 64, 5
 
 
-@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), _give_way], ids=["session", "journal"])
+@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), give_way], ids=["session", "journal"])
 async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
     rounds: list[list[int]] = [[]]
     ended = asyncio.Event()

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.service.worker_states import TRANSITIONS, WorkerSignal, WorkerState
+from stream_svt.service.worker import TRANSITIONS, WorkerSignal, WorkerState
 from stream_svt.transitions import follow
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
@@ -13,20 +14,15 @@ from aiokafka import TopicPartition
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service import group as module
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import REBALANCE_TIMEOUT, Cluster
-from stream_svt.service.metrics import Metrics
-from stream_svt.settings.application import load_spec
-from stream_svt.settings.sections import TopicsConfig
-from tests.service.test_metrics import SPEC
+from stream_svt.service.kafka import REBALANCE_TIMEOUT
+from tests.support.shard_play import CONTROL, worker_parts
 from tests.support.shard_play import Play as ShardPlay
-
-CONTROL = "control"
 
 
 class Consumer:
     """A member without errors."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self.paused: set[TopicPartition] = set()
         self.topics = {CONTROL: {0, 1, 2, 3}}
         self.partitions_for_topic = self.topics.get
@@ -65,20 +61,15 @@ class Shard:
 class GroupPlay:
     """A group of this worker alone, whose shards note what they are told."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "Shard", self.make)
         self.fatal: list[BaseException] = []
         self.made: list[Shard] = []
-        self.group = Group(
-            Cluster({}),
-            "shop",
-            TopicsConfig(control=CONTROL, partitions=4),
-            make_shard=self.make,
-            metrics=Metrics(load_spec(SPEC), "hash"),
-            fatal=self.fatal.append,
-        )
-        self.consumer = self.group._consumer = Consumer()
+        parts = worker_parts(cluster=SimpleNamespace(member=Consumer))
+        self.group = Group(parts, self.fatal.append)
+        self.consumer = self.group._consumer
 
-    def make(self, consumer: Consumer, number: int) -> Shard:
+    def make(self, number: int, *_: object) -> Shard:
         self.made.append(Shard(number))
         return self.made[-1]
 
@@ -98,7 +89,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: ShardPlay) -> AsyncIter
     """Watch the shard, with the watchdog's patience cut to `STUCK`."""
     monkeypatch.setattr(module, "STUCK", STUCK)
     monkeypatch.setattr(module, "WATCH_INTERVAL", 0.05)
-    made = GroupPlay().group
+    made = GroupPlay(monkeypatch).group
     monkeypatch.setattr(made, "_check_client", lambda: None)
     made.shards[0] = play.shard
     watch = asyncio.create_task(made._watch())

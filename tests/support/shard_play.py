@@ -12,23 +12,30 @@ import pytest
 from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import RecordsLost, StateRolledBack
-from stream_svt.protocol.committer import CommitPolicy
-from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
-from stream_svt.service import parked
+from stream_svt.service import remedy
 from stream_svt.service import shard as module
+from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.parked import Surroundings
+from stream_svt.service.remedy import Surroundings
 from stream_svt.service.shard import Shard, WorkerParts
 from stream_svt.service.shard_feed import ShardFeed
-from stream_svt.settings.application import load_spec
-from stream_svt.settings.sections import TopicsConfig
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 
 AROUND = Surroundings(spans=(("state", 0, 5),), control_end=7)
+
+CONTROL = "control"
+CONFIG = parse_config(f"{SPEC}\ntopics: {{control: {CONTROL}, partitions: 4}}\n")
+
+
+def worker_parts(**others: Any) -> WorkerParts:
+    """Return what a worker of `CONFIG` gives its group and shards that meet no broker."""
+    parts: dict[str, Any] = {"config": CONFIG, "cluster": Cluster({}), "cluster_id": "c"}
+    parts |= {"metrics": Metrics(CONFIG.spec, "hash"), "workload": None, "suspect": None, "tell_time": None}
+    return WorkerParts(**parts | others)
 
 
 class Consumer:
@@ -92,7 +99,7 @@ class Feed(ShardFeed):
             SimpleNamespace(offset=first + at, value=value, key=None, timestamp=0, headers=())
             for at, value in enumerate(self.play.control)
         ]
-        return {"control": [record for record in records if record.offset >= self.next]}
+        return {CONTROL: [record for record in records if record.offset >= self.next]}
 
 
 class Play:
@@ -151,23 +158,15 @@ class Play:
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
         monkeypatch.setattr(module, "ShardFeed", partial(Feed, play))
-        monkeypatch.setattr(parked, "look_around", look_around)
+        monkeypatch.setattr(remedy, "look_around", look_around)
+        monkeypatch.setattr(module, "journal_of", lambda *_, **__: self.make_journal())
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
-        monkeypatch.setattr(parked, "LOOK_AGAIN", (0.02,))
-        parts = WorkerParts(
-            cluster=Cluster({}),
-            consumer=self.consumer,
-            topics=TopicsConfig(control="control"),
-            metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
-            make_journal=lambda: self.make_journal(),  # noqa: PLW0108  a test replaces it
-            workload=lambda: self.workload,
-            policy=CommitPolicy(),
-            verify=trust_the_topic,
-            suspect=self.suspect,
-        )
-        self.shard = Shard(0, parts)
+        monkeypatch.setattr(module, "LOOK_AGAIN", (0.02,))
+        metrics = Metrics(CONFIG.spec, "hash", lambda: [self.shard.status])
+        parts = worker_parts(metrics=metrics, workload=lambda: self.workload, suspect=self.suspect)
+        self.shard = Shard(0, parts, self.consumer)
         self.shard.start()
 
     def suspect(self) -> None:

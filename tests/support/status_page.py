@@ -13,8 +13,7 @@ from stream_svt.service.app import Monitoring, build
 from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.overview import AlertsRead, Overview
-from stream_svt.service.worker import Worker, cluster_of
-from stream_svt.service.worker_states import WorkerState
+from stream_svt.service.worker import Worker, WorkerState, cluster_of
 from tests.support.process import free_port
 
 
@@ -72,9 +71,6 @@ class Stub(Worker):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.state = WorkerState.MEMBER
-
-    async def start(self) -> None:
-        self.failed = asyncio.get_running_loop().create_future()
 
     async def stop(self) -> None:
         """Nothing runs."""

@@ -28,7 +28,7 @@ from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.reading import VersionRead, read
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker, WorkerState, cluster_of
 from tests.support import records
 from tests.support.process import Service, free_port
 from tests.support.topics import (
@@ -131,7 +131,10 @@ class Scene:
     async def start(self, config: Config | None = None, *, ready: bool = True) -> Worker:
         worker = Worker(config or self.config())
         self.workers.append(worker)
-        await worker.start()
+        running = worker.start()
+        await until(lambda: running.done() or worker.state is not WorkerState.JOINING)
+        if running.done():
+            await running
         if ready:
             await until(lambda: is_open(worker))
         return worker
@@ -296,8 +299,8 @@ async def give(
 
 def complaint(worker: Worker) -> str:
     """Return what a worker says that cannot work, or cannot work on a shard; nothing of one that can."""
-    if worker.failed is not None and worker.failed.done():
-        return str(worker.failed.exception())
+    if worker.running is not None and worker.running.done():
+        return str(worker.running.exception())
     if worker.fault is not None:
         return worker.fault.reason
     return "; ".join(status.reason for status in worker.statuses() if status.state is ShardState.PARKED)
