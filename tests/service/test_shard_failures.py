@@ -65,8 +65,8 @@ PARKED = [
     (errors.StateRolledBack("older"), Cause.STATE_ROLLED_BACK),
     (errors.UnknownKey("sealed with another key"), Cause.SEALING_KEY),
     (errors.ConfigError([errors.Problem(0, "datasets", "removed")]), Cause.CONFIGURATION),
+    (errors.TimestampAhead("too far", time.time() + 60), Cause.TIMESTAMP_AHEAD),
     (errors.MisuseError("too large"), Cause.REFUSED_DATA),
-    (errors.RunExhausted("x"), Cause.REFUSED_DATA),
     (errors.ApplicationClosed("closed"), Cause.CLOSED),
     (errors.BrokerError("too large"), Cause.BROKER_REFUSED),
     (TopicMissing("gone"), Cause.TOPIC_MISSING),
@@ -83,6 +83,7 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     await play.stays(ShardState.PARKED, opened=1)
     status = play.shard.status
     assert (status.cause, status.reason) == (cause, str(ending))
+    assert play.suspected == (cause in remedy.MAYBE_LOCAL)
     assert f"event=shard_parked shard=0 cause={cause}" in caplog.text
     shown = play.shard._parts.metrics.text().decode()
     assert f'stream_svt_shard_parked{{application="shop",cause="{cause}",shard="0"}} 1.0' in shown
@@ -111,25 +112,17 @@ async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_
     assert play.opened == 2
 
 
-async def test_a_state_that_is_mended_while_its_shard_fails_to_read_it_is_opened(played) -> None:
-    async def mended_meanwhile() -> None:
-        play.proves = True
-        play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-        raise errors.UnreadableState("x")
-
-    play = played(mended_meanwhile)
-    await play.until(ShardState.RUNNING)
-    assert play.opened == 2
-
-
-async def test_a_state_that_is_mended_while_a_parked_shard_reads_it_is_opened(played, monkeypatch) -> None:
-    async def look(journal: Journal, *, beside_alerts: bool) -> None:
+@pytest.mark.parametrize("opening", [True, False], ids=["it was opened", "it is parked"])
+async def test_a_state_that_is_mended_while_its_shard_reads_it_is_opened(
+    played, monkeypatch, opening: bool
+) -> None:
+    async def reads(*_: object, **__: object) -> None:
         if play.around is AROUND:
             play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
             raise errors.UnreadableState("x")
 
-    monkeypatch.setattr(Journal, "look", look)
-    play = played(errors.UnreadableState("x"))
+    monkeypatch.setattr(Journal, "look", reads)
+    play = played(reads if opening else errors.UnreadableState("x"))
     await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
@@ -211,15 +204,6 @@ async def test_a_topic_that_is_gone_is_told_from_brokers_that_do_not_answer(
     await play.until(ShardState.RUNNING)
 
 
-@pytest.mark.parametrize("ending", UNPROVED, ids=repr)
-async def test_a_key_that_may_be_missing_here_alone_makes_the_worker_test_itself(
-    played, ending: Exception
-) -> None:
-    play = played(ending)
-    await play.until(ShardState.PARKED)
-    assert play.suspected == isinstance(ending, errors.UnknownKey)
-
-
 async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(played, monkeypatch) -> None:
     play = played(errors.StateRolledBack("older"))
     play.around = Surroundings(AROUND.spans, control_end=99)
@@ -244,28 +228,20 @@ async def test_a_member_opens_again_where_it_was_fenced_and_a_stranger_steps_bac
     assert stranger.opened == 1  # until the next rebalance it fences nobody
 
 
-async def test_a_stranger_that_was_parked_fences_nobody_either(played) -> None:
+@pytest.mark.parametrize("wakes", [False, True], ids=["state", "command"])
+async def test_a_stranger_that_was_parked_fences_nobody_and_gives_no_state_up(
+    played, monkeypatch, wakes: bool
+) -> None:
+    monkeypatch.setattr(module.Shard, "_give_up", lambda *_: pytest.fail("it gave the state up"))
     play = played(*[errors.StateRolledBack("x")] * 3)
     await play.until(ShardState.PARKED)
     play.consumer.refuse = play.proves = True
-    play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
+    if wakes:
+        play.control.append(b"give up")
+    else:
+        play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
     await play.until(ShardState.NOT_MEMBER)
     assert play.opened == 1
-
-
-async def test_a_stranger_that_was_parked_gives_no_state_up(played, monkeypatch) -> None:
-    given_up: list[object] = []
-
-    async def give_up(*arguments: object) -> None:
-        given_up.append(arguments)
-
-    monkeypatch.setattr(module.Shard, "_give_up", give_up)
-    play = played(errors.StateRolledBack("x"))
-    await play.until(ShardState.PARKED)
-    play.consumer.refuse = True
-    play.control.append(b"give up")
-    await play.until(ShardState.NOT_MEMBER)
-    assert given_up == []
 
 
 @pytest.mark.parametrize("ending", [BrokerUnavailable("x"), ValueError("x")], ids=repr)
