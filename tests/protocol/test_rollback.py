@@ -36,7 +36,7 @@ def event(number: int, origin: str) -> bytes:
 
 def found(
     meta: Meta,
-    *events: tuple[int, str],
+    events: Sequence[tuple[int, str]],
     committed: Sequence[tuple[int, str]] | None = None,
     first: int = 0,
     end: int = 10,
@@ -53,103 +53,77 @@ def found(
     return contradiction(None if meta is NOTHING else meta, seen, later, first, end)
 
 
+OLDER, LAST, FOUR, FIVE = (2, "5-ee"), (3, OURS), (4, WAITING), (5, WAITING)
+COPIED = [LAST, OLDER, LAST]
+
+
 @pytest.mark.parametrize(
-    "events",
+    ("meta", "events", "more"),
     [
-        [(3, OURS)],
-        [(2, "5-ee"), (3, OURS)],
+        (KNOWN, [LAST], {}),
+        (KNOWN, [OLDER, LAST], {}),
         # Copies of aborted transactions come before what was committed.
-        [(2, "5-ee"), (3, OURS), (2, "5-ee"), (3, OURS)],
+        (KNOWN, [OLDER, *COPIED], {}),
+        (KNOWN, COPIED, {"committed": [OLDER, LAST]}),
         # What waits was sent, and aborted.
-        [(3, OURS), (4, WAITING)],
-        [(3, OURS), (4, WAITING), (5, WAITING), (4, WAITING), (5, WAITING)],
+        (KNOWN, [LAST, FOUR], {}),
+        (KNOWN, [LAST, FOUR, FIVE, FOUR, FIVE], {}),
+        # Retention took what came before, or the last event, too: the end is explained.
+        (KNOWN, [LAST], {"first": 9, "end": 12}),
+        (KNOWN, [LAST, FOUR], {"first": 9, "end": 12}),
+        (KNOWN, [], {"first": 7, "end": 20}),
+        (KNOWN, [], {"first": 10}),
+        (KNOWN, [FOUR], {"first": 10, "end": 12}),
+        (KNOWN, [(1, OTHER), LAST], {}),
+        # Nothing was published; made anew, nothing was in it.
+        (BEGUN, [], {"end": 2}),
+        (BEGUN, [(1, WAITING)], {"end": 4}),
+        (BEGUN, [], {"end": 0}),
+        # Marks of aborted transactions only.
+        (NOTHING, [], {"end": 0}),
+        (NOTHING, [], {"end": 5}),
     ],
 )
-def test_what_the_state_explains_is_accepted(events) -> None:
-    assert found(KNOWN, *events) is None
-    # Also where retention took what came before.
-    assert found(KNOWN, *events, first=9, end=12) is None
+def test_what_the_state_explains_is_accepted(meta: Meta, events: Any, more: dict[str, Any]) -> None:
+    assert found(meta, events, **more) is None
 
 
 @pytest.mark.parametrize(
-    ("events", "number"),
+    ("meta", "events", "more", "said"),
     [
-        ([(3, OURS), (6, OURS)], 6),
-        ([(3, OURS), (4, OTHER)], 4),
-        ([(3, OURS), (4, OURS)], 4),
-        ([(3, OTHER)], 3),
-        ([(3, OURS), (3, OTHER)], 3),
-        ([(3, OURS), (2, "5-ee")], 2),
-        ([(6, OTHER), (3, OURS)], 6),
-    ],
-    ids=[
-        "newer",
-        "another history",
-        "not yet charged",
-        "this number",
-        "it again",
-        "older behind it",
-        "before it",
+        # Another history: newer; of another origin; not charged yet; this number, and again; behind it; before it.
+        (KNOWN, [LAST, (6, OURS)], {}, "shows event 6, "),
+        (KNOWN, [LAST, (4, OTHER)], {}, "shows event 4, "),
+        (KNOWN, [LAST, (4, OURS)], {}, "shows event 4, "),
+        (KNOWN, [(3, OTHER)], {}, "shows event 3, "),
+        (KNOWN, [LAST, (3, OTHER)], {}, "shows event 3, "),
+        (KNOWN, [LAST, OLDER], {}, "shows event 2, "),
+        (KNOWN, [(6, OTHER), LAST], {}, "shows event 6, "),
+        # Whatever was aborted behind it.
+        (KNOWN, COPIED, {"committed": [LAST, OLDER]}, "shows event 2, "),
+        # What waits and is committed belongs to a newer state.
+        (KNOWN, [LAST, FOUR], {"committed": [LAST, FOUR]}, "shows event 4 as published"),
+        # The last publication was aborted, and its records were put back.
+        (KNOWN, [OLDER, LAST], {"committed": [OLDER]}, "does not show event 3"),
+        (KNOWN, [], {}, "does not show event 3"),
+        (KNOWN, [OLDER], {"end": 20}, "does not show event 3"),
+        # It stood at offset 6 or behind it.
+        (KNOWN, [], {"first": 6, "end": 20}, "does not show event 3"),
+        # Retention took more than the state explains; a copy of the event proves nothing: its origin is public.
+        (KNOWN, [], {"first": 11, "end": 11}, "begins at offset 11"),
+        (KNOWN, [LAST], {"first": 11, "end": 12}, "begins at offset 11"),
+        (KNOWN, [], {"first": 9, "end": 9}, "ends at offset 9"),
+        # Who gave the state up: number 1 where retention took all others, before the end that the state expected.
+        (KNOWN, [(1, "0-ee")], {"first": 9}, "shows event 1"),
+        (KNOWN, [(1, "0-ee"), LAST], {}, "shows event 1"),
+        (BEGUN, [(1, OTHER)], {"end": 4}, "shows event 1, "),
+        (BEGUN, [], {"first": 3, "end": 3}, "begins at offset 3"),
+        (NOTHING, [(1, OTHER)], {}, "shows event 1, "),
+        (NOTHING, [], {"first": 5, "end": 5}, "begins at offset 5"),
     ],
 )
-def test_another_history_is_found(events, number) -> None:
-    assert f"shows event {number}, " in (found(KNOWN, *events) or "")
-
-
-def test_what_waits_and_is_committed_belongs_to_a_newer_state() -> None:
-    assert "shows event 4 as published" in (
-        found(KNOWN, (3, OURS), (4, WAITING), committed=[(3, OURS), (4, WAITING)]) or ""
-    )
-
-
-def test_a_state_whose_last_publication_was_aborted_is_found() -> None:
-    """Its records were put back: they say that event 3 is published, and the brokers show a copy that is aborted."""
-    assert "does not show event 3" in (found(KNOWN, (2, "5-ee"), (3, OURS), committed=[(2, "5-ee")]) or "")
-
-
-def test_an_older_event_behind_the_last_one_is_found_whatever_was_aborted_behind_it() -> None:
-    events = [(3, OURS), (2, "5-ee"), (3, OURS)]
-    assert found(KNOWN, *events, committed=[(2, "5-ee"), (3, OURS)]) is None
-    assert "shows event 2, " in (found(KNOWN, *events, committed=[(3, OURS), (2, "5-ee")]) or "")
-
-
-def test_an_event_published_last_that_is_not_there_is_found() -> None:
-    assert "does not show event 3" in (found(KNOWN) or "")
-    assert "does not show event 3" in (found(KNOWN, (2, "5-ee"), end=20) or "")
-    # It stood at offset 6 or behind it.
-    assert "does not show event 3" in (found(KNOWN, first=6, end=20) or "")
-    assert found(KNOWN, first=7, end=20) is None
-
-
-def test_where_retention_took_it_the_end_must_be_explained() -> None:
-    assert found(KNOWN, first=10, end=10) is None
-    assert found(KNOWN, (4, WAITING), first=10, end=12) is None
-    assert "begins at offset 11" in (found(KNOWN, first=11, end=11) or "")
-    # Nor where somebody appended a copy of the event: its number and origin are public.
-    assert "begins at offset 11" in (found(KNOWN, (3, OURS), first=11, end=12) or "")
-    assert "ends at offset 9" in (found(KNOWN, first=9, end=9) or "")
-
-
-def test_who_gave_the_state_up_is_seen_whatever_number_and_place_that_event_has() -> None:
-    """It has number 1 where retention took all others, and may stand before the end that the state expected."""
-    assert "shows event 1" in (found(KNOWN, (1, "0-ee"), first=9, end=10) or "")
-    assert "shows event 1" in (found(KNOWN, (1, "0-ee"), (3, OURS)) or "")
-    assert found(KNOWN, (1, OTHER), (3, OURS)) is None
-
-
-def test_a_state_that_published_nothing_accepts_a_partition_without_events() -> None:
-    assert found(BEGUN, end=2) is None
-    assert found(BEGUN, (1, WAITING), end=4) is None
-    assert found(BEGUN, end=0) is None  # made anew, and nothing was in it
-    assert "shows event 1, " in (found(BEGUN, (1, OTHER), end=4) or "")
-    assert "begins at offset 3" in (found(BEGUN, first=3, end=3) or "")
-
-
-def test_an_empty_state_accepts_an_unused_partition_only() -> None:
-    assert found(NOTHING, end=0) is None
-    assert found(NOTHING, end=5) is None  # marks of aborted transactions
-    assert "shows event 1, " in (found(NOTHING, (1, OTHER)) or "")
-    assert "begins at offset 5" in (found(NOTHING, first=5, end=5) or "")
+def test_what_it_does_not_explain_is_found(meta: Meta, events: Any, more: dict[str, Any], said: str) -> None:
+    assert said in (found(meta, events, **more) or "")
 
 
 def test_what_is_no_event_is_passed_over() -> None:
