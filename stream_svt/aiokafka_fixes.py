@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -51,8 +52,8 @@ def tune() -> None:
         MisuseError: This is another aiokafka.
     """
     read_every_header_name()
+    keep_failures()
     _replace(aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF)
-    _replace(aiokafka.client, "create_conn", _connect)
     _replace(aiokafka.client, "MetadataRequest", _CreatesNothing)
     _replace(aiokafka.admin.client, "MetadataRequest", _CreatesNothing)
 
@@ -66,9 +67,29 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
     setattr(module, name, ours)
 
 
+def keep_failures() -> None:
+    """Keep why connections are not made: aiokafka leaves that out of its exceptions."""
+    _replace(aiokafka.client, "create_conn", _connect)
+
+
+def failure(since: float) -> Exception | None:
+    """Return, once, why the last connection was not made, where that was no earlier."""
+    found = [error for error, at in _failures if at >= since]
+    _failures.clear()
+    return found[-1] if found else None
+
+
+_failures: deque[tuple[Exception, float]] = deque(maxlen=1)
+
+
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
     """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
-    connection = await create_conn(host, port, **options)
+    try:
+        connection = await create_conn(host, port, **options)
+    except (OSError, KafkaError) as error:
+        if not isinstance(error, TimeoutError):
+            _failures.append((error, time.monotonic()))
+        raise
     if "on_close" in options:
         return connection  # the client closes it
     send = connection.send

@@ -20,6 +20,7 @@ import msgspec
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream_svt.aiokafka_fixes import keep_failures
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 from stream_svt.service.kafka import (
@@ -27,7 +28,6 @@ from stream_svt.service.kafka import (
     Cluster,
     deadline,
     explain,
-    keep_causes,
     partition_counts,
     stop_quietly,
 )
@@ -201,7 +201,7 @@ class Subscription(Generic[Data_co]):
         """
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
-        keep_causes()
+        keep_failures()
         partitions = (await partition_counts(self._cluster, self._doing)).get(self._topic)
         if partitions is None:
             raise BrokerError(

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import click
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.settings.validation import did_you_mean
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Account, Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import Cluster
 from stream_svt.subscribe import Event, Subscription, subscribe
 
 if TYPE_CHECKING:

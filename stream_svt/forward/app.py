@@ -13,13 +13,14 @@ import msgspec
 from aiohttp import web
 from aiokafka import AIOKafkaProducer, TopicPartition
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Answer, Delivery, posting
 from stream_svt.forward.event import receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.route import Route
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started, tune
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
 from stream_svt.service.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import math
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -74,38 +73,6 @@ class Fenced(BrokerError):
     retriable = True
 
 
-class _Causes(logging.Handler):
-    """Keeps what aiokafka logs about failed connections, for it leaves the cause out of its exceptions."""
-
-    last, at = "", -math.inf
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if message.startswith("Unable connect to") or "uthentication" in message:
-            self.last, self.at = message, time.monotonic()
-
-    def take(self, since: float) -> str:
-        """Return the cause that was logged last, once, where it is no older than the call that failed."""
-        cause, self.last = self.last, ""
-        return cause if self.at >= since else ""
-
-
-_causes = _Causes(logging.WARNING)
-
-
-def tune() -> None:
-    """Change what every client of this process does, and keep the causes of failed connections."""
-    aiokafka_fixes.tune()
-    keep_causes()
-
-
-def keep_causes() -> None:
-    """Keep what aiokafka logs of connections, for `explain`."""
-    connections = logging.getLogger("aiokafka")
-    if _causes not in connections.handlers:
-        connections.addHandler(_causes)
-
-
 _ACL = "permission is missing: operation {} on resource {}; add an ACL that allows it to this user"
 _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     errors.ProducerFenced: (Fenced, "another producer took over this shard's transactional id"),
@@ -136,9 +103,32 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
         TopicMissing,
         "a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'",
     ),
-    errors.SaslAuthenticationFailed: (LoginRefused, "{login}"),
-    errors.AuthenticationFailedError: (LoginRefused, "{login}"),
-    errors.UnsupportedSaslMechanismError: (LoginRefused, "{login}"),
+    errors.IllegalSaslStateError: (
+        LoginRefused,
+        (
+            "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the port of the "
+            "SASL listener"
+        ),
+    ),
+    (
+        errors.SaslAuthenticationFailed,
+        errors.AuthenticationFailedError,
+        errors.UnsupportedSaslMechanismError,
+    ): (
+        LoginRefused,
+        "the broker refused the login ({text}); check kafka.username, the password file and kafka.sasl_mechanism",
+    ),
+    ssl.SSLCertVerificationError: (
+        LoginRefused,
+        "the broker's certificate is not trusted ({text}); set kafka.ca_file to its CA",
+    ),
+    (errors.KafkaConnectionError, OSError): (
+        BrokerUnavailable,
+        (
+            "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and that the "
+            "broker runs"
+        ),
+    ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }
 """What an error of the client means: the first line that fits."""
@@ -155,39 +145,22 @@ def explain(
     """
     if isinstance(error, BrokerError):
         return error
+    if isinstance(error, errors.KafkaConnectionError):
+        error = aiokafka_fixes.failure(time.monotonic() - CALL_DEADLINE if since is None else since) or error
     parts = [
         part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])
     ]
     name = type(error).__name__
     detail = ", ".join(map(str, parts)) or name
-    if isinstance(error, errors.KafkaConnectionError):
-        return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
     kind, meaning = next(found for of, found in _MEANINGS.items() if isinstance(error, of))
-    told = {"operation": operation, "detail": detail, "group": group or detail, "name": name}
-    return kind(f"{doing}: {meaning.format(**told, login=_login(detail))}")
-
-
-def _login(detail: str) -> str:
-    if "IllegalSaslState" in detail:
-        return (
-            "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the port of the "
-            "SASL listener"
-        )
-    return f"the broker refused the login ({detail}); check kafka.username, the password file and kafka.sasl_mechanism"
-
-
-def _unreachable(doing: str, detail: str, since: float) -> BrokerError:
-    cause = _causes.take(since)
-    if "CERTIFICATE_VERIFY_FAILED" in cause:
-        return LoginRefused(
-            f"{doing}: the broker's certificate is not trusted ({cause}); set kafka.ca_file to its CA"
-        )
-    if "uthentication" in cause or "Sasl" in cause:
-        return LoginRefused(f"{doing}: {_login(cause)}")
-    return BrokerUnavailable(
-        f"{doing}: no broker can be reached ({cause or detail}); check kafka.bootstrap_servers, "
-        "kafka.security_protocol and that the broker runs"
-    )
+    told = {
+        "operation": operation,
+        "detail": detail,
+        "group": group or detail,
+        "name": name,
+        "text": str(error),
+    }
+    return kind(f"{doing}: {meaning.format(**told)}")
 
 
 @contextlib.asynccontextmanager

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started, tune
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.reading import VersionRead
 from stream_svt.service.remedy import cause_outside, ends_start

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from aiokafka import TopicPartition
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import BrokerError
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.kafka import Cluster, spans, stop_quietly, tune
+from stream_svt.service.kafka import Cluster, spans, stop_quietly
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from tests.support.topics import administrator
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from stream_svt.aiokafka_fixes import tune
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
 from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records
