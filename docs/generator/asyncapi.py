@@ -20,7 +20,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed, Untimely
 from stream_svt.service.codec import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
-from stream_svt.service.shard_log import Reject
+from stream_svt.service.ports import Reject
 from stream_svt.service.signatures import HEADER, Refusal
 
 Schema = dict[str, Any]

@@ -25,7 +25,7 @@ from stream_svt.service.assignor import user_data
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.shard_log import place_of, verifier_of
+from stream_svt.service.ports import place_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import require, unseen
 

@@ -17,7 +17,7 @@ from stream_svt.service import kafka
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.shard_log import journal_of, masters
+from stream_svt.service.ports import journal_of
 from stream_svt.service.topology import require, unseen
 from stream_svt.settings.carried import Carried
 from stream_svt.settings.monitors import MonitorSpec
@@ -161,4 +161,4 @@ async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[
 
 
 def _history(config: Config, shard: int) -> ShardHistory:
-    return ShardHistory(config.spec.application, shard, proof_checker(masters(config)))
+    return ShardHistory(config.spec.application, shard, proof_checker(config.master_keys))

@@ -27,7 +27,7 @@ from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.control import standings
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.shard_log import sealing_of, stored_metas
+from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.topology import Topology, look, problems, wanted_topics
 from stream_svt.settings.options import Retry
 
@@ -64,7 +64,7 @@ def check_offline(config: Config) -> list[Finding]:
         _ok("memory", f"{takes}; muted and waiting queries come on top"),
         *(_note("configuration", str(note)) for note in config.notes),
     ]
-    if config.master_key is None:
+    if not config.master_keys:
         message = (
             f"state is not sealed: whoever may read topic {config.topics.state!r} can undo the noise; set "
             "sealing.key_file or key_command"
@@ -298,7 +298,7 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
     refused = unopened(config, topology.cluster_id, stored)
     for message in refused:
         yield _problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
-    key = "without a key" if config.master_key is None else "with the configured keys"
+    key = "with the configured keys" if config.master_keys else "without a key"
     found = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
     if not refused:
         yield _ok("state", found if stored else "nothing is stored yet")
@@ -343,7 +343,7 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
             # In the words of the worker, but for what becomes of its shard.
             why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
         else:
-            if config.master_key is None or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if not config.master_keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "

@@ -44,7 +44,7 @@ class Config:
         source: Name of the file.
         password: Of the broker's user, None without one.
         ca_file: Path of the authorities' certificates, None for those of the system.
-        master_key, previous_keys: 32 bytes each, for sealing; None where state is not sealed.
+        master_keys: 32 bytes each, the one that seals first; empty where state is not sealed.
         command_keys: Keys whose owners may give commands; empty where signatures are not required.
     """
 
@@ -59,8 +59,7 @@ class Config:
     source: str = "configuration"
     password: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
-    master_key: bytes | None = field(default=None, repr=False)
-    previous_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    master_keys: tuple[bytes, ...] = field(default=(), repr=False)
     command_keys: tuple[VerifyingKey, ...] = ()
 
     @property
@@ -178,8 +177,7 @@ def parse_config(
         source=source,
         password=password,
         ca_file=ca_file,
-        master_key=keys[0] if keys else None,
-        previous_keys=tuple(keys[1:]),
+        master_keys=tuple(keys),
         command_keys=tuple(command_keys),
     )
 

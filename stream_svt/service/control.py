@@ -29,7 +29,7 @@ from stream_svt.service import kafka
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.shard_log import place_of
+from stream_svt.service.ports import place_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
 from stream_svt.settings.validation import did_you_mean, quote

@@ -44,9 +44,8 @@ from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_soon, first, let_go, rest
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.ports import Hold, ShardFeed, journal_of, verifier_of
 from stream_svt.service.remedy import Surroundings, classify
-from stream_svt.service.shard_feed import Hold, ShardFeed
-from stream_svt.service.shard_log import journal_of, verifier_of
 from stream_svt.service.workload import AppliedWorkload
 
 log = logging.getLogger(__name__)

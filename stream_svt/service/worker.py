@@ -27,10 +27,10 @@ from stream_svt.service.event_loop import first
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.reading import VersionRead
 from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.shard import WorkerParts, describe
-from stream_svt.service.shard_log import sealing_of, stored_metas
 from stream_svt.service.topology import require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS

@@ -29,7 +29,7 @@ from stream_svt.protocol.controls import heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
-from stream_svt.service.shard_log import Reject
+from stream_svt.service.ports import Reject
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Balance, Carried
 from tests.documentation.pages import ROOT

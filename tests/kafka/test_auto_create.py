@@ -11,7 +11,7 @@ from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import BrokerError
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, spans, stop_quietly
-from stream_svt.service.shard_feed import Hold, ShardFeed
+from stream_svt.service.ports import Hold, ShardFeed
 from tests.support.topics import administrator
 
 pytestmark = pytest.mark.kafka

@@ -19,7 +19,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.protocol.carry_over import CarryOverRefused
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.ports import ShardLog
 from tests.support.closing import (
     KEY_LOST,
     LIMIT,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stream_svt.service import shard_log
+from stream_svt.service import ports
 from stream_svt.service.kafka import Cluster
 from tests.support.broken_protocol import (
     ForgetsLostPublications,
@@ -84,7 +84,7 @@ async def test_the_protocol_as_it_is_passes_and_the_judge_catches_a_broken_one(
     scene: Scene, broker, monkeypatch, part: type | None, play: Callable[[Scene], Awaitable[int]], said: str
 ) -> None:
     if part is not None:
-        monkeypatch.setattr(shard_log, "ShardLog" if part is NamesEachOwner else "Journal", part)
+        monkeypatch.setattr(ports, "ShardLog" if part is NamesEachOwner else "Journal", part)
     numbers, member = itertools.count(1), Cluster.member
     if play is _two_at_once:
         monkeypatch.setattr(

@@ -10,7 +10,7 @@ import pytest
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.state_records import Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
-from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.ports import ShardLog
 from tests.soak.blows import SHORT, faults, kills, losses, zombies
 from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers

@@ -149,8 +149,8 @@ def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, by
     }
 
 
-SEALED: dict[str, object] = {"master_key": NEW}
-ROTATED = SEALED | {"previous_keys": (OLD,)}
+SEALED: dict[str, object] = {"master_keys": (NEW,)}
+ROTATED = {"master_keys": (NEW, OLD)}
 ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain": True})}
 
 
@@ -173,7 +173,7 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
         ),
         ({}, stored(OLD), "configured: none; name the key's file in sealing.key_file."),
         (SEALED, stored(), "it is not sealed although a key is configured"),
-        ({"master_key": OLD}, stored(OLD, cluster="other"), "belongs to another place"),
+        ({"master_keys": (OLD,)}, stored(OLD, cluster="other"), "belongs to another place"),
     ],
 )
 def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):

@@ -81,7 +81,7 @@ def test_a_file_without_sections_has_safe_defaults():
     assert (config.topics.partitions, config.topics.start_at) == (4, "earliest")
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6066)
     assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
-    assert (config.master_key, config.previous_keys, config.password) == (None, (), None)
+    assert (config.master_keys, config.password) == ((), None)
     assert config.notes == ()
     assert config.kafka_arguments() == {
         "bootstrap_servers": ["127.0.0.1:9092"],
@@ -110,7 +110,7 @@ commit: {interval: 500ms, max_records: 10}
     assert config.kafka.bootstrap_servers == ("127.0.0.1:9092", "[::1]:9093")
     assert (config.kafka.session_timeout, config.kafka.group_instance_id) == (9000, "worker-1")
     assert (config.topics.alerts, config.topics.state, config.topics.partitions) == ("a", "s", 8)
-    assert (config.master_key, config.previous_keys) == (KEY, (bytes(32),))
+    assert config.master_keys == (KEY, bytes(32))
     assert (config.web.port, config.commit.interval, config.source) == (80, 500, str(path))
     assert config.notes == ()
 
@@ -237,13 +237,13 @@ def test_an_empty_section_means_its_defaults():
 def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
     write(tmp_path / "key", content)
     config = parse_config(SPEC + "sealing: {key_file: key}", directory=tmp_path)
-    assert config.master_key in {KEY, b"\xff" * 32}
+    assert config.master_keys[0] in {KEY, b"\xff" * 32}
 
 
 def test_a_key_is_what_a_command_prints(directory):
     text = "sealing: {key_command: [printf, '%s', " + "ff" * 32 + "], previous_key_commands: [[cat, key]]}"
     config = parse_config(SPEC + text, directory=directory)
-    assert (config.master_key, config.previous_keys) == (b"\xff" * 32, (KEY,))
+    assert config.master_keys == (b"\xff" * 32, KEY)
 
 
 def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.protocol.state_records import Topics
 from stream_svt.service import kafka
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
-from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.ports import ShardLog
 from tests.support.partition_reader import Reader
 
 
@@ -283,16 +283,18 @@ def _log(cause: Exception | None) -> ShardLog:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if cause is not None:
         ended.set_exception(cause)
-    log._producer = SimpleNamespace(_txn_manager=SimpleNamespace(wait_for_transaction_end=lambda: ended))  # type: ignore[assignment]
+    manager = SimpleNamespace(wait_for_transaction_end=lambda: ended)
+    log._producer = SimpleNamespace(_txn_manager=manager, begin_transaction=lambda: asyncio.sleep(0))
     return log
 
 
 @pytest.mark.parametrize("met", [errors.IllegalOperation(), errors.InvalidTxnState()])
 async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(met: Exception) -> None:
-    async def fails() -> None:
-        raise met
+    async def fails(log: ShardLog) -> None:
+        async with log._transaction():
+            raise met
 
     with pytest.raises(BrokerError, match="operation WRITE on resource TOPIC 'alerts'"):
-        await _log(errors.TopicAuthorizationFailedError("alerts"))._bounded(fails())
+        await fails(_log(errors.TopicAuthorizationFailedError("alerts")))
     with pytest.raises(BrokerUnavailable, match=type(met).__name__):
-        await _log(None)._bounded(fails())
+        await fails(_log(None))

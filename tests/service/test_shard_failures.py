@@ -65,7 +65,7 @@ PARKED = [
     (errors.StateRolledBack("older"), Cause.STATE_ROLLED_BACK),
     (errors.UnknownKey("sealed with another key"), Cause.SEALING_KEY),
     (errors.ConfigError([errors.Problem(0, "datasets", "removed")]), Cause.CONFIGURATION),
-    (errors.TimestampAhead("too far", time.time() + 60), Cause.TIMESTAMP_AHEAD),
+    (errors.TimestampAhead("too far", time.time() + 3600), Cause.TIMESTAMP_AHEAD),
     (errors.MisuseError("too large"), Cause.REFUSED_DATA),
     (errors.ApplicationClosed("closed"), Cause.CLOSED),
     (errors.BrokerError("too large"), Cause.BROKER_REFUSED),

@@ -31,7 +31,7 @@ from stream_svt.protocol.rollback import Seen
 from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.ports import ShardLog
 from stream_svt.settings.application import ApplicationSpec
 
 

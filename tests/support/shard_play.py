@@ -19,9 +19,9 @@ from stream_svt.service import shard as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.ports import ShardFeed
 from stream_svt.service.remedy import Surroundings
 from stream_svt.service.shard import Shard, WorkerParts
-from stream_svt.service.shard_feed import ShardFeed
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 

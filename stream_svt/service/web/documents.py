@@ -107,7 +107,7 @@ def about(worker: Worker) -> About:
         application_hash=worker.workload.hash,
         ready=worker.ready,
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
-        sealed=worker.config.master_key is not None,
+        sealed=bool(worker.config.master_keys),
         signatures_required=worker.config.control.required,
         shards=[
             ShardLine(*(getattr(one, name) for name in ShardLine.__struct_fields__))

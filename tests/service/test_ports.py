@@ -12,11 +12,11 @@ from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAu
 
 from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.protocol.ports import Stopped
-from stream_svt.service import shard_feed as module
+from stream_svt.service import ports as module
 from stream_svt.service.event_loop import rest
 from stream_svt.service.kafka import BrokerUnavailable
+from stream_svt.service.ports import Hold, ShardFeed
 from stream_svt.service.shard import CLOCK, give_way
-from stream_svt.service.shard_feed import Hold, ShardFeed
 from tests.support.reading_client import Brokers, Client
 
 COMMANDS, QUERIES = TopicPartition("control", 0), TopicPartition("counts", 0)
