@@ -1,16 +1,27 @@
-"""Makes durable what the engine of a shard holds, publishes what is charged, and reports both."""
+"""Makes durable what the engine of a shard holds, publishes what is charged, and carries out commands between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from stream_svt.monitor import operations
+from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.controls import CommandHandler, Verify, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Repeated, Untimely, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Feed, Observer, ShardWorkload
+from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
 from stream_svt.protocol.shard_states import ShardStatus
 
+log = logging.getLogger(__name__)
+
+COMMANDS_AT_ONCE = 50
+"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
+REPORTED, REPORTED_EACH_SECOND = 100, 1.0
+"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
+others are counted."""
 READ_AHEAD = 2
 """How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
 
@@ -34,7 +45,7 @@ class CommitPolicy:
 
 @dataclass(eq=False, kw_only=True)
 class Committer:
-    """Writes one transaction after the other, at ticks where the policy has a cadence.
+    """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
 
     At first every topic of ``feed`` is paused and ``journal`` is not opened; ``control`` names the control topic. A
     takeover sets ``engine`` and ``commands``, whose effects are committed.
@@ -51,14 +62,18 @@ class Committer:
     status: ShardStatus
     verify: Verify = trust_the_topic
     engine: Engine = field(init=False)
-    commands: CommandHandler = field(init=False)
+    commands: Controls = field(init=False)
 
     def __post_init__(self) -> None:
         self.stepped = 0  # records since the last commit
         self.steps: list[float] = []  # seconds of the engine's steps since then
+        self.unread: deque[Record] = deque()  # fetched from the control partition
+        self.taken = 0  # of those, how many were looked at since the last commit
         self.fetched_at = 0.0  # when the records that are stepped now were fetched
         self._charged_at: float | None = None
-        self._origin = self._last_commit = self.clock.now()
+        self._origin = self._last_commit = self._said_at = self.clock.now()
+        self._sayable = float(REPORTED)
+        self._sweep: Iterator[UnderWay] | None = None
 
     @property
     def read_to(self) -> dict[str, int]:
@@ -68,7 +83,7 @@ class Committer:
     @property
     def uncommitted(self) -> int:
         """Number of records stepped and of commands read since the last commit."""
-        return self.stepped + self.commands.taken
+        return self.stepped + self.taken
 
     @property
     def seconds_left(self) -> float:
@@ -114,7 +129,7 @@ class Committer:
         if commit.events:
             self._charged_at = self.fetched_at or began
         self.steps = []
-        self.stepped = self.commands.taken = 0
+        self.stepped = self.taken = 0
         self._last_commit = now
         status.committed_at = self.clock.epoch()
         status.offsets = {
@@ -172,3 +187,83 @@ class Committer:
         if events and self._charged_at is not None:
             latency, self._charged_at = now - self._charged_at, None
         self.observer.published(events, latency)
+
+    # Commands
+
+    async def next_command(self, gate: Gate) -> Command | None:
+        """Return the command to be carried out now, None once everything that was read is refused or waits."""
+        if (command := self.commands.ready(gate)) is not None:
+            return command
+        found = None
+        for count in range(1, len(self.unread) + 1):
+            record = self.unread.popleft()
+            self.taken += 1
+            found = self.commands.read(record, gate)
+            if isinstance(found, Command):
+                break
+            if isinstance(found, str):
+                self._refuse(record.offset, found)
+            elif isinstance(found, Repeated) and self._may_say():
+                message = f"it was {'carried out' if found.accepted else 'refused'} before"
+                self.engine.accounts.reply(found.command, accepted=found.accepted, message=message)
+            if count % COMMANDS_AT_ONCE == 0:
+                await self.clock.sleep(0)
+        return found if isinstance(found, Command) else None
+
+    def carry_out(self, command: Command) -> None:
+        """Carry out a command; of one to all datasets, nothing yet (`sweep`). Its number is durable with its effect."""
+        if command.for_all:
+            self.use_up(command, accepted=False, under_way=UnderWay(command))
+        else:
+            self.use_up(command, accepted=operations.apply(self.engine, command))
+
+    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> None:
+        """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
+        waited = self.commands.use_up(command, accepted=accepted, under_way=under_way)
+        if waited is not None:
+            self._refuse(waited, Untimely.STALE)
+        if under_way is None:
+            self._tell(command, accepted=accepted)
+
+    async def sweep(self) -> None:
+        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
+        under_way = self.commands.under_way
+        if under_way is None:
+            return
+        if self._sweep is None:
+            self._sweep = operations.going_on(self.engine, under_way)
+        for under_way in self._sweep:
+            self.commands.go_on(under_way)
+            if self.engine.full:
+                return
+            await self.clock.sleep(0)
+        self._sweep = None
+        self.commands.end(accepted=under_way.accepted)
+        self._tell(under_way.command, accepted=under_way.accepted)
+
+    def _refuse(self, offset: int, reason: str) -> None:
+        """Report a refused record; where there were many, only count it."""
+        if self._may_say():
+            self.engine.accounts.rejects.append((self.control, offset, reason))
+            log.warning("event=command_refused shard=%d offset=%d reason=%s", self.shard, offset, reason)
+        else:
+            self.observer.refused(self.control, reason)
+
+    def _may_say(self) -> bool:
+        """Tell whether one more record may be reported: a burst may, and then so many each second."""
+        if self.engine.full:
+            return False
+        now = self.clock.now()
+        self._sayable = min(REPORTED, self._sayable + (now - self._said_at) * REPORTED_EACH_SECOND)
+        self._said_at = now
+        if self._sayable < 1:
+            return False
+        self._sayable -= 1
+        return True
+
+    def _tell(self, command: Command, *, accepted: bool) -> None:
+        told = (self.shard, command.number, command.action.value)
+        if accepted:
+            log.info("event=command_done shard=%d number=%d action=%s", *told)
+        else:
+            log.warning("event=command_refused shard=%d number=%d action=%s reason=see-reply", *told)

@@ -7,27 +7,16 @@ faster than, names a number that is not the next one: it is refused, wherever an
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
-from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command, UnderWay
-from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.ports import Clock, Observer, Record
+from stream_svt.protocol.ports import Record
 
-log = logging.getLogger(__name__)
-
-COMMANDS_AT_ONCE = 50
-"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
-REPORTED, REPORTED_EACH_SECOND = 100, 1.0
-"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
-others are counted."""
 COMMAND_LIMIT = 65_536
 _DECODER = msgspec.json.Decoder(Command)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -150,6 +139,13 @@ class Controls:
         """Whether it is closed: nothing follows."""
         return bool(self._standing.closed)
 
+    def may_sweep(self, *, replayed: bool) -> bool:
+        """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
+        under_way = self.under_way
+        return (
+            under_way is not None and not under_way.closes and (replayed or acts_at_once(under_way.command))
+        )
+
     def begin_at(self, first: int, end: int) -> int:
         """Read on within a partition that now has these offsets: at its beginning where the place is not among them."""
         if not first <= self._read <= end:
@@ -213,119 +209,3 @@ class Controls:
             return command.action is Action.ACCEPT_LOSS
         is_free = self.under_way is None and not self.closed
         return is_free and (gate is Gate.OPEN or acts_at_once(command))
-
-
-class CommandHandler(Controls):
-    """Carries out the commands on a shard's control partition ``topic``; the session commits what they change.
-
-    ``unread`` holds records that were fetched; ``taken`` counts those looked at since a commit stored their place.
-    """
-
-    def __init__(
-        self,
-        standing: Standing,
-        state: str,
-        verify: Verify,
-        *,
-        shard: int,
-        topic: str,
-        engine: Engine,
-        clock: Clock,
-        observer: Observer,
-    ) -> None:
-        super().__init__(standing, state, verify)
-        self.unread: deque[Record] = deque()
-        self.taken = 0
-        self._shard = shard
-        self._topic = topic
-        self._engine = engine
-        self._clock = clock
-        self._observer = observer
-        self._sweep: Iterator[UnderWay] | None = None
-        self._sayable, self._said_at = float(REPORTED), clock.now()
-
-    async def next(self, gate: Gate) -> Command | None:
-        """Return the command to be carried out now, None once everything that was read is refused or waits."""
-        if (command := self.ready(gate)) is not None:
-            return command
-        found = None
-        for count in range(1, len(self.unread) + 1):
-            record = self.unread.popleft()
-            self.taken += 1
-            found = self.read(record, gate)
-            if isinstance(found, Command):
-                break
-            if isinstance(found, str):
-                self._refuse(record.offset, found)
-            elif isinstance(found, Repeated) and self._may_say():
-                message = f"it was {'carried out' if found.accepted else 'refused'} before"
-                self._engine.accounts.reply(found.command, accepted=found.accepted, message=message)
-            if count % COMMANDS_AT_ONCE == 0:
-                await self._clock.sleep(0)
-        return found if isinstance(found, Command) else None
-
-    def carry_out(self, command: Command) -> None:
-        """Carry out a command; of one to all datasets, nothing yet (`sweep`). Its number is durable with its effect."""
-        if command.for_all:
-            self.use_up(command, accepted=False, under_way=UnderWay(command))
-        else:
-            self.use_up(command, accepted=operations.apply(self._engine, command))
-
-    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> int | None:
-        """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
-        waited = super().use_up(command, accepted=accepted, under_way=under_way)
-        if waited is not None:
-            self._refuse(waited, Untimely.STALE)
-        if under_way is None:
-            self._tell(command, accepted=accepted)
-        return waited
-
-    def may_sweep(self, *, replayed: bool) -> bool:
-        """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
-        under_way = self.under_way
-        if under_way is None or under_way.closes:
-            return False
-        return replayed or acts_at_once(under_way.command)
-
-    async def sweep(self) -> None:
-        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
-        under_way = self.under_way
-        if under_way is None:
-            return
-        if self._sweep is None:
-            self._sweep = operations.going_on(self._engine, under_way)
-        for under_way in self._sweep:
-            self.go_on(under_way)
-            if self._engine.full:
-                return
-            await self._clock.sleep(0)
-        self._sweep = None
-        self.end(accepted=under_way.accepted)
-        self._tell(under_way.command, accepted=under_way.accepted)
-
-    def _refuse(self, offset: int, reason: str) -> None:
-        """Report a refused record; where there were many, only count it."""
-        if self._may_say():
-            self._engine.accounts.rejects.append((self._topic, offset, reason))
-            log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
-        else:
-            self._observer.refused(self._topic, reason)
-
-    def _may_say(self) -> bool:
-        """Tell whether one more record may be reported: a burst may, and then so many each second."""
-        if self._engine.full:
-            return False
-        now = self._clock.now()
-        self._sayable = min(REPORTED, self._sayable + (now - self._said_at) * REPORTED_EACH_SECOND)
-        self._said_at = now
-        if self._sayable < 1:
-            return False
-        self._sayable -= 1
-        return True
-
-    def _tell(self, command: Command, *, accepted: bool) -> None:
-        told = (self._shard, command.number, command.action.value)
-        if accepted:
-            log.info("event=command_done shard=%d number=%d action=%s", *told)
-        else:
-            log.warning("event=command_refused shard=%d number=%d action=%s reason=see-reply", *told)

@@ -26,7 +26,7 @@ from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.protocol.committer import Committer
-from stream_svt.protocol.controls import CommandHandler, Gate
+from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardSignal
 
@@ -101,16 +101,7 @@ class ShardSession(Committer):
         meta, workload = self.journal.meta, self.workload
         await self.in_slices(workload.gather(self.shard, gone(workload.spec, records, meta.progress)))
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
-        self.commands = CommandHandler(
-            meta.commands,
-            meta.state_id.hex(),
-            self.verify,
-            shard=self.shard,
-            topic=self.control,
-            engine=engine,
-            clock=self.clock,
-            observer=self.observer,
-        )
+        self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
         await self.publish_backlog()  # a commit comes after everything that was charged before
         progress = self.journal.meta.progress
         if progress is not None:
@@ -183,7 +174,7 @@ class ShardSession(Committer):
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self.commands.carry_out(command)
+                self.carry_out(command)
             await self.commit()
             await self.publish_all()  # nothing else may come for long
 
@@ -214,16 +205,16 @@ class ShardSession(Committer):
         operations.pass_over(engine, topic, first, end)
         self.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
-        self.commands.use_up(command, accepted=True)
+        self.use_up(command, accepted=True)
         engine.accounts.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
 
     async def _await_command(self) -> Command:
         """Read only the control partition until an `accept-loss` comes that names the next number."""
         self.feed.resume([self.control])
         try:
-            while (command := await self.commands.next(Gate.LOSS)) is None:
+            while (command := await self.next_command(Gate.LOSS)) is None:
                 records = await self.feed.fetch([self.control], COMMAND_FETCH)
-                self.commands.unread.extend(records.get(self.control, ()))
+                self.unread.extend(records.get(self.control, ()))
                 self.status.beat = self.clock.now()
         finally:
             self.feed.pause([self.control])
@@ -251,7 +242,7 @@ class ShardSession(Committer):
                     await self._stand_by()
                     continue
                 if self.commands.closing:
-                    await self._sweep()
+                    await self._go_on()
                     continue
                 if self.commands.closed:
                     await self.end_closed()
@@ -281,7 +272,7 @@ class ShardSession(Committer):
         interrupted = False
         for topic, fetched in records.items():
             if topic == self.control:
-                self.commands.unread.extend(fetched)
+                self.unread.extend(fetched)
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
             elif fetched:
@@ -348,20 +339,20 @@ class ShardSession(Committer):
         if not self._replayed:
             await self._finish_replay()
         if self.commands.may_sweep(replayed=self._replayed):
-            await self._sweep()
+            await self._go_on()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
-        while not self.commands.closed and (command := await self.commands.next(gate)):
+        while not self.commands.closed and (command := await self.next_command(gate)):
             await self.commit()
             await self._carry_out(command)
 
     async def _carry_out(self, command: Command) -> None:
         """Carry out a command and commit: its number becomes durable with what it does."""
-        self.commands.carry_out(command)
-        await self._sweep()
+        self.carry_out(command)
+        await self._go_on()
 
-    async def _sweep(self) -> None:
+    async def _go_on(self) -> None:
         """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
-        await self.commands.sweep()
+        await self.sweep()
         await self.commit()
 
     async def _finish_replay(self) -> None:

@@ -16,7 +16,7 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Account
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
-from stream_svt.protocol.controls import CommandHandler
+from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.carried import Carried
@@ -126,7 +126,7 @@ def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], 
     return carry_over(replace(spec, datasets=fresh, carried=None), shards, **options)
 
 
-class _NeverClosing(CommandHandler):
+class _NeverClosing(Controls):
     closing = False  # type: ignore[assignment]
 
     def may_sweep(self, *, replayed: bool) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.controls import REPORTED
+from stream_svt.protocol.committer import REPORTED
 from tests.simulation.model import (
     PLAIN,
     Feed,

@@ -24,7 +24,7 @@ from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import RunState
-from stream_svt.protocol.controls import CommandHandler, Gate, Repeated, heard, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Seen
@@ -170,14 +170,14 @@ class TestsBeforeDurable(Engine):
 class Disobedient(ShardSession):
     """A session whose commands are judged otherwise."""
 
-    judge: type[CommandHandler]
+    judge: type[Controls]
 
     async def open(self) -> None:
         await super().open()
         self.commands.__class__ = self.judge
 
 
-class _PausesAtOnce(CommandHandler):
+class _PausesAtOnce(Controls):
     def _passes(self, command: Command, gate: Gate) -> bool:
         return super()._passes(command, gate) or (command.action is Action.PAUSE and gate is Gate.REPLAY)
 
@@ -188,7 +188,7 @@ class PausesBeforeReplay(Disobedient):
     judge = _PausesAtOnce
 
 
-class _AnyNumber(CommandHandler):
+class _AnyNumber(Controls):
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
         command = heard(record, trust_the_topic)
         if isinstance(command, Command):
@@ -210,7 +210,7 @@ class UsesNumbersLate(ShardSession):
         if not command.for_all:
             accepted = operations.apply(self.engine, command)
             await self.commit()
-            self.commands.use_up(command, accepted=accepted)
+            self.use_up(command, accepted=accepted)
             await self.commit()
         else:
             await super()._carry_out(command)
