@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from stream_svt.mechanisms import (
     Explicit,
@@ -142,43 +142,26 @@ def repeated(split):
     return sparse(epsilon=ONE, cutoff=2, monotonic=True, split=split)
 
 
-def entropy_of(label):
-    """Stream of bytes that is the same in every run of the tests."""
-    stream = np.random.Generator(np.random.Philox(key=int.from_bytes(hashlib.sha256(label).digest()[:16])))
-    pool, position = b"", 0
-
-    def entropy(size):
-        nonlocal pool, position
-        if position + size > len(pool):
-            pool, position = stream.bytes(2**20), 0
-        position += size
-        return pool[position - size : position]
-
-    return entropy
-
-
 def drawn(keyed, law, salts, value, *, offset, branch=0, scale=1):
     """Noise of one test in every run, keyed as production keys it."""
     values = np.full(np.shape(offset), value) if np.ndim(value) == 0 else value
     return keyed.draw(Law(law.noise, law.rate * scale), Identity(salts, offset, 0, 0, branch, values))
 
 
-def thresholds(svt, runs, keyed, salts, entropy, scale):
+def thresholds(svt, runs, keyed, salts, entropy):
     """Threshold noise of every run, as production draws it; Gumbel, of the library only, by key."""
     law = svt.threshold_law
     if law.noise is GUM:
-        return drawn(keyed, law, salts, 0, offset=np.zeros(runs, dtype=np.int64), branch=15, scale=scale)
-    return np.fromiter(
-        (draw_threshold(law.noise, law.rate * scale, entropy) for _ in range(runs)), np.int64, runs
-    )
+        return drawn(keyed, law, salts, 0, offset=np.zeros(runs, dtype=np.int64), branch=15)
+    return np.fromiter((draw_threshold(law.noise, law.rate, entropy) for _ in range(runs)), np.int64, runs)
 
 
 def secrets(mechanism, runs, label):
-    """Sampler, a salt for every run, and entropy for the thresholds."""
+    """Sampler, a salt for every run, and entropy for the thresholds: the same in every run of the tests."""
     key = hashlib.sha256(label + repr(mechanism).encode()).digest()
     chance = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16])))
     salts = tuple(chance.integers(0, 2**64, (2, runs), dtype=np.uint64))
-    return KeyedSampler(key), salts, entropy_of(label + key)
+    return KeyedSampler(key), salts, chance.bytes
 
 
 def fired(svt, gaps, left):
@@ -189,42 +172,30 @@ def fired(svt, gaps, left):
     return result
 
 
-def play(
-    svt: SparseVector,
-    values,
-    runs,
-    label,
-    *,
-    rounds=1,
-    query_scale=1,
-    threshold_scale=1,
-    middle_is_cheap=False,
-):
+def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     """Play a sparse vector on a stream, in every run; with more `rounds` a spent one goes on with a fresh threshold."""
     keyed, salts, entropy = secrets(svt, runs, label)
     charges = np.array([branch.charge for branch in svt.branches])
-    paid = np.full_like(charges, charges.min()) if middle_is_cheap else charges
     whole = svt.epsilon - svt.threshold_charge
-    rho = thresholds(svt, runs, keyed, salts, entropy, threshold_scale)
+    rho = thresholds(svt, runs, keyed, salts, entropy)
     left, used = np.full(runs, whole), np.ones(runs, dtype=np.int64)
     told = np.full((len(values), runs), UNMADE, dtype=np.int64)
     gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
-        answers = np.full(runs, value)
 
         def noise(branch, test=test, value=value):
             law, offset = svt.branch_laws[branch], np.full(runs, test)
             return drawn(keyed, law, salts, value, offset=offset, branch=branch, scale=query_scale)
 
-        found = svt.branch_gaps(answers, 0, rho, 0, noise)
+        found = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
         playing = left >= svt.smallest_charge
-        told[test, playing] = fired(svt, found, np.full(runs, whole) if middle_is_cheap else left)[playing]
+        told[test, playing] = fired(svt, found, left)[playing]
         tops = np.flatnonzero(told[test] >= 0)
         gaps[test, tops] = found[told[test, tops], tops]
-        left[tops] -= paid[told[test, tops]]
+        left[tops] -= charges[told[test, tops]]
         spent = np.flatnonzero((left < svt.smallest_charge) & (used < rounds))
         if len(spent):
-            rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy, threshold_scale)
+            rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy)
             left[spent] = whole
             used[spent] += 1
     return Played(told, gaps)
@@ -247,18 +218,12 @@ def play_top_k(top_k: TopK, values, runs, label, *, query_scale=1):
     return Played(order[:-1], gaps)
 
 
-def clopper_pearson(hits, trials, confidence=CONFIDENCE):
-    """Lower and upper bound of a probability, each with that confidence."""
-    lower = beta.ppf(1 - confidence, hits, trials - hits + 1) if hits else 0.0
-    upper = beta.ppf(confidence, hits + 1, trials - hits) if hits < trials else 1.0
-    return lower, upper
-
-
 def measured(hits_first, hits_second, runs):
     """Lower confidence bound of epsilon from an event's hits on two neighbours."""
-    low, _ = clopper_pearson(int(hits_first), runs)
-    _, high = clopper_pearson(int(hits_second), runs)
-    return math.log(low / high) if low else -math.inf
+    first, second = (
+        binomtest(int(hits), runs).proportion_ci(2 * CONFIDENCE - 1) for hits in (hits_first, hits_second)
+    )
+    return math.log(first.low / second.high) if first.low else -math.inf
 
 
 def audit(mechanism: Any, witness: Witness, runs, *, exchanged=False, **options):
@@ -273,23 +238,6 @@ def audit(mechanism: Any, witness: Witness, runs, *, exchanged=False, **options)
         for values, label in zip((witness.first, witness.second), labels, strict=True)
     )
     return measured(likelier, rarer, runs)
-
-
-@pytest.mark.parametrize("runs", [SOME_RUNS, pytest.param(RUNS, marks=pytest.mark.soak)])
-@pytest.mark.parametrize(
-    ("noises", "witness", "least"),
-    [
-        ((EXP, EXP), bottoms_then_top(2, 0, 0), 0.88),
-        ((LAP, LAP), bottoms_then_top(4, 2, 3), 0.7),
-        ((GUM, GUM), bottoms_then_top(4, 2, 3), 0.5),
-    ],
-    ids=["exponential", "laplace", "gumbel"],
-)
-def test_millions_of_draws_show_no_loss_above_the_charge_in_either_direction(noises, witness, least, runs):
-    svt = plain(noises)
-    for exchanged in (False, True):
-        found = audit(svt, witness, runs, exchanged=exchanged)
-        assert least < found <= 1
 
 
 def rising(tops, event, limit):
@@ -320,68 +268,65 @@ def second_by_nothing(played):
 TIE = Witness((-1, 0, 0), (0, 0, 0), second_by_nothing, 1.0)
 
 AUDITED = {
+    "exponential": (plain((EXP, EXP)), {}, 0.88, bottoms_then_top(2, 0, 0)),
+    "laplace": (plain((LAP, LAP)), {}, 0.7, bottoms_then_top(4, 2, 3)),
+    "gumbel": (plain((GUM, GUM)), {}, 0.5, bottoms_then_top(4, 2, 3)),
     "adaptive, middle branch": (
         two_branches(),
         {},
+        0.75,
         rising((0,), lambda played: played.shows(1), 1.0),
         falling((0,), lambda played: played.shows(1), 0.75),
     ),
     "adaptive, top branch twice": (
         two_branches(),
         {},
+        0.75,
         rising((HIGH, HIGH), lambda played: played.shows(0, 0), 1.0),
         falling((HIGH, HIGH), lambda played: played.shows(0, 0), 0.75),
     ),
     "RESAMPLE": (
         repeated(Fraction(1)).per_top,
         {"rounds": 2},
+        0.75,
         resampled((-1, 0, -1, 0), (0, 0, 0, 0), 1.0),
         resampled((-9, 0, -9, 0), (-9, -1, -9, -1), 0.5),
     ),
     "top-k": (
         TopK(epsilon=ONE, count=2, monotonic=True),
         {},
+        0.75,
         first_two((0, 0, 0, 0), (0, 0, 1, 1)),
         first_two((0, 0, 0, 0), (-1, -1, 0, 0)),
     ),
     "top-k, plain last gap": (
         TopK(epsilon=ONE, count=1, monotonic=True, last_gap=LastGap.PLAIN),
         {},
+        0.75,
         TIE,
         Witness((0, 1, 1), (0, 0, 0), second_by_nothing, 1.0),
     ),
 }
-"""By name: the mechanism, how it is played, what shows its loss best when answers rise and when they fall."""
+"""By name: the mechanism, how it is played, the least loss that is found in parts of what the theory allows, and what
+shows the loss best: where answers rise, and where they fall."""
 
 
+@pytest.mark.parametrize("runs", [SOME_RUNS, pytest.param(RUNS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", AUDITED)
-def test_other_mechanisms_lose_nearly_what_the_theory_allows_and_no_more_in_either_direction(name):
-    mechanism, options, *witnesses = AUDITED[name]
+def test_millions_of_draws_show_nearly_the_loss_that_is_charged_and_no_more_in_either_direction(name, runs):
+    mechanism, options, least, *witnesses = AUDITED[name]
     for witness in witnesses:
-        found = [
-            audit(mechanism, witness, SOME_RUNS, exchanged=exchanged, **options)
-            for exchanged in (False, True)
-        ]
-        assert 0.75 * witness.limit < min(found)
-        assert max(found) <= witness.limit
+        for exchanged in (False, True):
+            found = audit(mechanism, witness, runs, exchanged=exchanged, **options)
+            assert least * witness.limit < found <= witness.limit
 
 
 BROKEN = {
     "query noise half as wide": (plain((EXP, EXP)), {"query_scale": 2}, bottoms_then_top(TESTS - 1, 5, 2)),
-    "threshold noise half as wide": (
-        plain((EXP, EXP), split=Fraction(1, 2)),
-        {"threshold_scale": 2},
-        bottoms_then_top(2, 0, 0),
-    ),
     "monotonic rate on general queries": (
         plain((EXP, EXP), monotonic=True),
         {},
         bottoms_then_top(TESTS - 1, 5, 2),
-    ),
-    "middle branch charged like the top one": (
-        two_branches(),
-        {"middle_is_cheap": True},
-        rising((0, 0), lambda played: played.shows(1, 1), 1.0),
     ),
     "RESAMPLE charged once": (
         repeated(Fraction(1, 3)).per_top,

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import math
 from fractions import Fraction
+from functools import partial
 from itertools import count, product
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency
 
 from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold
 from stream_svt.mechanisms.noise import mean, tail, variance
@@ -20,10 +22,10 @@ RATES = [Fraction(5, 2), Fraction(1, 2), Fraction(1, 10), Fraction(1, 300)]
 COUNT = 200_000
 
 
-def draw(noise, rate, number=COUNT):
+def draw(noise, rate, number=COUNT, **other):
     tests = np.arange(number)
     identity = Identity((3, 4), offset=tests, row=0, attempt=0, branch=0, value=tests % 977 - 400)
-    return KeyedSampler(hashlib.sha256(b"law").digest()).draw(Law(noise, rate), identity)
+    return KeyedSampler(hashlib.sha256(b"law").digest()).draw(Law(noise, rate), identity._replace(**other))
 
 
 def misfit(draws, noise, rate, width=None):
@@ -62,6 +64,26 @@ def test_the_power_of_the_test_is_that_of_a_shift_by_one_step_too():
     """Geometric noise that starts at one instead of zero, a classic mistake, is rejected."""
     rate = Fraction(1, 10)
     assert misfit(draw(Noise.EXPONENTIAL, rate) + 1, Noise.EXPONENTIAL, rate) > 100
+
+
+def dependence(first, second, cells=8):
+    """Chi-square statistic of independence in standard deviations from its mean, over cells of equal probability."""
+    cut = [np.quantile(x, np.linspace(0, 1, cells + 1)[1:-1]) for x in (first, second)]
+    rows, columns = (np.searchsorted(c, x) for c, x in zip(cut, (first, second), strict=True))
+    table = np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
+    found = chi2_contingency(table)
+    return (found.statistic - found.dof) / math.sqrt(2 * found.dof)
+
+
+@pytest.mark.parametrize(
+    "other", [{"salt": (3, 5)}, {"salt": (2, 4)}, {"attempt": 1}, {"branch": 1}, {"row": 1}], ids=str
+)
+@pytest.mark.parametrize("noise", Noise)
+def test_runs_attempts_branches_and_rows_meet_independent_noise(other, noise):
+    """So that two monitors on one query share no noise."""
+    drawn = partial(draw, noise, Fraction(1, 1000), 60_000)
+    assert dependence(drawn(), drawn(**other)) < 5
+    assert dependence(drawn(), drawn()) > 1000  # shared bits would be noticed
 
 
 @pytest.mark.parametrize("noise", Noise)
