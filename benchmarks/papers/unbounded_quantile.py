@@ -22,7 +22,7 @@ from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, measured, middle
 from stream_svt.demo.queries import load
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
-from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile, unbounded_quantile
+from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
 
 RECORDS = 1000
 LEVELS = ("0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999")
@@ -109,7 +109,7 @@ def unbounded(
 @cache
 def quantile_mechanism(level: Fraction, epsilon: Fraction, noise: Noise) -> UnboundedQuantile:
     """Return the mechanism for swap neighbours, epsilon halved between threshold and query."""
-    return unbounded_quantile(
+    return UnboundedQuantile(
         epsilon=int(epsilon * UNITS_PER_EPSILON),
         level=level,
         adjacency=Adjacency.SWAP,

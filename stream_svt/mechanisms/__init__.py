@@ -31,16 +31,13 @@ from stream_svt.mechanisms.gaussian import draw_discrete_gaussian as draw_discre
 from stream_svt.mechanisms.gaussian import gaussian as gaussian
 from stream_svt.mechanisms.hybrids import HybridEstimates as HybridEstimates
 from stream_svt.mechanisms.hybrids import HybridIdentity as HybridIdentity
-from stream_svt.mechanisms.hybrids import hybrid_estimates as hybrid_estimates
 from stream_svt.mechanisms.noise import Law as Law
 from stream_svt.mechanisms.noise import Noise as Noise
 from stream_svt.mechanisms.quantile import Adjacency as Adjacency
 from stream_svt.mechanisms.quantile import ClippedSum as ClippedSum
 from stream_svt.mechanisms.quantile import FullyUnboundedQuantile as FullyUnboundedQuantile
 from stream_svt.mechanisms.quantile import UnboundedQuantile as UnboundedQuantile
-from stream_svt.mechanisms.quantile import fully_unbounded_quantile as fully_unbounded_quantile
 from stream_svt.mechanisms.quantile import multiple_quantiles as multiple_quantiles
-from stream_svt.mechanisms.quantile import unbounded_quantile as unbounded_quantile
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION as SAMPLER_VERSION
 from stream_svt.mechanisms.sampler import Identity as Identity
 from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler

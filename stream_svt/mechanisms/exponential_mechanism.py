@@ -40,18 +40,11 @@ from itertools import accumulate
 import numpy as np
 
 from stream_svt.mechanisms.arguments import grid_values, require
-from stream_svt.mechanisms.contract import (
-    Mechanism,
-    Noises,
-    Outcomes,
-    Run,
-    Top,
-    rate_of,
-)
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, quotient
 from stream_svt.mechanisms.sampler import prefixes
-from stream_svt.mechanisms.top_k import Pair, Ranking, TopK
+from stream_svt.mechanisms.top_k import Ranking, TopK
 
 Word = Callable[[], int]
 """Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
@@ -148,11 +141,12 @@ class NoisyMaxGumbel(Ranking):
         tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
         return replace(outcomes, tops=tuple(tops))
 
-    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
+    ) -> Noises:
         """Alignment of the noisy max on the finer grid, which repeats even the finer gap."""
-        first, second = pair
-        finer = (first * self.refinement, second * self.refinement)
-        return self.fine.moves(outcomes, finer, lift, drawn)
+        before, after = (answers * self.refinement for answers in (first, second))
+        return self.fine.shifts(outcomes, before, after, neighbours, drawn)
 
 
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:

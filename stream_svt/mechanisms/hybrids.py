@@ -15,17 +15,17 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Mechanism, Noises, Outcomes, Run, lifted, rate_of
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, lifted, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.top_k import Pair, Ranking, gaps_of, largest, lexicographic_shifts, ranked
+from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +98,21 @@ class HybridIdentity(Ranking):
         threshold = Fraction(1) if with_gap else Fraction(self.sensitivity, self.query_sensitivity)
         return -(-(answers + threshold) * self.epsilon // self.count)
 
-    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
+    ) -> Noises:
         """Alignment.
 
         Where the threshold ended the list and no gap leads to a hidden answer, that of sparse vector; otherwise the
         lexicographic one with the threshold as index 0.
         """
         rows = outcomes.rows + 1
-        before, after = (np.concatenate(([self.threshold], values)) for values in pair)
+        before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
         stopped = len(rows) < self.count
         if stopped:
             rows = np.append(rows, 0)
         if stopped and outcomes.threshold_gap is None:
-            moved = lifted(before, after, rows, lift)
+            moved = lifted(before, after, rows, self.lift(neighbours))
         else:
             noise = np.concatenate(([drawn.threshold], drawn.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
@@ -125,28 +127,47 @@ class HybridEstimates(Ranking):
     that noisy threshold. Rates threshold_charge/D and charge/U; charge of t answers: threshold_charge, when the run
     is opened, + t * query_charge. The alignment is that of sparse vector: the threshold moves up by D and the
     reported noisy values with it, which keeps their order and their gaps; ties are harmless. A step that lists
-    fewer than k leaves the run open: the next step, with fresh noise, is charged for what it lists. Build it with
-    `hybrid_estimates`.
+    fewer than k leaves the run open: the next step, with fresh noise, is charged for what it lists.
+
+    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap for
+    small rates, see `least_variance_split`.
+
+    >>> hybrid = HybridEstimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
+    >>> hybrid.threshold_charge, hybrid.query_charge
+    (200000000, 100000000)
     """
 
     epsilon: int
     count: int
     threshold: int
     monotonic: bool
-    threshold_charge: int = field()
-    query_charge: int
     sensitivity: int = 1
     threshold_noise: Noise = Noise.EXPONENTIAL
     query_noise: Noise = Noise.EXPONENTIAL
+    split: Fraction | None = None
 
     def __post_init__(self) -> None:
-        """Check the parameters, and that the charges add up."""
+        """Check the parameters."""
+        require(
+            self.split is None or self.split > 0,
+            "a split is epsilon of the answers / epsilon of the threshold and greater than 0",
+        )
         Mechanism.__post_init__(self)
         _require_threshold(self.threshold)
-        require(
-            self.threshold_charge + self.count * self.query_charge == self.epsilon,
-            "epsilon is the threshold's charge and that of `count` answers",
-        )
+
+    @property
+    def query_charge(self) -> int:
+        """Units of an answer."""
+        split = self.split
+        if split is None:
+            noises = {"query_noise": self.query_noise, "threshold_noise": self.threshold_noise}
+            split = least_variance_split(self.count, monotonic=self.monotonic, **noises)
+        return int(self.epsilon * split / (1 + split) // self.count)
+
+    @property
+    def threshold_charge(self) -> int:
+        """Units of the threshold: all that the answers leave."""
+        return self.epsilon - self.count * self.query_charge
 
     @property
     def threshold_law(self) -> Law:
@@ -171,48 +192,13 @@ class HybridEstimates(Ranking):
         tops = ranked(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
         return Outcomes(consumed=len(values), tops=tops, charge=len(tops) * self.query_charge)
 
-    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
+    ) -> Noises:
         """Alignment of sparse vector, which does not read the noise; see the class."""
         del drawn
-        return Noises(lift, lifted(*pair, outcomes.rows, lift)[np.newaxis])
-
-
-def hybrid_estimates(
-    *,
-    epsilon: int,
-    count: int,
-    threshold: int,
-    monotonic: bool,
-    sensitivity: int = 1,
-    threshold_noise: Noise = Noise.EXPONENTIAL,
-    query_noise: Noise = Noise.EXPONENTIAL,
-    split: Fraction | None = None,
-) -> HybridEstimates:
-    """Divide epsilon between the threshold and `count` answers, in whole units used to the last.
-
-    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap for
-    small rates, see `least_variance_split`.
-
-    >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
-    >>> hybrid.threshold_charge, hybrid.query_charge
-    (200000000, 100000000)
-    """
-    require(count >= 1, "count must be at least 1")
-    noises = {"query_noise": query_noise, "threshold_noise": threshold_noise}
-    if split is None:
-        split = least_variance_split(count, monotonic=monotonic, **noises)
-    require(split > 0, "a split is epsilon of the answers / epsilon of the threshold and greater than 0")
-    query_charge = int(epsilon * split / (1 + split) // count)
-    return HybridEstimates(
-        epsilon=epsilon,
-        count=count,
-        threshold=threshold,
-        monotonic=monotonic,
-        threshold_charge=epsilon - count * query_charge,
-        query_charge=query_charge,
-        sensitivity=sensitivity,
-        **noises,
-    )
+        lift = self.lift(neighbours)
+        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
 
 
 def _require_threshold(threshold: int) -> None:

@@ -28,10 +28,9 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -39,7 +38,6 @@ from stream_svt.mechanisms.arguments import (
     BranchNoise,
     is_whole,
     noise_of_each,
-    one_of,
     require,
     whole_numbers,
 )
@@ -64,20 +62,21 @@ class Adjacency(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnboundedQuantile(Mechanism):
-    """One quantile of data with a known least value; build it with `unbounded_quantile`.
+    """One quantile of data with a known least value (Durfee 2023, Algorithm 2).
 
     Attributes:
+        epsilon: Units of 10^-9 that a run that reports costs.
         level: A/B, strictly between 0 and 1.
         adjacency: The neighbours that the charge is for.
-        threshold_units, query_units: e1 and e2, in units of 10^-9 epsilon; what is charged is `epsilon`.
+        split: e2/e1, query over threshold.
         base, start: Public: candidates are start + base^i - 1, in grid steps.
         threshold_noise, query_noise: Families.
     """
 
+    epsilon: int
     level: Fraction
     adjacency: Adjacency
-    threshold_units: int
-    query_units: int
+    split: Fraction = Fraction(1)
     base: Fraction = DEFAULT_BASE
     start: int = 0
     threshold_noise: Noise = Noise.EXPONENTIAL
@@ -85,7 +84,15 @@ class UnboundedQuantile(Mechanism):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        _require_level(self.level)
+        require(
+            isinstance(self.level, Fraction),
+            "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and that "
+            "of a float is not what was meant",
+        )
+        require(0 < self.level < 1, "the level of a quantile lies strictly between 0 and 1")
+        require(
+            self.split > 0, "a split is epsilon of the query / epsilon of the threshold and greater than 0"
+        )
         require(self.base > 1, "the base of the candidates is greater than 1, or they would not grow")
         Mechanism.__post_init__(self)
 
@@ -105,6 +112,17 @@ class UnboundedQuantile(Mechanism):
         return self.sensitivity
 
     @property
+    def threshold_units(self) -> int:
+        """Return e1, the most that `epsilon` pays: see the module."""
+        of_one = 1 + self.split if self.monotonic else max(self.level + self.split, 1 - self.level)
+        return math.floor(self.epsilon / of_one)
+
+    @property
+    def query_units(self) -> int:
+        """Return e2."""
+        return math.floor(self.threshold_units * self.split)
+
+    @property
     def threshold_law(self) -> Law:
         """Law of the threshold noise."""
         return Law(self.threshold_noise, rate_of(self.threshold_units, self.sensitivity))
@@ -113,14 +131,6 @@ class UnboundedQuantile(Mechanism):
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the query noise."""
         return (Law(self.query_noise, rate_of(self.query_units, self.sensitivity)),)
-
-    @property
-    def epsilon(self) -> int:
-        """Units of a run that reports: see the module."""
-        if self.monotonic:
-            return self.threshold_units + self.query_units
-        removed = self.level * self.threshold_units + self.query_units
-        return math.ceil(max(removed, (1 - self.level) * self.threshold_units))
 
     @property
     def threshold_charge(self) -> int:
@@ -190,96 +200,39 @@ class UnboundedQuantile(Mechanism):
         return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
 
 
-class QuantileOptions(TypedDict, total=False):
-    """What all constructors take."""
-
-    epsilon: Required[int]
-    """Units of 10^-9 that all runs together may cost."""
-    adjacency: Required[Adjacency]
-    """The neighbours that the charge is for."""
-    base: Fraction
-    """Public ratio of neighbouring candidates, greater than 1. Default `DEFAULT_BASE`."""
-
-
-def unbounded_quantile(
-    *,
-    level: Fraction,
-    start: int = 0,
-    split: Fraction = Fraction(1),
-    threshold_noise: Noise = Noise.EXPONENTIAL,
-    query_noise: Noise = Noise.EXPONENTIAL,
-    **options: Unpack[QuantileOptions],
-) -> UnboundedQuantile:
-    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2); `split` is e2/e1, query over threshold.
-
-    See `UnboundedQuantile` and `QuantileOptions` for the others.
-    """
-    require(split > 0, "a split is epsilon of the query / epsilon of the threshold and greater than 0")
-    _require_level(level)
-    adjacency = one_of(Adjacency, options["adjacency"], "adjacency")
-    a_unit = 1 + split if adjacency is Adjacency.SWAP else max(level + split, 1 - level)
-    threshold = math.floor(options["epsilon"] / a_unit)
-    query = math.floor(threshold * split)
-    require(
-        min(threshold, query) >= 1, "epsilon is too small to be divided among the threshold and the query"
-    )
-    return UnboundedQuantile(
-        level=level,
-        adjacency=adjacency,
-        threshold_units=threshold,
-        query_units=query,
-        base=options.get("base", DEFAULT_BASE),
-        start=start,
-        threshold_noise=threshold_noise,
-        query_noise=query_noise,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullyUnboundedQuantile:
     """Quantile of data with no known least value: a run on the data and one on their negatives (Algorithm 4).
 
-    Charge: the sum of both; the second need not be opened when the first has told a candidate above 0. `upper` is
-    of x from 0 on, `lower` of -x from 0 on, at the complementary level.
+    Charge: `epsilon` of the given quantile, half for each run; the second need not be opened when the first has told a
+    candidate above 0. `upper` is of x from 0 on, `lower` of -x from 0 on, at the complementary level.
     """
 
-    upper: UnboundedQuantile
-    lower: UnboundedQuantile
+    quantile: UnboundedQuantile
 
     def __post_init__(self) -> None:
-        """Refuse two runs that do not belong together."""
-        upper, lower = self.upper, self.lower
-        require(
-            upper.level + lower.level == 1 and upper.start == lower.start == 0,
-            "the two runs start at 0 and their levels add up to 1",
-        )
+        """Refuse a least value."""
+        require(self.quantile.start == 0, "the two runs of a quantile without a least value start at 0")
 
     @property
-    def epsilon(self) -> int:
-        """Units of both runs."""
-        return self.upper.epsilon + self.lower.epsilon
+    def upper(self) -> UnboundedQuantile:
+        """The run on the data."""
+        return replace(self.quantile, epsilon=self.quantile.epsilon // 2)
 
-    def quantile(self, upper: int, lower: int) -> Fraction:
+    @property
+    def lower(self) -> UnboundedQuantile:
+        """The run on their negatives."""
+        return replace(self.upper, level=1 - self.quantile.level)
+
+    def reported(self, upper: int, lower: int) -> Fraction:
         """Grid steps told by the numbers of the tests that were reported: of the first run, and of the second."""
         return self.upper.candidate(upper) if upper > 0 else -self.lower.candidate(lower)
 
 
-def fully_unbounded_quantile(
-    *, level: Fraction, noise: Noise = Noise.EXPONENTIAL, **options: Unpack[QuantileOptions]
-) -> FullyUnboundedQuantile:
-    """Quantile of any integers, each of the two runs with half of epsilon; see `unbounded_quantile`."""
-    upper, lower = _sharing((level, 1 - level), 0, noise, options)
-    return FullyUnboundedQuantile(upper=upper, lower=lower)
-
-
 def multiple_quantiles(
-    *,
-    levels: tuple[Fraction, ...],
-    start: int = 0,
-    noise: Noise = Noise.EXPONENTIAL,
-    **options: Unpack[QuantileOptions],
+    quantile: UnboundedQuantile, levels: tuple[Fraction, ...]
 ) -> tuple[UnboundedQuantile, ...]:
-    """Quantiles of several levels, which rise strictly, an equal share of epsilon each.
+    """Return runs for several levels, which rise strictly, each with an equal share of a quantile's epsilon.
 
     Composed sequentially, under zCDP too. Noise may turn two results around; sorting them is free.
     """
@@ -287,18 +240,8 @@ def multiple_quantiles(
         bool(levels) and list(levels) == sorted(set(levels)),
         "levels of quantiles are one or more and rise strictly",
     )
-    return _sharing(levels, start, noise, options)
-
-
-def _sharing(
-    levels: tuple[Fraction, ...], start: int, noise: Noise, options: QuantileOptions
-) -> tuple[UnboundedQuantile, ...]:
-    """Return a run for each level, with an equal share of epsilon."""
-    share = options | {"epsilon": options["epsilon"] // len(levels)}
-    return tuple(
-        unbounded_quantile(level=level, start=start, threshold_noise=noise, query_noise=noise, **share)
-        for level in levels
-    )
+    share = quantile.epsilon // len(levels)
+    return tuple(replace(quantile, level=level, epsilon=share) for level in levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,12 +299,3 @@ class ClippedSum:
             "records are clipped at a whole number of grid steps, from 1 to 2^62",
         )
         return sum(np.clip(whole_numbers(data, "records"), 0, int(bound)).tolist())
-
-
-def _require_level(level: Fraction) -> None:
-    require(
-        isinstance(level, Fraction),
-        "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and that of "
-        "a float is not what was meant",
-    )
-    require(0 < level < 1, "the level of a quantile lies strictly between 0 and 1")

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -55,9 +55,6 @@ from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sparse_vector import SparseVector
-
-LECTURE_ANSWER_SHARE = Fraction(1, 9)
-"""Share of NumericSparse's epsilon that its answers get in the lecture."""
 
 _SAFETY = 1e-9
 
@@ -274,6 +271,8 @@ def sparse(
     cutoff: int,
     delta: float = 0.0,
     composition: Composition = Composition.PURE,
+    answer_share: Fraction = Fraction(0),
+    answer_noise: Noise = Noise.LAPLACE,
     **options: Unpack[RoundOptions],
 ) -> Sparse:
     """Sparse (Dwork & Roth 2014, Algorithm 2): up to `cutoff` tops, each with a threshold of its own.
@@ -282,47 +281,20 @@ def sparse(
         epsilon, delta: What the whole run may lose: units of 10^-9, and a probability (0 for pure composition).
         composition: How its rounds are added up. Each gets the largest charge that keeps the total within epsilon
             and delta; for few tops pure composition leaves more than advanced composition does.
+        answer_share: Share of each round's charge that the number of a top gets; 0 for tops without numbers.
+        answer_noise: Laplace; others are refused with the reason.
         options: Those of `above_threshold` for each round.
     """
-
-    def build(units: int) -> Sparse:
-        return Sparse(per_top=above_threshold(epsilon=units, **options), cutoff=cutoff)
-
-    return _fitted(build, epsilon, cutoff, composition, delta)
-
-
-def numeric_sparse(
-    *,
-    epsilon: int,
-    cutoff: int,
-    delta: float = 0.0,
-    composition: Composition = Composition.PURE,
-    answer_share: Fraction = LECTURE_ANSWER_SHARE,
-    answer_noise: Noise = Noise.LAPLACE,
-    **options: Unpack[RoundOptions],
-) -> Sparse:
-    """NumericSparse (Dwork & Roth 2014, Algorithm 3): Sparse that also gives the answers it reports.
-
-    `answer_share` is the share of each round's charge that the number gets; `answer_noise` is Laplace, others are
-    refused with the reason. See `sparse` for the others.
-    """
-    require(0 < answer_share < 1, "the share of the answers lies strictly between 0 and 1")
+    require(0 <= answer_share < 1, "the share of the answers is at least 0 and less than 1")
+    require(cutoff >= 1, "cutoff must be at least 1")
+    composition = one_of(Composition, composition, "composition")
 
     def build(units: int) -> Sparse:
         answer = math.floor(units * answer_share)
-        require(answer > 0, "epsilon is too small to be divided among so many answers")
+        require(not answer_share or answer > 0, "epsilon is too small to be divided among so many answers")
         per_top = above_threshold(epsilon=units - answer, **options)
         return Sparse(per_top=per_top, cutoff=cutoff, answer_charge=answer, answer_noise=answer_noise)
 
-    return _fitted(build, epsilon, cutoff, composition, delta)
-
-
-def _fitted(
-    build: Callable[[int], Sparse], epsilon: int, cutoff: int, composition: Composition, delta: float
-) -> Sparse:
-    """Return the repetition with the largest charge per round whose whole loss is within epsilon and delta."""
-    require(cutoff >= 1, "cutoff must be at least 1")
-    composition = one_of(Composition, composition, "composition")
     if composition is Composition.PURE:
         require(
             not delta, "pure composition has no use for a delta: leave it out, or compose by zcdp or advanced"
@@ -335,3 +307,7 @@ def _fitted(
     )
     require(most > 0, "epsilon is too small to be divided among so many runs")
     return build(most)
+
+
+numeric_sparse = partial(sparse, answer_share=Fraction(1, 9))
+"""NumericSparse (Dwork & Roth 2014, Algorithm 3): also gives the answers it reports; the share is the lecture's."""

@@ -50,9 +50,6 @@ from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcom
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
-Pair = tuple[Integers, Integers]
-"""Answers on two neighbouring datasets."""
-
 
 class LastGap(StrEnum):
     """What is told about the gap between the last reported answer and the best one that is not."""
@@ -97,20 +94,11 @@ class Ranking(Mechanism):
     def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """What the step reports, and its charge."""
 
-    def shifts(
-        self,
-        outcomes: Outcomes,
-        first: Integers,
-        second: Integers,
-        neighbours: Neighbours,
-        noise_on_first: Noises,
-    ) -> Noises:
-        """Randomness alignment; see the class. It may read the noise, which tells what is hidden."""
-        return self.moves(outcomes, (first, second), self.lift(neighbours), noise_on_first)
-
     @abstractmethod
-    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
-        """The alignment of two neighbours' answers, where a threshold's noise moves up by `lift`."""
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
+    ) -> Noises:
+        """Randomness alignment; see the class. It may read the noise drawn on the first, which tells what is hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +150,17 @@ class TopK(Ranking):
         tops = ranked(order[: self.count], [*gaps, None] if bare else gaps)
         return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
 
-    def moves(self, outcomes: Outcomes, pair: Pair, lift: int, drawn: Noises) -> Noises:
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
+    ) -> Noises:
         """Alignment; see the module. The noise tells the hidden runner-up."""
-        (first, second), noise, rows = pair, drawn.queries[0], outcomes.rows
+        noise, rows = drawn.queries[0], outcomes.rows
         if self.last_gap is LastGap.LEXICOGRAPHIC:
             moved = lexicographic_shifts(first, second, noise, rows, self.noise)
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = largest(first + noise, self.count + 1)
-            moved = lifted(first, second, rows, lift)
+            moved = lifted(first, second, rows, self.lift(neighbours))
         return Noises(0, moved[np.newaxis])
 
 

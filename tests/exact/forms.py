@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from itertools import chain, product
 
 from stream_svt.mechanisms import (
     Adjacency,
     Explicit,
     ExponentialMechanism,
+    HybridEstimates,
     HybridIdentity,
     LastGap,
     Noise,
     NoisyMaxGumbel,
     TopK,
+    UnboundedQuantile,
     above_threshold,
     adaptive,
     gaussian,
-    hybrid_estimates,
     ladder,
     numeric_sparse,
     sparse,
     sparse_vector,
-    unbounded_quantile,
 )
 from stream_svt.mechanisms.contract import Neighbours
 from tests.exact.contract import BitsForm, Form, LawForm, QuantileForm, RenewedForm, SelectionForm, StreamForm
@@ -78,13 +77,13 @@ def lecture_forms() -> Iterator[Form]:
     """AboveThreshold, Sparse and NumericSparse."""
     for (threshold_noise, query_noise), kind in product(PAIRS, KINDS):
         families = {"threshold_noise": threshold_noise, "query_noise": query_noise}
-        for build, form, options in (
-            (above_threshold, StreamForm, {}),
-            (sparse, RenewedForm, {"cutoff": 3}),
-            (numeric_sparse, RenewedForm, {"cutoff": 3}),
+        for name, build, form, options in (
+            ("above_threshold", above_threshold, StreamForm, {}),
+            ("sparse", sparse, RenewedForm, {"cutoff": 3}),
+            ("numeric_sparse", numeric_sparse, RenewedForm, {"cutoff": 3}),
         ):
             yield form(
-                name=f"{build.__name__}-{threshold_noise}-{query_noise}-{kind}",
+                name=f"{name}-{threshold_noise}-{query_noise}-{kind}",
                 mechanism=build(**of(kind), **families, **options),
                 built_by=build,
                 tests=13,
@@ -101,11 +100,11 @@ def selections() -> Iterator[Form]:
             *((TopK, top | {"last_gap": last_gap}) for last_gap in LastGap),
             *((HybridIdentity, top | hybrid | {"threshold_gap": told}) for told in (False, True)),
             *(
-                (hybrid_estimates, hybrid | {"query_noise": noise, "threshold_noise": other})
+                (HybridEstimates, hybrid | {"query_noise": noise, "threshold_noise": other})
                 for other in Noise
             ),
         ):
-            steps = 2 if build is hybrid_estimates else 1
+            steps = 2 if build is HybridEstimates else 1
             told = "-".join(str(option) for option in options.values())
             yield SelectionForm(
                 name=f"{build.__name__}-{kind}-{told}",
@@ -131,11 +130,13 @@ def quantiles() -> Iterator[Form]:
     """Quantiles under both kinds of neighbours, below, at and above the middle."""
     levels = (Fraction(1, 3), Fraction(1, 2), Fraction(4, 5))
     for noise, adjacency, level in product(Noise, Adjacency, levels):
-        build = partial(unbounded_quantile, threshold_noise=noise, query_noise=noise, base=Fraction(2))
+        families = {"threshold_noise": noise, "query_noise": noise}
         yield QuantileForm(
             name=f"unbounded_quantile-{noise}-{adjacency}-{level.numerator}_{level.denominator}",
-            mechanism=build(epsilon=EPSILON, level=level, adjacency=adjacency),
-            built_by=unbounded_quantile,
+            mechanism=UnboundedQuantile(
+                epsilon=EPSILON, level=level, adjacency=adjacency, base=Fraction(2), **families
+            ),
+            built_by=UnboundedQuantile,
             tests=6,
             neighbours=KINDS["monotonic"],
         )

@@ -353,7 +353,7 @@ def selections():
             yield name, mechanism, (0, 1), partial(stopped, count=count), ranking
     for noises, count in product(PAIRS, (1, 2)):
         hybrid = {"count": count, "threshold_noise": noises[0], "query_noise": noises[1]}
-        charges = {"epsilon": (count + 1) * UNIT, "threshold_charge": UNIT, "query_charge": UNIT}
+        charges = {"epsilon": (count + 1) * UNIT, "split": Fraction(count)}
         mechanism = HybridEstimates(threshold=0, monotonic=True, **charges, **hybrid)
         model = Estimates(queries=2, threshold_charge=1, query_charge=1, **hybrid)
         name = f"estimates-{'-'.join(noises)}-{count}"
@@ -374,12 +374,10 @@ def test_the_package_selects_as_the_enumerated_rankings_do(mechanism, values, to
 def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacency, level):
     A, B, rate = level.numerator, level.denominator, 2
     swap = adjacency is Adjacency.SWAP
-    units = (1 if swap else B) * rate * UNIT
     mechanism = UnboundedQuantile(
+        epsilon=(2 if swap else max(A + B, B - A)) * rate * UNIT,
         level=level,
         adjacency=adjacency,
-        threshold_units=units,
-        query_units=units,
         base=Fraction(2),
         threshold_noise=noise,
         query_noise=noise,
@@ -412,11 +410,10 @@ def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(leve
         if a <= b and (p := output.probability((a, b)))
     ]
     mechanism = UnboundedQuantile(
+        epsilon=max(A + B * query_rate, B - A) * UNIT,
         level=level,
         adjacency=Adjacency.ADD_REMOVE,
-        threshold_units=B * UNIT,
-        query_units=B * query_rate * UNIT,
-        base=Fraction(2),
+        split=Fraction(query_rate),
     )
     width = (max(ratios) - min(ratios)) * UNIT / 10**9
     assert float(mechanism.rho) == pytest.approx(width**2 / 8)

@@ -14,9 +14,8 @@ from stream_svt.mechanisms.quantile import (
     Adjacency,
     ClippedSum,
     FullyUnboundedQuantile,
-    fully_unbounded_quantile,
+    UnboundedQuantile,
     multiple_quantiles,
-    unbounded_quantile,
 )
 
 ONE = 10**9
@@ -25,7 +24,7 @@ DOUBLING = Fraction(2)
 
 
 def quantile(adjacency=Adjacency.SWAP, level=Fraction(3, 4), **options):
-    return unbounded_quantile(
+    return UnboundedQuantile(
         **{"epsilon": ONE, "level": level, "adjacency": adjacency, "base": DOUBLING} | options
     )
 
@@ -110,24 +109,22 @@ def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_the
 @pytest.mark.parametrize("centre", [300, -300, 0])
 def test_two_runs_find_a_quantile_on_either_side_of_zero(adjacency, centre):
     data = centre + np.random.default_rng(4).integers(-40, 40, 999)
-    both = fully_unbounded_quantile(
-        epsilon=ONE, level=Fraction(1, 4), adjacency=adjacency, base=Fraction(21, 20)
-    )
+    both = FullyUnboundedQuantile(quantile=quantile(adjacency, Fraction(1, 4), base=Fraction(21, 20)))
     upper, lower = told(both.upper, data, tests=200), told(both.lower, -data, tests=200)
-    assert abs(both.quantile(upper, lower) - np.quantile(data, 0.25)) < 20
-    assert ONE - 8 <= both.epsilon <= ONE
-    with pytest.raises(MisuseError, match="levels add up to 1"):
-        FullyUnboundedQuantile(upper=both.upper, lower=both.upper)
+    assert abs(both.reported(upper, lower) - np.quantile(data, 0.25)) < 20
+    assert both.upper.epsilon + both.lower.epsilon == ONE
+    with pytest.raises(MisuseError, match="start at 0"):
+        FullyUnboundedQuantile(quantile=quantile(adjacency, start=1))
 
 
 def test_several_levels_share_epsilon():
     levels = tuple(Fraction(i, 10) for i in (1, 5, 9))
-    runs = multiple_quantiles(epsilon=ONE, levels=levels, adjacency=Adjacency.ADD_REMOVE, base=DOUBLING)
-    assert ONE - 12 <= sum(run.epsilon for run in runs) <= ONE
+    runs = multiple_quantiles(quantile(Adjacency.ADD_REMOVE), levels)
+    assert ONE - 3 <= sum(run.epsilon for run in runs) <= ONE
     data = np.arange(1000)
     assert [int(run.candidate(told(run, data))) for run in runs] == [127, 511, 1023]
     with pytest.raises(MisuseError, match="rise strictly"):
-        multiple_quantiles(epsilon=ONE, levels=levels[::-1], adjacency=Adjacency.SWAP)
+        multiple_quantiles(quantile(), levels[::-1])
 
 
 def test_a_level_whose_denominator_makes_the_noise_wider_than_the_grid_is_refused():

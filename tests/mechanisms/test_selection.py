@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.hybrids import HybridIdentity, hybrid_estimates
+from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
@@ -69,7 +69,7 @@ def test_identity_is_charged_for_what_it_released(monotonic, half):
 
 
 def test_estimates_goes_on_under_its_threshold_until_it_has_listed_all_it_can_pay():
-    hybrid = hybrid_estimates(epsilon=EPSILON, count=2, threshold=10, monotonic=True)
+    hybrid = HybridEstimates(epsilon=EPSILON, count=2, threshold=10, monotonic=True)
     run, first = hybrid.step(hybrid.open(0, SALT), integers(12, 3), lambda branch: integers(0, 0))
     assert (len(first.tops), hybrid.is_over(run)) == (1, False)
     run, second = hybrid.step(run, integers(13, 14, 15), lambda branch: integers(0, 0, 0))
