@@ -122,6 +122,8 @@ async def test_every_page_is_served_read_only_with_its_type_and_the_strict_heade
         assert (status, len(body) > 0) == (200, True)
         assert headers["Content-Type"] == types.get(path, headers["Content-Type"])
         assert headers.items() >= HEADERS.items(), path
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; ")
+        assert not re.search(r"unsafe|http|\*", headers["Content-Security-Policy"])
         if path == OVERVIEW:
             assert [event["data"]["series"] for event in json.loads(body)["events"]] == ["one"]
         status, _, body = await asyncio.to_thread(_ask, stage, path, "HEAD")
