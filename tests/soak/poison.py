@@ -17,6 +17,7 @@ from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
+from tests.service.test_poison import values as odd_columns
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.alerts import account_of, alert, encoded, lifecycle
@@ -68,76 +69,28 @@ class Streams:
             writer.write_table(table, max_chunksize=None if whole else self.chance.choice((1, 2, 1000)))
         return sink.getvalue()
 
-    def odd(self, rows: int) -> Any:
-        """Return a column of a type that nobody expects, or with contents that are none."""
-        import pyarrow as pa
-
-        def dictionary(entries: Any, index: int = 0) -> Any:
-            return pa.DictionaryArray.from_arrays(pa.array([index] * rows, pa.int8()), entries, safe=False)
-
-        def raw(kind: Any, *buffers: bytes | None) -> Any:
-            found = [None if content is None else pa.py_buffer(content) for content in buffers]
-            return pa.Array.from_buffers(kind, rows, found)
-
-        makers: tuple[Callable[[], Any], ...] = (
-            lambda: pa.array([[1, 2]] * rows),
-            lambda: pa.array([{"a": 1}] * rows),
-            lambda: pa.array([[[["x"]]]] * rows),
-            lambda: dictionary(pa.array([[1, 2]])),
-            lambda: dictionary(pa.array([{"a": 1}])),
-            lambda: dictionary(pa.array(["x", "z" * 3000]), self.chance.randrange(2)),
-            lambda: dictionary(pa.array([1.5, None, float("nan")]), self.chance.randrange(3)),
-            lambda: dictionary(pa.array([True, False]), self.chance.randrange(2)),
-            lambda: dictionary(pa.array([7]), 100),
-            lambda: dictionary(pa.nulls(1)),
-            lambda: pa.nulls(rows),
-            lambda: pa.array([b"\xff"] * rows),
-            lambda: pa.array([10**30] * rows, pa.decimal128(38, 0)),
-            lambda: raw(
-                pa.decimal128(38, self.chance.choice((0, 400, 2_000_000_000, -400))),
-                None,
-                b"\x07" * 16 * rows,
-            ),
-            lambda: raw(
-                pa.string(), None, b"".join(n.to_bytes(4, "little") for n in range(rows + 1)), b"\xff" * rows
-            ),
-            lambda: pa.array([float("inf")] * rows),
-            lambda: pa.array([1] * rows, pa.time64("ns")),
-            lambda: pa.array([[("a", 1)]] * rows, pa.map_(pa.string(), pa.int64())),
-            lambda: pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), pa.array([3])),
-            lambda: pa.array(["x"] * rows, pa.string_view()),
-            lambda: pa.array([2**64 - 1] * rows, pa.uint64()),
-            lambda: pa.array(["", *["x"] * (rows - 1)]),
-            lambda: pa.array([1e308] * rows),
-        )
-        return self.chance.choice(makers)()
-
     def poisoned(self) -> tuple[bytes, bool]:
         """Return a stream, and whether only what stands at `value` is odd, so that it has to be read."""
-        chance = self.chance
-        rows = chance.randint(1, 6)
-        columns = self.good(rows)
+        import pyarrow as pa
+
+        chance, columns = self.chance, self.good(1)
+        odd = chance.choice([*odd_columns().values()])
         match chance.randrange(8):
             case 0 | 1:
-                columns["value"] = self.odd(rows)
+                columns["value"] = odd
                 return self.written(columns), True
             case 2 | 3:
-                columns[chance.choice(("id", "series", "set", "threshold", "monitor", "closed"))] = self.odd(
-                    rows
-                )
+                columns[chance.choice(("id", "series", "set", "threshold", "monitor", "closed"))] = odd
             case 4:
                 return self.written(columns, compression=chance.choice(("zstd", "lz4"))), False
             case 5:
-                import pyarrow as pa
-
                 many = chance.choice((50_000, 1 << 20, (1 << 20) + 1))
                 empty = {"id": pa.nulls(many), "value": pa.nulls(many)}
                 return self.written(empty, whole=True), False
             case 6:
                 del columns["id"]
             case _:
-                columns["other"] = self.odd(rows)
-                columns["id"] = [None] * rows
+                columns |= {"other": odd, "id": [None]}
         return self.written(columns), False
 
 
