@@ -13,7 +13,7 @@ from benchmarks import reproduction
 from benchmarks.papers import exponential_noise, unbounded_quantile
 from benchmarks.papers.effort import Effort
 from benchmarks.papers.report import Claim, Verdict, filled, listed, surprises
-from benchmarks.papers.table import Table, measured, middle, paired_ratio, read
+from benchmarks.papers.table import measured, middle, paired_ratio, read
 
 PAGE = reproduction.DOCS / "reproduction.md"
 FILES = reproduction.DOCS / "reproduction"
@@ -61,12 +61,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(t
     assert len(made[0]) == 4
     reproduction.MEASUREMENTS["ding-merges"](Effort(scale=0.0001, seed=2)).write(tmp_path)
     assert (tmp_path / "ding-merges.csv").read_bytes() != made[0]["ding-merges.csv"]
-
-
-def test_a_table_survives_its_file(tmp_path):
-    table = Table("t", ({"data": "a", "k": 2, "x": 0.25}, {"data": "b", "k": 3, "x": float("inf")}))
-    table.write(tmp_path)
-    assert read(tmp_path, "t") == table
 
 
 def test_measurements_medians_and_paired_ratios_come_with_their_standard_errors():

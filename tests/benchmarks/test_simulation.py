@@ -141,19 +141,6 @@ def test_reports_follow_the_law_of_step(name):
     assert (np.abs(dense.mean(axis=1) - fast.mean(axis=1)) <= 5 * error + 1e-12).all()
 
 
-def test_uniforms_below_a_bound_come_at_its_rate_and_are_uniform():
-    bounds, trials = np.array([1.0, 0.9, 0.3, 0.1, 0.05, 0.05, 1e-3, 1e-30]), 40_000
-    found = simulation.uniforms_below(bounds, trials, np.random.default_rng(5))
-    shares = np.bincount(found.item, minlength=len(bounds)) / trials
-    assert (np.abs(shares - bounds) <= 5 * np.sqrt(bounds * (1 - bounds) / trials)).all()
-    assert len(np.unique(found.trial * len(bounds) + found.item)) == len(found.item)
-    relative = found.uniform / bounds[found.item]
-    assert 0 <= relative.min() <= relative.max() < 1
-    for item in range(6):
-        mine = relative[found.item == item]
-        assert abs(mine.mean() - 0.5) <= 5 / np.sqrt(12 * len(mine))
-
-
 def test_fewer_than_wanted_is_impossible_in_practice_where_the_mean_is_ample():
     counts = np.random.default_rng(6).poisson(simulation.ample(8), 100_000)
     assert counts.min() >= 8

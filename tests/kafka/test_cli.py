@@ -62,26 +62,6 @@ def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, sc
     assert f"50 offsets is longer than topic '{scene.queries}' keeps records: partitions 0" in short.out
 
 
-def test_a_refused_login_is_said_to_be_that(stream_svt, scene, secure_broker, tmp_path):
-    write_secrets(tmp_path, {"password": "wrong"})
-    plain, config = tmp_path / "plain.yaml", tmp_path / "login.yaml"
-    login = (
-        '", security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: svt, password_file: password'
-    )
-    plain.write_text(scene.text().replace(f'{scene.servers}"', scene.servers + login))
-    ended = stream_svt("check", "-c", plain)
-    assert ended.code == 3
-    assert "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL" in ended.err
-    assert "password" not in ended.err
-    config.write_text(secure_broker.with_login(scene.text(servers=secure_broker.bootstrap_servers)))
-    for command in ("check", "watch", "audit"):
-        ended = stream_svt(command, "-c", config)
-        assert ended.code == 3
-        assert "refused the login" in ended.err
-        assert "password" in ended.err
-        assert "wrong" not in ended.err
-
-
 def test_check_names_each_missing_permission(stream_svt, scene, secure_broker, tmp_path):
     write_secrets(tmp_path, {"password": PASSWORD})
     servers, name = secure_broker.bootstrap_servers, scene.application

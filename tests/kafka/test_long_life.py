@@ -14,10 +14,9 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
+from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import kafka
 from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.documents import status
 from stream_svt.service.worker import cluster_of
@@ -157,35 +156,6 @@ async def test_a_workers_clock_that_is_off_changes_nothing_and_one_far_ahead_is_
     assert (await _audited(scene)).alerts == 5
 
 
-async def test_a_query_stamped_far_ahead_parks_its_shard_until_the_clock_has_caught_up(
-    broker, topics
-) -> None:
-    scene = Scene(broker.bootstrap_servers, topics.name("shop"), datasets=", ".join("abcdef"))
-    homes = {home(name.encode(), scene.partitions): name for name in "abcdef"}
-    early, other = homes[0], homes[1]
-
-    async def stamped_ahead(seconds: float) -> None:
-        query = json.dumps({"id": "early", "value": HIGH, "series": f"s{seconds}"}).encode()
-        at = int((time.time() + seconds) * 1000)
-        await scene.producer.send_and_wait(scene.queries, query, key=early.encode(), timestamp_ms=at)
-
-    async with scene.on_stage():
-        worker = await scene.start(scene.config(mute="1h"))
-        # The producer stands in for a broker whose clock is wrong; the check at a worker's start excludes it.
-        await scene.configure("counts", {"message.timestamp.type": "CreateTime"})
-        await scene.send(early, HIGH)
-        await scene.settled(worker, 1)
-        await stamped_ahead(session.FARTHEST_AHEAD + 5)
-        (status,) = scene.statuses(0)
-        await until(lambda: status.cause is Cause.TIMESTAMP_AHEAD)
-        assert f"the record at offset 1 of '{scene.queries}' is stamped 60" in status.reason
-        await scene.send(other, HIGH)
-        await until(lambda: sum(scene.statuses(1)[0].offsets.values()) == 1)
-        await until(lambda: status.state in OPEN, 60)
-        await scene.settled(worker, 3)
-        assert len(await scene.alerts()) == 3
-
-
 def _day(later: int = 0) -> str:
     return (datetime.now(UTC) + timedelta(days=later)).date().isoformat()
 
@@ -249,11 +219,3 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     assert len(await scene.alerts()) == 1
     await scene.settled(worker, 6)
     assert (await audit_state(config, cluster_of(config))).findings == []
-
-    # Somebody declares the day by its name.
-    plain = parse_config(text.replace(f"[{scene.datasets}]", f"[{today}]"), directory=Path())
-    await scene.apply(worker, plain)
-    await until(lambda: any(one.state is ShardState.PARKED for one in worker.statuses()))
-    [parked] = [one for one in worker.statuses() if one.state is ShardState.PARKED]
-    assert parked.cause is Cause.CONFIGURATION
-    assert f"{today} has the name of a period that a generator made and that is over" in parked.reason

@@ -153,6 +153,15 @@ async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played,
     await play.until(ShardState.RUNNING)
 
 
+async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock_has_passed(
+    played, monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    play = played(errors.TimestampAhead("too far", time.time() + 0.3))
+    await play.stays(ShardState.PARKED, opened=1)
+    await play.until(ShardState.RUNNING)
+
+
 async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_is_tried(
     played, monkeypatch
 ) -> None:
