@@ -51,7 +51,7 @@ def demo(
         means = "means nothing with" if feed_only else "needs"
         raise click.UsageError(f"{options[min(misplaced)]} {means} --feed-only.")
     if feed_only:
-        from stream_svt.demo.feed import feed
+        from stream_svt.demo.session import feed
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")

@@ -22,27 +22,14 @@ _TEMPLATE = Template("""\
 # Queries: every $every lines of the till's journal (the line number is the public clock), for each item of
 # the public price list, how many baskets of this week held it. Neighbours: one line's basket emptied, the
 # lines stay. So a basket changes the answers of one week only, each by at most 1, all in the same
-# direction. The topics alerts, state, rejects, control and config belong to this application alone; so do
-# the budgets.
+# direction. The topics $application.alerts, .state, .rejects, .control and .config belong to this application
+# alone; so do the budgets.
 application: $application
-kafka:
-  bootstrap_servers: "$bootstrap"
-topics:
-  alerts: $application.alerts
-  state: $application.state
-  rejects: $application.rejects
-  control: $application.control
-  config: $application.config
-  partitions: $partitions
-  replication_factor: 1
-  start_at: earliest
-sealing:
-  key_file: $key_file # 32 random bytes as hex: openssl rand -hex 32
-web:
-  host: 127.0.0.1
-  port: $port
-commit:
-  interval: 500ms
+kafka: {bootstrap_servers: "$bootstrap"}
+topics: {partitions: $partitions}
+sealing: {key_file: "$key_file"} # 32 random bytes as hex: openssl rand -hex 32
+web: {port: $port}
+commit: {interval: 500ms}
 datasets:
 $datasets
 monitors:
@@ -58,12 +45,9 @@ monitors:
     monotonic: true
     bounds: [0, $most]
     threshold: $threshold
-    query_noise: exponential
-    threshold_noise: exponential
     correction: {annealed: {start: 12, end: 4}}
     append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: $items}}
     mute: period # an item that was reported stays silent for the rest of its week
-    on_halt: resample
     beta: 0.1 # an alert's bound holds with 90 %
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
@@ -77,12 +61,9 @@ monitors:
     monotonic: true
     bounds: [0, $most]
     threshold: $threshold
-    query_noise: exponential
-    threshold_noise: exponential
     correction: {exposure: {false_alerts: 500}} # if all queries sat on the threshold; most are far below
     expected_queries: $expected # of one week: what its budget must last for
     mute: period
-    on_halt: resample
     beta: 0.1 # an alert's bound holds with 90 %
 """)
 

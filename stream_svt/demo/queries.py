@@ -8,18 +8,24 @@ sensitivity 1, monotonic. Counting *non-empty* baskets instead would pull the su
 week.
 
 Ids, order and number of records depend on the clock alone. So do record lengths, which are public: a value is padded
-with the spaces that JSON allows after a number.
+with the spaces that JSON allows after a number. Their producer belongs to the trusted zone: it reads the baskets and
+writes true counts, and when it sends depends on the clock alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from typing import Any
 
 import numpy as np
+from aiokafka import AIOKafkaProducer
 from numpy.typing import NDArray
+
+from stream_svt.service.codec import home
 
 ACKNOWLEDGEMENT = (
     "Retail baskets: the anonymised market baskets of a Belgian retail store, kindly supplied by Tom Brijs. "
@@ -103,8 +109,6 @@ class WeekClock:
 
 def running_counts(baskets: Baskets, clock: WeekClock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
     """Yield each checkpoint with the counts of items 1 to `LAST_ITEM` since its week began (private)."""
-    if clock.week_lines >= 10**DIGITS:
-        raise ValueError(f"week_lines {clock.week_lines} must have at most {DIGITS} digits")
     counts = np.zeros(LAST_ITEM + 1, dtype=np.int64)
     for point in clock.checkpoints():
         if point.first % clock.week_lines == 0:
@@ -122,3 +126,41 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
         for item, count in enumerate(counts.tolist(), 1)
     ]
     return [record.encode("ascii") for record in [*records, json.dumps({"set": name, "closed": True})]]
+
+
+async def produce(
+    baskets: Baskets, clock: WeekClock, *, kafka: Mapping[str, Any], topic: str, partitions: int
+) -> AsyncGenerator[tuple[Checkpoint, int], None]:
+    """Send each checkpoint: its queries, then the marker that closes their set.
+
+    Yields the checkpoint, and the number of queries so far, once all are stored; the next one is begun when the next
+    item is asked for. ``kafka`` is what every client takes as keywords.
+    """
+    producer = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
+    await producer.start()
+    try:
+        sent = 0
+        for point, counts in running_counts(baskets, clock):
+            records = await asyncio.to_thread(records_of, point, counts)
+            key = point.dataset.encode("utf-8")
+            await _send(producer, topic, home(key, partitions), key, records)
+            sent += len(records) - 1
+            yield point, sent
+    finally:
+        await producer.stop()
+
+
+async def _send(
+    producer: AIOKafkaProducer, topic: str, partition: int, key: bytes, records: list[bytes]
+) -> None:
+    """Store records, in batches of our own: a call of ``send`` for each would take most of the time."""
+    batch, stored = producer.create_batch(), []
+    for record in records:
+        if batch.append(timestamp=None, key=key, value=record) is None:
+            batch.close()
+            stored.append(await producer.send_batch(batch, topic, partition=partition))
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=key, value=record)
+    batch.close()
+    stored.append(await producer.send_batch(batch, topic, partition=partition))
+    await asyncio.gather(*stored)

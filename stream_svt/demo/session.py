@@ -1,4 +1,7 @@
-"""One demo from start to end: broker, topics, service, producer, screen, summary; nothing is left running."""
+"""One demo from start to end: broker, topics, service, queries, screen, summary; nothing is left running.
+
+Or its queries alone, for a service that runs elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,17 +25,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from rich.console import Console
 
-from stream_svt.demo.board import Board, truth_of
-from stream_svt.demo.config import THRESHOLD, Setting, limits, yaml
-from stream_svt.demo.feed import on_signals, produce
-from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, WeekClock, load
-from stream_svt.demo.screen import Screen, report
-from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.demo.board import Board, Screen, report, truth_of
+from stream_svt.demo.config import APPEND, THRESHOLD, Setting, limits, yaml
+from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, WeekClock, load, produce
+from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.monitor.released import decode
 from stream_svt.service.check import create_missing
-from stream_svt.service.config import load_config
+from stream_svt.service.config import Config, load_config
 from stream_svt.service.embedded import EmbeddedKafka, free_ports
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
+from stream_svt.service.topology import require
+from stream_svt.service.worker import cluster_of
 
 AHEAD = 200_000
 """Queries the producer may be ahead of the service: enough to keep it busy, little to drain at the end."""
@@ -285,3 +289,50 @@ async def delete_topics(setting: Setting) -> None:
     with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
         async with asyncio.timeout(DELETE_SECONDS), started(admin, "deleting the demo's topics"):
             await admin.delete_topics([setting.topic(name) for name in names])
+
+
+async def feed(
+    config: Config,
+    *,
+    seconds: float = 2.0,
+    duration: float | None = None,
+    say: Callable[[str], None] = print,
+    clock: WeekClock | None = None,
+) -> int:
+    """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes; return 0.
+
+    A set is sent every so many ``seconds``, and none begun after ``duration``; ``say`` is told a line for each.
+    """
+    clock = clock or WeekClock()
+    topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
+    declared = {dataset.name for dataset in config.spec.datasets}
+    if APPEND not in topics or not declared.issuperset(clock.weeks()):
+        message = (
+            "these are not the demo's: its queries fit the monitors and datasets that 'stream-svt demo "
+            "--show-config' prints"
+        )
+        raise ConfigError([Problem(0, "monitors", message)], config.source)
+    await require(config, cluster_of(config))
+    stopped, began = asyncio.Event(), time.monotonic()
+    on_signals(stopped.set)
+    topic, partitions = topics[APPEND], config.topics.partitions
+    sets = produce(load(), clock, kafka=config.kafka_arguments(), topic=topic, partitions=partitions)
+    try:
+        async with contextlib.aclosing(sets):
+            async for point, sent in sets:
+                closed = f"set {point.set_id} of {point.dataset} is closed"
+                say(f"line {point.end:,} of {clock.lines:,}: {closed}, {sent:,} queries so far")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), seconds)
+                if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
+                    break
+    except KafkaError as error:
+        raise explain(error, f"sending to topic {topic!r}", "WRITE") from error
+    return 0
+
+
+def on_signals(end: Callable[[], object]) -> None:
+    """Have SIGINT and SIGTERM call a function, where this is the main thread; no other gets signals."""
+    with contextlib.suppress(ValueError, RuntimeError):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)

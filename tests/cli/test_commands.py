@@ -164,7 +164,7 @@ def test_the_demo_feeds_a_service_that_runs_elsewhere(monkeypatch, stream_svt, c
         seen.update(options, application=loaded.spec.application)
         return 0
 
-    monkeypatch.setattr("stream_svt.demo.feed.feed", feed)
+    monkeypatch.setattr("stream_svt.demo.session.feed", feed)
     assert stream_svt("demo", "--feed-only", "-c", config, "--pace", "5", "--duration", "60").code == 0
     assert seen.pop("say")
     assert seen == {"application": "shop", "seconds": 5.0, "duration": 60.0}

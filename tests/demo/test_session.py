@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stream_svt.demo import run_demo
+from stream_svt.demo import run_demo, session
 from stream_svt.demo.config import ADAPTIVE, APPEND
 from stream_svt.demo.queries import WeekClock
-from stream_svt.demo.session import INTERRUPTED, must_go_on, start, stop
-from stream_svt.errors import StreamSvtError
+from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, start, stop
+from stream_svt.errors import ConfigError, StreamSvtError
+from stream_svt.service.config import parse_config
 
 
 def plain() -> Console:
@@ -110,3 +111,45 @@ def children() -> list[int]:
 
 def of_process(pid: int | str, name: str) -> bytes:
     return Path("/proc", str(pid), name).read_bytes()
+
+
+# Queries for a service that runs elsewhere
+
+OTHER = """
+application: shop
+datasets: [{name: a, limit: {epsilon: 4}, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none}
+"""
+
+
+async def test_a_configuration_of_something_else_is_refused_before_anything_connects():
+    with pytest.raises(ConfigError, match="demo --show-config"):
+        await feed(parse_config(OTHER))
+
+
+async def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, parsed):
+    async def no_brokers(config, cluster):
+        del config, cluster
+
+    async def produce(baskets, clock, *, kafka, topic, partitions):
+        assert (kafka["bootstrap_servers"], topic, partitions) == (
+            ["127.0.0.1:9092"],
+            "retail-demo.counts",
+            4,
+        )
+        for number, point in enumerate(clock.checkpoints(), start=1):
+            yield point, 16_470 * number
+
+    monkeypatch.setattr(session, "require", no_brokers)
+    monkeypatch.setattr(session, "produce", produce)
+    said: list[str] = []
+    assert await feed(parsed, seconds=0, say=said.append, clock=WeekClock(every=14_700)) == 0
+    assert said[0] == (
+        "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
+    )
+    assert len(said) == 6
+    said.clear()
+    assert await feed(parsed, seconds=0.2, duration=0.5, say=said.append) == 0
+    assert 1 <= len(said) <= 3
