@@ -9,9 +9,8 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +168,8 @@ def _shard_cells(shard: dict[str, Any]) -> list[object]:
     if committed := shard["committed_at"]:
         when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
     # Nothing is known of a shard that was never open.
-    lag = sum(shard["lag"].values()) if shard["lag"] else "-"
-    known = (shard["shard"], shard["state"], lag, shard["state_records"])
-    return [*known, when, shard["cause"], shard["reason"]]
+    known = shard | {"lag": sum(shard["lag"].values()) if shard["lag"] else "-", "when": when}
+    return [known[name] for name in ("shard", "state", "lag", "state_records", "when", "cause", "reason")]
 
 
 def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
@@ -231,15 +229,14 @@ def audit(
     config = None if path is None else common.load(path)
     arguments, topic = common.alert_topic(config, servers, topic)
     if state and config is not None:
-        read = partial(audit_state, config, common.cluster(config))
+        found = asyncio.run(audit_state(config, common.cluster(config)))
     else:
         monitors = () if config is None else config.spec.monitors
-        read = partial(audit_topic, Cluster(arguments), topic, monitors)
-    found = _audit(topic, read)
+        found = asyncio.run(audit_topic(Cluster(arguments), topic, monitors))
     applications = [(found, topic)]
     for before in map(common.load, earlier):
         topic = before.topics.alerts
-        one = _audit(topic, partial(audit_topic, common.cluster(before), topic, before.spec.monitors))
+        one = asyncio.run(audit_topic(common.cluster(before), topic, before.spec.monitors))
         applications[-1][0].follow(one, before.spec.application)
         applications.append((one, topic))
     if as_json:
@@ -251,17 +248,6 @@ def audit(
     if any(one.found for one, _ in applications):
         return 1
     return UnreadableState.exit_code if found.unreadable else 0
-
-
-def _audit(topic: str, read: Callable[..., Coroutine[Any, Any, Audit]]) -> Audit:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    text = TextColumn("{task.completed:,.0f} events read from {task.description}")
-    screen, hidden = Console(stderr=True), not sys.stderr.isatty()
-    with Progress(SpinnerColumn(), text, console=screen, transient=True, disable=hidden) as bar:
-        task = bar.add_task(topic, total=None)
-        return asyncio.run(read(on_records=lambda count: bar.advance(task, count)))
 
 
 def _print(found: Audit, topic: str) -> None:
@@ -295,7 +281,6 @@ def _as_json(found: Audit) -> dict[str, Any]:
     names = ("balances", "events", "alerts", "ledgers", "unreadable", "found", "findings")
     return {name: getattr(found, name) for name in names} | {
         "truncated_partitions": sorted(found.truncated),
-        "findings": found.findings,
         "datasets": [
             {
                 "dataset": account.dataset,

@@ -116,7 +116,7 @@ class Board(ReleasedStatus):
 
     def document(self) -> dict[str, object]:
         """Return the summary as it is written to a file. Ratios are rounded to four decimals; epsilon to nine."""
-        asked = {"queries": self.seen, "queries_per_second": round(self.rate, 1)}
+        asked: dict[str, float | None] = {"queries": self.seen, "queries_per_second": round(self.rate, 1)}
         return {
             "seconds": round(self.seconds, 1),
             **asked,

@@ -16,10 +16,10 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.delivery import Answer, Delivery, posting
+from stream_svt.forward.delivery import Answer, Delivery, Route, posting
 from stream_svt.forward.event import receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.route import Route
+from stream_svt.monitor.released import Envelope
 from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
 from stream_svt.service.metrics import CONTENT_TYPE
 
@@ -133,20 +133,9 @@ async def check(config: ForwardConfig) -> None:
 async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
     """Post a test event to each address of each destination, once, whatever their filters; return the answers."""
     now = datetime.now(UTC)
-    envelope = {
-        "specversion": "1.0",
-        "id": f"test/{uuid.uuid4()}",
-        "source": f"/stream-svt/{config.topic}",
-        "type": TEST_TYPE,
-        "subject": "test",
-        "time": now.isoformat(),
-        "datacontenttype": "application/json",
-        "shard": 0,
-        "sequence": 0,
-        "origin": "0-0",
-        "data": {"test": "stream-svt forward --test: nothing happened"},
-    }
-    event = receive(msgspec.json.encode(envelope))
+    data = msgspec.Raw(b'{"test": "stream-svt forward --test: nothing happened"}')
+    names = ("1.0", f"test/{uuid.uuid4()}", f"/stream-svt/{config.topic}", TEST_TYPE, "test")
+    event = receive(msgspec.json.encode(Envelope(*names, now.isoformat(), 0, 0, "0-0", data)))
     answers = []
     for destination in config.destinations:
         async with posting(destination) as post:

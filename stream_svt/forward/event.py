@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -35,7 +35,7 @@ _NO_EVENT = Envelope("", "", "", "", "", "", 0, 0, "", msgspec.Raw())
 _NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AlertRecord:
     """A record of the alert topic: its exact bytes and place, and what it says where it is an event.
 
@@ -43,9 +43,9 @@ class AlertRecord:
     """
 
     body: bytes
-    key: bytes | None
-    partition: int
-    offset: int
+    key: bytes | None = None
+    partition: int = 0
+    offset: int = 0
     envelope: Envelope = _NO_EVENT
     data: Alert | Lifecycle = _NO_DATA
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -66,19 +66,18 @@ class Request:
 
 def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> AlertRecord:
     """Return a record with the event that it holds, if it holds one."""
-    place: dict[str, Any] = {"body": body, "key": key, "partition": partition, "offset": offset}
-    data: Alert | Lifecycle = _NO_DATA  # of a newer service: its attributes are enough to pass it on
+    record = AlertRecord(body, key, partition, offset)
     try:
         body.decode()
         envelope = _ENVELOPE.decode(body)
-        if envelope.type in list(EventType):
-            data = decode(body)[1]
+        # Of a newer service: its attributes are enough to pass it on.
+        data = decode(body)[1] if envelope.type in list(EventType) else _NO_DATA
         when = datetime.fromisoformat(envelope.time)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return AlertRecord(**place)
+        return record
     # Elsewhere, a zone or a duration may lead out of the calendar.
     usable = when.tzinfo is not None and 1970 <= when.year < 9999 and envelope.source.startswith(_SOURCE)
-    return AlertRecord(**place, envelope=envelope, data=data, when=when) if usable else AlertRecord(**place)
+    return replace(record, envelope=envelope, data=data, when=when) if usable else record
 
 
 def wants(config: DestinationConfig, event: AlertRecord) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from aiokafka import TopicPartition
 
@@ -22,11 +22,8 @@ from stream_svt.service.topology import require, unseen
 from stream_svt.settings.carried import Carried
 from stream_svt.settings.monitors import MonitorSpec
 
-OnRecords = Callable[[int], None]
-"""Told the number of records read, as reading goes on."""
 
-
-async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords | None = None) -> Audit:
+async def audit_state(config: Config, cluster: Cluster) -> Audit:
     """Audit the alert topic, and hold the sealed state to it."""
     topology = await require(config, cluster)
     alerts = config.topics.alerts
@@ -41,7 +38,7 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords
         except UnreadableState as error:
             audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
-    await _add_topic(audit, cluster, alerts, on_records, newer)
+    await _add_topic(audit, cluster, alerts, newer)
     for place, (first, _) in ends.items():
         if first:
             audit.lost(place.partition)
@@ -58,16 +55,10 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
     return StoredShard.of(shard, records, journal)
 
 
-async def audit_topic(
-    cluster: Cluster,
-    topic: str,
-    monitors: Iterable[MonitorSpec] = (),
-    *,
-    on_records: OnRecords | None = None,
-) -> Audit:
+async def audit_topic(cluster: Cluster, topic: str, monitors: Iterable[MonitorSpec] = ()) -> Audit:
     """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices."""
     audit = Audit(monitors)
-    await _add_topic(audit, cluster, topic, on_records)
+    await _add_topic(audit, cluster, topic)
     return audit
 
 
@@ -75,7 +66,6 @@ async def _add_topic(
     audit: Audit,
     cluster: Cluster,
     topic: str,
-    on_records: OnRecords | None = None,
     newer: Mapping[int, tuple[int, int]] | None = None,
 ) -> None:
     """Add the events of a topic.
@@ -97,8 +87,6 @@ async def _add_topic(
                 for record in records:
                     if record.offset < end or identity_of(record.value)[0] <= last:
                         audit.add(partition, record.offset, record.value)
-                if on_records is not None:
-                    on_records(len(records))
 
 
 async def read_balances(

@@ -13,9 +13,9 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream_svt.forward.delivery import Progress, Route
 from stream_svt.forward.event import receive
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.route import Progress, Route
 from tests.support.alerts import alert, encoded
 from tests.support.forwarding import configured, received, scraped
 
