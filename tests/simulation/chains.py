@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -74,12 +75,6 @@ class Accounts:
         self._charged: dict[str, int] = defaultdict(int)
         self._limits: dict[str, int] = defaultdict(lambda: LIMIT)
 
-    def copy(self) -> Accounts:
-        other = Accounts()
-        other._charged |= self._charged
-        other._limits |= self._limits
-        return other
-
     def add(self, shown: Mapping[str, Any], but: Container[str] = ()) -> None:
         for name, event in shown.items():
             data = event["data"]
@@ -140,7 +135,7 @@ class Chains:
         if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
             self._refused_while_it_runs(world)
         for ending in self.chance.sample(list(Ending), ENDINGS):
-            self._end(world.fork(self.chance.randrange(2**32)), ending, accounts.copy(), left - 1)
+            self._end(world.fork(self.chance.randrange(2**32)), ending, deepcopy(accounts), left - 1)
 
     def _end(self, world: World, ending: Ending, accounts: Accounts, left: int) -> None:
         """End an application, judge what is carried over from it, and go on with that."""

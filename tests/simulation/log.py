@@ -74,14 +74,6 @@ class Broker:
         self.appended: Callable[[Entry], None] = lambda entry: None
         self.decided: Callable[[Txn], None] = lambda txn: None
 
-    def fork(self, now_ms: Callable[[], int]) -> Broker:
-        """Return what goes on from here by itself; nobody has a transaction under way."""
-        other = Broker(now_ms=now_ms)
-        other.partitions = {name: [*entries] for name, entries in self.partitions.items()}
-        other.first = dict(self.first)
-        other._producers = {name: _Producer(one.epoch) for name, one in self._producers.items()}
-        return other
-
     @property
     def producers(self) -> list[str]:
         return sorted(self._producers)

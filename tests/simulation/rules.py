@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,12 +70,12 @@ class Computed:
         self._outcomes: dict[tuple[Run, Place], bool] = {}
         self._unsettled: set[tuple[Run, Place]] = set()
         self._owed: set[tuple[Run, Place]] = set()
-        self._newest: Engine | None = None
+        self.newest: Engine | None = None
 
     def watch(self, engine: Engine) -> None:
         """Take note of what an engine computes from now on, and of where it takes over."""
         add, step = engine.add, engine.step
-        self._newest = engine
+        self.newest = engine
 
         def added(*args: Any, **options: Any) -> Runner:
             runner = add(*args, **options)
@@ -88,7 +87,7 @@ class Computed:
             return runner
 
         def first_step(batch: QueryBatch) -> Step:
-            if engine is self._newest:
+            if engine is self.newest:
                 self._taken_over(engine)
             engine.step = step  # type: ignore[method-assign]
             return step(batch)
@@ -96,15 +95,6 @@ class Computed:
         for runner in engine.runners.values():
             self._watch_runner(engine, runner)
         engine.add, engine.step = added, first_step  # type: ignore[method-assign]
-
-    def fork(self, say: Callable[[str], None]) -> Computed:
-        other = Computed(say)
-        other._outcomes, other._unsettled, other._owed = (
-            dict(self._outcomes),
-            set(self._unsettled),
-            set(self._owed),
-        )
-        return other
 
     def forget(self) -> None:
         """Begin anew: queries or budgets are gone, and what was computed with them."""
@@ -156,7 +146,7 @@ class Computed:
         test = (engine.datasets[dataset].name, runner.name, run), place
         if self._outcomes.setdefault(test, top) != top:
             self._say(f"test {test} was computed twice, with different outcomes")
-        if engine is self._newest:
+        if engine is self.newest:
             self._unsettled.add(test)
             self._owed.discard(test)
 
@@ -173,7 +163,7 @@ class Rules:
     """
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
-        self._specs = specs
+        self.specs = specs
         self.audit = Audit()
         self.violations: list[str] = []
         self.tops = 0
@@ -191,16 +181,6 @@ class Rules:
         self.computed = Computed(self.say)
         broker.appended = self._appended
         broker.decided = self._decided
-
-    def fork(self, broker: Broker) -> Rules:
-        other = copy(self)
-        other._broker, other.violations = broker, []
-        for name in ("_charged", "_contents", "_outcomes", "_secrets"):
-            setattr(other, name, dict(getattr(self, name)))
-        other.commands = [*self.commands]
-        other.computed = self.computed.fork(other.say)
-        broker.appended, broker.decided = other._appended, other._decided
-        return other
 
     @property
     def known(self) -> Known:
@@ -386,7 +366,7 @@ class Rules:
 
     def _audited(self) -> Audit:
         """Hold events to each other, to the prices and to the state, with the audit that is shipped."""
-        audit = Audit(monitor for spec in self._specs for monitor in spec.monitors)
+        audit = Audit(monitor for spec in self.specs for monitor in spec.monitors)
         for entry in self._broker.read("alerts"):
             audit.add(0, entry.offset, entry.value)
         journal = journal_of(self._broker)
@@ -398,7 +378,7 @@ class Rules:
 
     def _judge_limits(self, events: list[tuple[str, dict[str, Any]]]) -> None:
         """Take no event's word for a limit."""
-        limits, raised = {one.name: one.limit for one in self._specs[0].datasets}, self._raised()
+        limits, raised = {one.name: one.limit for one in self.specs[0].datasets}, self._raised()
         for kind, data in events:
             if (account := data["account"]) is None:
                 continue
@@ -410,12 +390,12 @@ class Rules:
 
     def _complete(self, topped: set[tuple[str, int]]) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
-        monitors = self._specs[0].monitors
+        monitors = self.specs[0].monitors
         if len(monitors) > 1 or not self.plain:
             return
         mechanism = Plan.of(monitors[0]).mechanism
         least = mechanism.threshold_charge + max(branch.charge for branch in mechanism.branches)
-        for declared in self._specs[0].datasets:
+        for declared in self.specs[0].datasets:
             tally = self.audit.datasets.get(declared.name)
             if tally is not None and tally.spent + least > declared.limit:
                 continue  # of the last run, what is left pays for no further one

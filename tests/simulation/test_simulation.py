@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from stream_svt.monitor import queue_journal, spec_change
 from stream_svt.monitor.released import EventType
@@ -66,16 +64,6 @@ FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
 
 COUNT = 1_000
 
-SCRIPTS = st.builds(
-    Script,
-    st.integers(0, 2**32),
-    st.integers(0, len(APPLICATIONS) - 1),
-    st.integers(1, 40),
-    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(Fault)), max_size=12).map(
-        lambda faults: tuple(sorted(faults))
-    ),
-)
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -97,17 +85,6 @@ def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compact
     found = played(history, range(COUNT, COUNT + 150))
     assert found.count == 150
     assert found.failures == []
-
-
-@given(SCRIPTS)
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    phases=[Phase.generate, Phase.shrink],
-)
-def test_no_script_that_hypothesis_thinks_of_breaks_a_rule(script: Script) -> None:
-    assert play(script).rules.violations == []
 
 
 @pytest.mark.parametrize("form", range(len(APPLICATIONS)))

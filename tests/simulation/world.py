@@ -12,9 +12,10 @@ import os
 import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -227,7 +228,7 @@ class World:
         self.script = script
         self.chance = random.Random(script.seed)
         self.now = 1_790_000_000.0
-        self.broker = Broker(now_ms=lambda: int(self.now * 1000))
+        self.broker = Broker(now_ms=self._now_ms)
         self.effects = 0
         self.trace: list[str] = []
         self._variant = variant or Variant()
@@ -254,6 +255,9 @@ class World:
         self.closes = False
         self._judge = self.broker.decided
         self.broker.decided = self._decided
+
+    def _now_ms(self) -> int:
+        return int(self.now * 1000)
 
     # Processes
 
@@ -424,24 +428,22 @@ class World:
 
     def _disturb(self, process: Process, effect: Effect, fault: Fault) -> None:
         match fault:
-            case Fault.KILL_BEFORE | Fault.KILL_AFTER | Fault.PAUSE:
-                if fault is Fault.KILL_AFTER:
-                    self._attempt(effect)
-                elif fault is Fault.PAUSE:
-                    self._command(Action.PAUSE)
+            case Fault.KILL_BEFORE:
                 self._kill(process)
-                return
+            case Fault.KILL_AFTER:
+                self._attempt(effect)
+                self._kill(process)
+            case Fault.PAUSE:
+                self._command(Action.PAUSE)
+                self._kill(process)
             case Fault.LOST:
                 process.error = BrokerUnavailable("the request was lost")
-                return
             case Fault.UNKNOWN:
                 self._attempt(effect)
                 process.error = BrokerUnavailable("the reply was lost")
-                return
             case Fault.DELAYED if effect.kind in {"append", "end"}:
                 self._delayed.append((self.effects + self.chance.randint(1, 40), effect.act))
                 process.error = BrokerUnavailable("no answer in time")
-                return
             case Fault.SPLIT:
                 self._spawn()
             case Fault.FREEZE:
@@ -451,20 +453,10 @@ class World:
                 self.broker.time_out("app-0")
             case Fault.DUPLICATE:
                 self._duplicate(effect)
-            case Fault.RETENTION:
-                topic = self.chance.choice(self._topics)
-                self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
-                self.rules.plain = False
-            case (
-                Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.CLOSE | Fault.RECONFIGURE | Fault.DAMAGE
-            ):
-                self._operate(process, fault)
-            case Fault.ROLLBACK | Fault.BESIDE | Fault.ANEW:
-                self._operate(process, fault)
-                return
             case _:
-                pass
-        self._let_happen(process, effect)
+                self._operate(process, fault)
+        if process.error is None and process in self._processes:
+            self._let_happen(process, effect)
 
     def _duplicate(self, effect: Effect) -> None:
         """Let a request to commit arrive twice; or have the last query and the last command written once more."""
@@ -492,6 +484,10 @@ class World:
                 may = [spec for spec in specs if left.issuperset(dataset.name for dataset in spec.datasets)]
                 self._applied.append(self.chance.choice(may))
                 self.rules.plain, self.rules.reconfigured = False, True
+            case Fault.RETENTION:
+                topic = self.chance.choice(self._topics)
+                self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
+                self.rules.plain = False
             case Fault.DAMAGE:
                 self._damage()
             case Fault.ROLLBACK:
@@ -715,15 +711,21 @@ class World:
             self._kill(process)
 
     def fork(self, seed: int) -> World:
-        other = copy(self)
+        """Return what goes on from here by itself; no process lives, and nobody has a transaction under way."""
+        self.rules.computed.newest = None
+        entries = chain(*self.broker.partitions.values())
+        shared = (
+            self._application,
+            self._variant,
+            *self.rules.specs,
+            *self._backups,
+            *self._beside,
+            *entries,
+        )
+        other = deepcopy(self, {id(one): one for one in shared})
         other.script = replace(self.script, seed=seed, faults=())
         other.chance, other._writer = random.Random(seed), random.Random(seed + 1)
-        other.broker = self.broker.fork(lambda: int(other.now * 1000))
-        other.rules = self.rules.fork(other.broker)
-        other._judge, other.broker.decided = other.broker.decided, other._decided
-        other._applied = [*self._applied]
-        other._backups, other._beside = [*self._backups], [*self._beside]
-        other.trace, other._faults, other._processes, other._delayed = [], [], [], []
+        other.rules.violations, other.trace, other._faults = [], [], []
         return other
 
     def lose_state(self) -> dict[bytes, bytes]:
