@@ -15,7 +15,6 @@ from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records
-from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.applied import (
     Overtaken,
     Proposal,
@@ -29,10 +28,10 @@ from stream_svt.service.config import Config, bundle_of, load_config
 from stream_svt.service.ports import place_of, verifier_of
 from stream_svt.service.reading import read
 from stream_svt.service.signatures import signing_key
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import cluster_of
 from tests.support.keys import ed25519_pair
 from tests.support.process import applied
-from tests.support.worker import HIGH, Scene, is_open, until
+from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
 
@@ -180,36 +179,6 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     assert verifier_of(config, "c", config.topics.config, 0)(record) is None
     assert verifier_of(elsewhere, "c", elsewhere.topics.config, 0)(record) is not None
     await follower.aclose()
-
-
-async def test_a_shard_goes_on_with_no_older_version_and_with_no_other_of_its_number(scene: Scene) -> None:
-    first = await scene.start()
-    for number, threshold in ((4, 4000), (5, 5000)):
-        await scene.apply(first, scene.config(threshold=threshold), number)
-    await until(lambda: is_open(first))
-    await scene.stop(first)
-
-    second = await scene.start(ready=False)
-    await until(lambda: _waits(second, ShardState.RETRYING, "has adopted version 5"))
-    await scene.apply(second, scene.config(threshold=4000), 4)
-    await until(lambda: _waits(second, ShardState.RETRYING, "this worker knows version 4"))
-    await scene.apply(second, scene.config(threshold=100), 5)
-    await until(lambda: _waits(second, ShardState.PARKED, "another version 5"))
-    await scene.apply(second, scene.config(threshold=5000), 5)
-    await until(lambda: is_open(second))
-    numbers = [
-        data.detail["number"]
-        for envelope, data in await scene.events()
-        if envelope.type == EventType.CONFIGURATION_ADOPTED and envelope.shard == 0
-    ]
-    assert numbers in ([4, 5], [5])
-
-
-def _waits(worker: Worker, state: ShardState, why: str) -> bool:
-    return all(
-        (status.state, status.cause) == (state, Cause.CONFIGURATION) and why in status.reason
-        for status in worker.statuses()
-    ) and bool(worker.statuses())
 
 
 async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(

@@ -166,10 +166,13 @@ def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> Non
     assert_computed_before_it_closes(model)
 
 
-def test_a_state_that_just_began_adopts_no_older_version() -> None:
+def test_a_state_that_just_began_adopts_no_older_version_and_no_other_of_its_number() -> None:
     """Its owner dies before the replay is over: the monitors of its version are stored already."""
     model = Model(BOTH, version=(2, "second"))
     dies_at(model, has(EventType.STATE_BEGUN), after=True)
     model.spec, model.version = declared(HOT), (1, "first")
     with pytest.raises(ConfigurationBehind, match="has adopted version 2"):
+        finish(model.session().open())
+    model.version = (2, "first")
+    with pytest.raises(ConfigError, match="adopted another version 2"):
         finish(model.session().open())
