@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, generate_latest
 
 import stream_svt
-from stream_svt.service.metrics import lines_of, recorders, text_of
+from stream_svt.service.metrics import lines_of, registered
 
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
@@ -63,16 +63,11 @@ class ForwardMetrics:
 
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:
         self._registry = CollectorRegistry()
-        counters, histograms = recorders(METRICS, self._registry)
-        self.events = counters[f"{_PREFIX}events_total"]
-        self.attempts = counters[f"{_PREFIX}attempts_total"]
-        self.delay_seconds = histograms[f"{_PREFIX}delay_seconds"]
-        self._gauges = {
-            metric.name: Gauge(metric.name, metric.help, metric.labels, registry=self._registry)
-            for metric in METRICS
-            if metric.kind == "gauge"
-        }
-        self._gauges[f"{_PREFIX}build_info"].labels(stream_svt.__version__, topic).set(1)
+        self._metrics = registered(METRICS, self._registry)
+        self.events = self._metrics[f"{_PREFIX}events_total"]
+        self.attempts = self._metrics[f"{_PREFIX}attempts_total"]
+        self.delay_seconds = self._metrics[f"{_PREFIX}delay_seconds"]
+        self._metrics[f"{_PREFIX}build_info"].labels(stream_svt.__version__, topic).set(1)
         for name in destinations:
             for outcome in OUTCOMES:
                 self.events.labels(name, outcome)
@@ -82,7 +77,7 @@ class ForwardMetrics:
 
     def text(self, gauges: Samples) -> bytes:
         """Return everything in Prometheus' text format, with these gauges."""
-        self._gauges[f"{_PREFIX}lag_records"].clear()  # of partitions that others have now
+        self._metrics[f"{_PREFIX}lag_records"].clear()  # of partitions that others have now
         for (name, *labels), value in gauges.items():
-            self._gauges[_PREFIX + name].labels(*labels).set(value)
-        return text_of(self._registry)
+            self._metrics[_PREFIX + name].labels(*labels).set(value)
+        return generate_latest(self._registry)

@@ -6,18 +6,22 @@ There are no metrics of the process: its memory and its processor time may depen
 from __future__ import annotations
 
 import platform
-import re
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import STATES, Totals, sums_of
@@ -45,7 +49,6 @@ COMMON_LABELS = ("application",)
 """Labels of every metric. A target's label would do, but one forgotten there would mix the budgets of two
 applications whose datasets have the same names."""
 
-_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
 SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
@@ -135,23 +138,20 @@ ENGINE_TIMES: Final = "stream_svt_step_seconds"
 """How long tests took, which may depend on what was tested: shown on request only."""
 
 
-def recorders(
+def registered(
     metrics: Iterable[Metric], registry: CollectorRegistry, common: tuple[str, ...] = ()
-) -> tuple[dict[str, Counter], dict[str, Histogram]]:
-    """Return the counters and the histograms of a table by name, registered; ``common`` labels come first."""
-    counters, histograms = {}, {}
-    for metric in metrics:
-        told = (metric.name, metric.help, (*common, *metric.labels))
-        if metric.kind == "counter":
-            counters[metric.name] = Counter(*told, registry=registry)
-        elif metric.kind == "histogram":
-            histograms[metric.name] = Histogram(*told, registry=registry, buckets=metric.buckets)
-    return counters, histograms
-
-
-def text_of(registry: CollectorRegistry) -> bytes:
-    """Return what a registry holds in Prometheus' text format, without the times at which counters were created."""
-    return _CREATED.sub(b"", generate_latest(registry))
+) -> dict[str, Any]:
+    """Return the metrics of a table by name, registered; ``common`` labels come first."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # times that nobody reads
+    kinds = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+    return {
+        one.name: kinds[one.kind](
+            *(one.name, one.help, (*common, *one.labels)),
+            registry=registry,
+            **({"buckets": one.buckets} if one.kind == "histogram" else {}),
+        )
+        for one in metrics
+    }
 
 
 class Metrics:
@@ -176,59 +176,58 @@ class Metrics:
         self._statuses = statuses
         self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
-        self._counters, self._histograms = recorders(shown, self._registry, COMMON_LABELS)
+        self._metrics = registered(shown, self._registry, COMMON_LABELS)
         self._refused: Counts[str] = Counts()
         self.fault: str | None = None
         self.configure(spec, application_hash)
         for metric in shown:
             if not metric.labels and metric.kind != "gauge":
-                (self._counters | self._histograms)[metric.name].labels(spec.application)
+                self._metrics[metric.name].labels(spec.application)
         for reason in FAILURES:
-            self._counter("failures_total", reason)
+            self._of("failures_total", reason)
         for rejection in COMMAND_REASONS:
-            self._counter("records_rejected_total", control, rejection)
+            self._of("records_rejected_total", control, rejection)
 
     def configure(self, spec: ApplicationSpec, application_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
         self._info = (VERSION, platform.python_version(), application_hash)
         for monitor in spec.monitors:
-            self._histogram("top_gap_scales", monitor.name)
+            self._of("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):
-                self._counter(f"{name}_total", monitor.name)
+                self._of(f"{name}_total", monitor.name)
             for reason in SKIP_REASONS:
-                self._counter("queries_skipped_total", monitor.name, reason)
+                self._of("queries_skipped_total", monitor.name, reason)
         for topic in spec.topics():
-            self._counter("records_total", topic)
+            self._of("records_total", topic)
             for rejection in REJECT_REASONS:
-                self._counter("records_rejected_total", topic, rejection)
-
-    def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
-        return self.rendering()()
+                self._of("records_rejected_total", topic, rejection)
 
     def rendering(self) -> Callable[[], bytes]:
-        """Take all values now, and return what makes them a text: long work, for any thread and any time."""
-        spec, fault = self._spec, self.fault
+        """Take all values now, and return what makes them a text: long work, for any one thread and any time."""
+        spec, info, fault = self._spec, self._info, self.fault
         # Views and sums are never changed, only replaced.
         shards = [replace(one, lag=dict(one.lag), views=dict(one.views)) for one in self._statuses()]
-        gauges = _Gauges(spec.application)
-        gauges.set("build_info", 1, *self._info)
-        gauges.set("start_timestamp_seconds", self._started)
-        gauges.set("shards_configured", self._shards)
-        if fault is not None:
-            gauges.set("worker_outside_group", 1, fault)
 
         def render() -> bytes:
+            # Nothing stale of a shard handed over remains.
+            for metric in METRICS:
+                if metric.kind == "gauge":
+                    self._metrics[metric.name].clear()
+            self._set("build_info", 1, *info)
+            self._set("start_timestamp_seconds", self._started)
+            self._set("shards_configured", self._shards)
+            if fault is not None:
+                self._set("worker_outside_group", 1, fault)
             totals = sums_of([one.totals for one in shards if one.totals is not None])
-            _set_monitors(gauges, spec, totals)
-            _set_shards(gauges, shards)
+            _set_monitors(self._set, spec, totals)
+            _set_shards(self._set, shards)
             views = {view.dataset: view for one in shards for view in one.views.values()}
             for dataset in spec.shown:
                 if dataset.name in views:
-                    _set_view(gauges, dataset, views[dataset.name])
-            _set_others(gauges, totals)
-            return text_of(self._registry) + generate_latest(gauges)
+                    _set_view(self._set, dataset, views[dataset.name])
+            _set_others(self._set, totals)
+            return generate_latest(self._registry)
 
         return render
 
@@ -240,83 +239,66 @@ class Metrics:
 
     def read(self, topic: str, records: int) -> None:
         """Count records as they are read: their number is public."""
-        self._counter("records_total", topic).inc(records)
+        self._of("records_total", topic).inc(records)
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """Count what a durable commit holds."""
         del shard
         self.flushed(seconds)
         for step in steps if self._engine_times else ():
-            self._histogram("step_seconds").observe(step)
+            self._of("step_seconds").observe(step)
         for monitor, count in commit.tested.items():
-            self._counter("queries_total", monitor).inc(count)
+            self._of("queries_total", monitor).inc(count)
         for (monitor, reason), count in commit.skipped.items():
-            self._counter("queries_skipped_total", monitor, reason).inc(count)
+            self._of("queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
             self.refused(topic, reason)
         for event in commit.events:
             top = event.data
             if event.type in _COUNTED:
-                self._counter(_COUNTED[event.type], top.monitor).inc()
+                self._of(_COUNTED[event.type], top.monitor).inc()
             if isinstance(top, Alert):
-                self._histogram("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
+                self._of("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
 
     def refused(self, topic: str, reason: str) -> None:
         """Count a refused record or command."""
-        self._counter("records_rejected_total", topic, reason).inc()
+        self._of("records_rejected_total", topic, reason).inc()
         self._refused[reason] += 1
 
     def flushed(self, seconds: float) -> None:
         """Count a transaction."""
-        self._counter("commits_total").inc()
-        self._histogram("commit_seconds").observe(seconds)
+        self._of("commits_total").inc()
+        self._of("commit_seconds").observe(seconds)
 
     def published(self, events: int, latency: float | None) -> None:
         """Count events that a durable transaction published, and note how long the first of them took."""
-        self._counter("events_published_total").inc(events)
+        self._of("events_published_total").inc(events)
         if latency is not None:
-            self._histogram("alert_latency_seconds").observe(latency)
+            self._of("alert_latency_seconds").observe(latency)
 
     def taken_over(self, seconds: float, restoring: float) -> None:
         """Note how long a takeover took, and how long of that reading the state."""
-        self._histogram("takeover_seconds").observe(seconds)
-        self._histogram("restore_seconds").observe(restoring)
+        self._of("takeover_seconds").observe(seconds)
+        self._of("restore_seconds").observe(restoring)
 
     def failed(self, shard: int, reason: str) -> None:
         """Count a session that ended in an error."""
         del shard
-        self._counter("failures_total", reason).inc()
+        self._of("failures_total", reason).inc()
 
     def rebalanced(self) -> None:
         """Count an assignment."""
-        self._counter("rebalances_total").inc()
+        self._of("rebalances_total").inc()
 
-    def _counter(self, name: str, *labels: str) -> Counter:
-        return self._counters[_PREFIX + name].labels(self._spec.application, *labels)
+    def _of(self, name: str, *labels: str) -> Any:  # noqa: ANN401  of any kind
+        return self._metrics[_PREFIX + name].labels(self._spec.application, *labels)
 
-    def _histogram(self, name: str, *labels: str) -> Histogram:
-        return self._histograms[_PREFIX + name].labels(self._spec.application, *labels)
+    def _set(self, name: str, value: float, *labels: str) -> None:
+        self._of(name, *labels).set(value)
 
 
-class _Gauges(Collector):
-    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains."""
-
-    def __init__(self, application: str) -> None:
-        self._application = application
-        self._families = {
-            one.name: GaugeMetricFamily(one.name, one.help, labels=(*COMMON_LABELS, *one.labels))
-            for one in METRICS
-            if one.kind == "gauge"
-        }
-
-    def set(self, name: str, value: float, *labels: str) -> None:
-        """Add a sample with these values of the metric's own labels."""
-        self._families[_PREFIX + name].add_metric((self._application, *labels), value)
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the families, in the order of the table."""
-        return self._families.values()
-
+Put: TypeAlias = Callable[..., None]
+"""Sets a gauge, by its name, to a value for these values of its own labels."""
 
 _COUNTED: Mapping[str, str] = {
     EventType.ALERT: "tops_total",
@@ -326,59 +308,59 @@ _COUNTED: Mapping[str, str] = {
 """Counters of a monitor by the events that raise them."""
 
 
-def _set_monitors(gauges: _Gauges, spec: ApplicationSpec, totals: Totals) -> None:
+def _set_monitors(put: Put, spec: ApplicationSpec, totals: Totals) -> None:
     """Set what is counted over all datasets."""
     for name in {one.name: None for one in spec.monitors} | dict.fromkeys(totals.monitors):
         sums = totals.monitors.get(name)
         for state in STATES:
-            gauges.set("monitor_datasets", sums.states[state] if sums else 0, name, state)
-        gauges.set("monitor_muted_series", sums.muted if sums else 0, name)
-        gauges.set("monitor_queued_series", sums.queued if sums else 0, name)
+            put("monitor_datasets", sums.states[state] if sums else 0, name, state)
+        put("monitor_muted_series", sums.muted if sums else 0, name)
+        put("monitor_queued_series", sums.queued if sums else 0, name)
 
 
-def _set_shards(gauges: _Gauges, shards: Sequence[ShardStatus]) -> None:
+def _set_shards(put: Put, shards: Sequence[ShardStatus]) -> None:
     """Set what the shards owned now say of themselves."""
-    gauges.set("shards_owned", len(shards))
+    put("shards_owned", len(shards))
     counts = Counts(one.state for one in shards)
     for state in ShardState:
-        gauges.set("shards", counts[state], str(state))
+        put("shards", counts[state], str(state))
     for one in shards:
         shard = str(one.shard)
-        gauges.set("shard_open", one.state in OPEN, shard)
+        put("shard_open", one.state in OPEN, shard)
         if one.state is ShardState.PARKED:
-            gauges.set("shard_parked", 1, shard, str(one.cause))
-        gauges.set("state_records", one.state_records, shard)
-        gauges.set("outbox_events", one.outbox, shard)
-        gauges.set("last_commit_timestamp_seconds", one.committed_at, shard)
+            put("shard_parked", 1, shard, str(one.cause))
+        put("state_records", one.state_records, shard)
+        put("outbox_events", one.outbox, shard)
+        put("last_commit_timestamp_seconds", one.committed_at, shard)
         for topic, lag in one.lag.items():
-            gauges.set("lag_records", lag, topic, shard)
+            put("lag_records", lag, topic, shard)
 
 
-def _set_view(gauges: _Gauges, spec: DatasetSpec, view: DatasetView) -> None:
+def _set_view(put: Put, spec: DatasetSpec, view: DatasetView) -> None:
     """Set the figures of a dataset that is shown by itself."""
     for name in _AMOUNTS:
-        gauges.set(f"budget_{name}_{view.measure}", getattr(view, name), view.dataset)
+        put(f"budget_{name}_{view.measure}", getattr(view, name), view.dataset)
     # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
     tops_cost = view.measure == Kind.PURE.measure
     charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
-    gauges.set("budget_charges", charges, view.dataset)
+    put("budget_charges", charges, view.dataset)
     if spec.horizon_ms is not None:
-        gauges.set("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
+        put("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
     if spec.ends_ms is not None:
-        gauges.set("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
+        put("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
     for monitor in view.monitors:
-        gauges.set(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
-        gauges.set(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)
-        gauges.set("monitor_state", 1, view.dataset, monitor.monitor, monitor.state)
+        put(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
+        put(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)
+        put("monitor_state", 1, view.dataset, monitor.monitor, monitor.state)
 
 
-def _set_others(gauges: _Gauges, totals: Totals) -> None:
+def _set_others(put: Put, totals: Totals) -> None:
     """Set the sums of the datasets that are not shown one by one."""
     for measure, others in totals.others.items():
         for name in _AMOUNTS:
-            gauges.set(f"budget_{name}_{measure}", getattr(others, name), OTHERS)
+            put(f"budget_{name}_{measure}", getattr(others, name), OTHERS)
         for name, monitor in totals.monitors.items():
-            gauges.set(f"monitor_spent_{measure}", monitor.spent[measure], OTHERS, name)
-            gauges.set(f"monitor_run_left_{measure}", monitor.run_left[measure], OTHERS, name)
+            put(f"monitor_spent_{measure}", monitor.spent[measure], OTHERS, name)
+            put(f"monitor_run_left_{measure}", monitor.run_left[measure], OTHERS, name)
     if totals.others:
-        gauges.set("budget_charges", sum(others.charges for others in totals.others.values()), OTHERS)
+        put("budget_charges", sum(others.charges for others in totals.others.values()), OTHERS)

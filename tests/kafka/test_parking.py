@@ -107,7 +107,7 @@ class Application(Scene):
         (shown,) = [one for one in about(owner).shards if one.shard == shard]
         assert (shown.state, shown.cause) == ("parked", cause)
         labels = f'application="{self.application}",cause="{cause}",shard="{shard}"'
-        assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.text().decode()
+        assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.rendering()().decode()
         await until(lambda: owner.ready)
 
 
@@ -236,7 +236,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         assert not other.ready
         assert about(other).fault.cause == cause
         labels = f'application="{app.application}",cause="{cause}"'
-        assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.text().decode()
+        assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.rendering()().decode()
         await app.go_on(app.shards)
 
     async def takes_part() -> None:

@@ -92,7 +92,7 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     await scene.command("pause", "b", partition=home(b"b", 2))
     refused = {"command-stale": 1, "command-bad-signature": 1, "command-unsigned": 1}
     await guarded.until_heard(["pause", "resume"], refused)
-    said = scene.workers[0].metrics.text().decode()
+    said = scene.workers[0].metrics.rendering()().decode()
     assert f',reason="command-stale",topic="{guarded.topic}"}} 1.0\n' in said
     for again in (2, 3):
         await guarded.copy(record)  # read by an owner that has never seen the first one

@@ -101,7 +101,7 @@ def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
             sample.name,
             *(value for name, value in sorted(sample.labels.items()) if name not in COMMON_LABELS),
         ): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(metrics.rendering()().decode())
         for sample in family.samples
     }
 
@@ -124,7 +124,7 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
     found: dict[str, set[frozenset[str]]] = {}
-    for family in text_string_to_metric_families(metrics.text().decode()):
+    for family in text_string_to_metric_families(metrics.rendering()().decode()):
         for sample in family.samples:
             assert sample.labels["application"] == "shop"
             found.setdefault(family.name, set()).add(frozenset(sample.labels.keys() - {"le"}))
@@ -138,7 +138,7 @@ def test_how_long_the_engine_took_is_told_on_request_only(spec: ApplicationSpec)
     silent, asked = Metrics(spec, "hash"), Metrics(spec, "hash", engine_times=True)
     for metrics in (silent, asked):
         metrics.committed(0, Commit(), 0.1, [0.1, 0.2])
-    assert "step_seconds" not in silent.text().decode()
+    assert "step_seconds" not in silent.rendering()().decode()
     assert scrape(asked)["stream_svt_step_seconds_count",] == 2
 
 

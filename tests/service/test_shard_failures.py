@@ -85,7 +85,7 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     assert (status.cause, status.reason) == (cause, str(ending))
     assert play.suspected == (cause in remedy.MAYBE_LOCAL)
     assert f"event=shard_parked shard=0 cause={cause}" in caplog.text
-    shown = play.shard._parts.metrics.text().decode()
+    shown = play.shard._parts.metrics.rendering()().decode()
     assert f'stream_svt_shard_parked{{application="shop",cause="{cause}",shard="0"}} 1.0' in shown
     assert 'stream_svt_failures_total{application="shop",reason="parked"} 1.0' in shown
 

@@ -211,7 +211,7 @@ def history(script: Script, values: Values, kind: type[Engine], **alignment: Any
         seen.note(world, "status", msgspec.json.encode(released).decode())
         for number, page in enumerate(pages):
             if page.changed:
-                seen.note(world, f"metrics {number}", page.metrics.text().decode())
+                seen.note(world, f"metrics {number}", page.metrics.rendering()().decode())
                 page.changed = False
         for message in messages:
             seen.lines.append((world.effects, world.now, f"log: {message}"))
