@@ -12,7 +12,7 @@ import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.mutes import MonitorMutes
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, ReleasedEvent
@@ -206,7 +206,7 @@ class Accounts:
 
     Attributes:
         held: The account of every dataset that has one. To change it, ask `account`.
-        queues, mutes: The journal of queues; mutes by monitor, those that ran before included.
+        queues, mutes: The journal of queues; mutes by monitor, those that ran before included, and dataset.
         sequence, shard_events: Number of the events of the shard so far, and of those about no dataset.
         events, records, rejects: Events, further state records, and refused records of the next commit.
         tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
@@ -227,7 +227,7 @@ class Accounts:
         self.datasets = datasets
         self.entropy = entropy
         self.queues = QueueJournal()
-        self.mutes: dict[str, MonitorMutes] = {}
+        self.mutes: dict[str, dict[int, Mutes]] = {}
         self.held: dict[int, DatasetAccount] = {}
         self.sequence = 0
         self.shard_events = 0

@@ -39,7 +39,6 @@ class QueryBatch:
         markers: Rows that are not queries but close the set they name, by row index.
         query_id: Identifier of each row, text chosen by the producer.
         rejects: (offset, reason) of the records inside the range that are no queries.
-        series_hashes: One number for each row's series; filled in where some monitor needs it.
     """
 
     topic: str
@@ -58,7 +57,6 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Names = field(default_factory=list)
     rejects: list[tuple[int, str]] = field(default_factory=list)
-    series_hashes: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""
@@ -106,21 +104,15 @@ class Tests:
     attempt: Integers | int
 
 
-class Query(NamedTuple):
-    """What a released alert tells of the query that was tested; the threshold is in grid steps."""
+class Crossing(NamedTuple):
+    """A test that reached its noisy threshold (in grid steps) by a gap, at an attempt that counts from 0."""
 
+    dataset: int
     offset: int
     row: int
     threshold: int
     series: str | None
     query_id: str
-
-
-class Crossing(NamedTuple):
-    """A test that reached its noisy threshold by a gap, at an attempt that counts from 0."""
-
-    dataset: int
-    query: Query
     branch: int
     gap: int
     attempt: int

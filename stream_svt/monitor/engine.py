@@ -266,7 +266,7 @@ class Engine:
         size = len(batch)
         offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
         start = batch.index_of(offset, row)
-        cost = max(1, sum(runner.append.row_cost for runner in runners))
+        cost = max(1, sum(runner.tester.row_cost for runner in runners))
         stop = min(size, start + max(1, bounds.cost // cost))
         refused = max(1, bounds.rejects - len(accounts.rejects))
         if self.datasets.periods is not None:  # each row may be refused

@@ -10,7 +10,7 @@ from typing import Any
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE, DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.mutes import MonitorMutes, Mutes
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
@@ -158,11 +158,11 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
     """Go on with a queue; drop one of a dataset or monitor that the shard has no more."""
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
     if number is not None and isinstance(queue, Mutes):
-        engine.accounts.mutes.setdefault(queue.monitor, MonitorMutes()).hold(number, queue)
+        engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
     elif number is None or runner is None:
         queue.drop()
         return
-    elif type(queue) is not runner.append.queue:
+    elif type(queue) is not runner.tester.queue:
         message = f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
         raise UnreadableState(f"state records w/* are damaged: {message}")
     else:

@@ -198,7 +198,7 @@ class Projection:
                     halts=run_state.halts,
                     spent=to_float(run_state.spent, kind),
                     run_left=to_float(run_state.left, Kind.PURE),
-                    muted=runner.runs.mutes.count(number),
+                    muted=runner.runs.muted(number),
                     queued=runner.runs.queued(number),
                     top_branch_only=runner.runs.top_branch_only(run_state),
                 )
@@ -231,7 +231,7 @@ class Projection:
             table.put_states(where, [run_state.shown for run_state in slots.values()])
             table.put(
                 where,
-                muted=list(map(runs.mutes.count, slots)),
+                muted=list(map(runs.muted, slots)),
                 queued=list(map(runs.queued, slots)),
                 spent=[run_state.spent for run_state in slots.values()],
                 left=[run_state.left for run_state in slots.values()],

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity
-from stream_svt.monitor.batch import (
-    Crossing,
-    Integers,
-    Mask,
-    Query,
-    QueryBatch,
-    Segment,
-    Tests,
-    View,
-)
-from stream_svt.monitor.mutes import series_hashes
+from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status
 
@@ -30,11 +18,31 @@ QueryNoise = Callable[[Law, Identity], Integers]
 
 
 class QueryTester:
-    """Tests queries in the runs of a monitor, and reports what crosses the noisy threshold."""
+    """Tests queries in the runs of a monitor once, on arrival, and reports what crosses the noisy threshold.
+
+    Attributes:
+        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
+        queue: What queries of a dataset wait in for another test, None where none waits.
+    """
+
+    row_cost: ClassVar[int] = 1
+    queue: ClassVar[type[Queue[Any]] | None] = None
 
     def __init__(self, runs: Runs, noise: QueryNoise) -> None:
         self.runs = runs
         self.noise = noise
+
+    def test(self, view: View, start: int, stop: int) -> int:
+        """Test rows [start, stop); return the row reached, before ``stop`` where something comes first."""
+        return self.test_arrivals(view, start, stop).stop
+
+    def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
+        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
+        return view.stop
+
+    def close(self, view: View, row: int) -> bool:  # noqa: ARG002
+        """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
+        return True
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
         """Test rows [start, stop) once; the segment ends before a run that is not durable, or a row a top concerns."""
@@ -79,23 +87,22 @@ class QueryTester:
             stop = start + int(pending.argmax())
         live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)
         segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
-        if len(self.runs.mutes) and view.batch.series:
-            self._silence(segment)
+        if self.runs.mutes and view.batch.series:
+            self._silence(segment, np.flatnonzero(live) + start)
         return segment
 
-    def _silence(self, segment: Segment) -> None:
-        """Skip the queries of series that are muted at the beginning."""
-        view, batch = segment.view, segment.view.batch
-        rows = slice(segment.start, segment.stop)
-        hits = self.runs.mutes.hits(batch.dataset[rows], _hashes(batch)[rows]) + segment.start
-        segment.silence(self._muted(view, hits[segment.live[hits - segment.start]]))
-
-    def _muted(self, view: View, rows: Integers) -> Integers:
-        """Return those of some rows whose series is muted at their clock."""
-        datasets, names, clock = view.batch.dataset, view.batch.series, view.clock
-        is_muted = self.runs.mutes.is_muted
-        muted = [row for row in rows.tolist() if is_muted(int(datasets[row]), names[row], int(clock[row]))]
-        return np.array(muted, dtype=np.int64)
+    def _silence(self, segment: Segment, rows: Integers) -> None:
+        """Skip those of some live rows whose series is muted at their clock."""
+        mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
+        datasets = segment.view.batch.dataset[rows].tolist()
+        muted = [
+            row
+            for row, dataset in zip(rows.tolist(), datasets, strict=True)
+            if dataset in mutes
+            and names[row] in mutes[dataset].entries
+            and mutes[dataset].is_muted(names[row], int(clock[row]))
+        ]
+        segment.silence(np.array(muted, dtype=np.int64))
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may skip later rows, or end the segment before one of them."""
@@ -107,10 +114,9 @@ class QueryTester:
             if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
                 continue
             series = batch.series[row] if batch.series else None
-            place = int(batch.offset[row]), int(batch.row[row])
-            query = Query(*place, threshold, series, batch.query_id[row])
+            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row]
             segment.tops.append(row)
-            woken = runs.report(Crossing(dataset, query, branch, int(gaps[branch]), 0), int(view.clock[row]))
+            woken = runs.report(Crossing(dataset, *query, branch, int(gaps[branch]), 0), int(view.clock[row]))
             self._after_top(segment, row, series, woken)
             if runs.accounts.full:
                 segment.stop = min(segment.stop, row + 1)
@@ -127,8 +133,8 @@ class QueryTester:
         elif status == Status.SKIP:
             segment.live[later - start] = segment.silent[later - start] = False
         elif series is not None:
-            alike = later[_hashes(batch)[later] == series_hashes([series], 1)]
-            segment.silence(self._muted(segment.view, alike))
+            alike = [k for k in later.tolist() if batch.series[k] == series]
+            self._silence(segment, np.array(alike, dtype=np.int64))
             if woken:
                 rows = (k for k in later.tolist() if segment.silent[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)
@@ -195,46 +201,3 @@ class QueryTester:
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""
         return self.runs.plan.mechanism.branch_of(gaps, self.runs.run_state(dataset).left)
-
-
-class Append(ABC):
-    """How often the queries of a monitor are tested: what its runner asks for the next rows.
-
-    Attributes:
-        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
-        queue: What queries of a dataset wait in, None where none waits.
-    """
-
-    row_cost: ClassVar[int] = 1
-    queue: ClassVar[type[Queue[Any]] | None] = None
-
-    def __init__(self, tester: QueryTester) -> None:
-        self.tester = tester
-        self.runs = tester.runs
-
-    @abstractmethod
-    def test(self, view: View, start: int, stop: int) -> int:
-        """Test rows [start, stop); return the row reached, before ``stop`` where something comes first."""
-
-    def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
-        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
-        return view.stop
-
-    def close(self, view: View, row: int) -> bool:  # noqa: ARG002
-        """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
-        return True
-
-
-class OnceAppend(Append):
-    """No append: each query is tested once, on arrival."""
-
-    def test(self, view: View, start: int, stop: int) -> int:
-        """See `Append`."""
-        return self.tester.test_arrivals(view, start, stop).stop
-
-
-def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:
-    """Return a number for the series of each row, computed once for all monitors."""
-    if batch.series_hashes is None:
-        batch.series_hashes = series_hashes(batch.series, len(batch))
-    return batch.series_hashes

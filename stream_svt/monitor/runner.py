@@ -11,23 +11,23 @@ import numpy as np
 
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import Integers, Mask, QueryBatch, View
-from stream_svt.monitor.query_tester import Append, OnceAppend, QueryNoise, QueryTester
-from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.query_tester import QueryNoise, QueryTester
+from stream_svt.monitor.retry import RetryTester
 from stream_svt.monitor.runs import Runs, Status
-from stream_svt.monitor.sweep import SweepAppend
+from stream_svt.monitor.sweep import SweepTester
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Retry, Sweep
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 _NO_ROW = np.zeros(0, dtype=np.bool_)
-_APPEND: Mapping[type, type[Append]] = {type(None): OnceAppend, Sweep: SweepAppend, Retry: RetryAppend}
+_TESTERS: Mapping[type, type[QueryTester]] = {type(None): QueryTester, Sweep: SweepTester, Retry: RetryTester}
 
 
 class Runner:
     """Steps one monitor.
 
     Attributes:
-        runs, tester, append: Its runs, what tests queries in them, and how often that is done.
+        runs, tester: Its runs, and what tests queries in them.
         offset, row, clock_ms: The next query to look at, and the running maximum of the broker's timestamps
             before it.
         started: Whether the monitor's topic was ever read.
@@ -37,8 +37,7 @@ class Runner:
     def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
         self.name = spec.name
         self.runs = Runs(accounts, spec)
-        self.tester = QueryTester(self.runs, noise)
-        self.append = _APPEND[type(spec.append)](self.tester)
+        self.tester = _TESTERS[type(spec.append)](self.runs, noise)
         self.periods = accounts.datasets.periods
         self.offset = 0
         self.row = 0
@@ -65,15 +64,15 @@ class Runner:
             if self.runs.accounts.full and at < stop:
                 return self._stop_at(view, at)
             due = self._resample_due(view, at)
-            last = min(at + int(due.argmax()) if due.any() else stop, self.append.next_close(view, at))
-            reached = self.append.test(view, at, last)
+            last = min(at + int(due.argmax()) if due.any() else stop, self.tester.next_close(view, at))
+            reached = self.tester.test(view, at, last)
             if at < reached < last:
                 at = reached  # cut short, to look again at what comes next
                 continue
             if reached < last:
                 return self._stop_at(view, reached)
             self._resample(view, reached)
-            if not self.append.close(view, reached):
+            if not self.tester.close(view, reached):
                 return self._stop_at(view, reached)
             at = reached
             if at >= stop:

@@ -14,7 +14,7 @@ from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Mask
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mutes
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
@@ -61,7 +61,7 @@ class Runs:
         self.status = np.zeros(count, dtype=np.uint8)
         self.secrets = np.zeros(count, dtype=SECRETS)
         self.deadline = np.full(count, NEVER, dtype=np.int64)
-        self.mutes = accounts.mutes.setdefault(spec.name, MonitorMutes())
+        self.mutes = accounts.mutes.setdefault(spec.name, {})
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 
@@ -152,10 +152,10 @@ class Runs:
         run_state.tops += 1
         is_last = not self.plan.mechanism.can_pay(run_state.left)
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
-        series = crossing.query.series
+        series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
-        accounts.weigh(series or "", crossing.query.query_id)
+        accounts.weigh(series or "", crossing.query_id)
         ended = self._mute(crossing, clock_ms)
         if is_last:
             run_state.halts += 1
@@ -166,25 +166,27 @@ class Runs:
         return ended
 
     def _alert(self, account: DatasetAccount, run_state: RunState, crossing: Crossing, charge: int) -> Alert:
-        spec, mechanism, grid, query = self.spec, self.plan.mechanism, self.plan.grid, crossing.query
+        spec, mechanism, grid = self.spec, self.plan.mechanism, self.plan.grid
         branch = mechanism.branches[crossing.branch]
         correction = branch.correction(crossing.attempt)
-        bar = query.threshold + correction
+        bar = crossing.threshold + correction
         laws = {"query": mechanism.branch_laws[crossing.branch], "threshold": mechanism.threshold_law}
         bound = lower_bound(bar, crossing.gap, **laws, beta=spec.beta)
         guess = None
         if bound is not None:
             guess = estimate(bar, crossing.gap, **laws) * float(grid.granularity)
-        place = Position(topic=spec.topic, partition=self.accounts.shard, offset=query.offset, row=query.row)
+        place = Position(
+            topic=spec.topic, partition=self.accounts.shard, offset=crossing.offset, row=crossing.row
+        )
         scale = float(grid.granularity / mechanism.threshold_rate)
         query_scale = float(grid.granularity / branch.rate)
         return Alert(
             dataset=account.name,
             monitor=spec.name,
-            series=query.series,
-            query_id=query.query_id,
+            series=crossing.series,
+            query_id=crossing.query_id,
             position=place,
-            threshold=grid.real(query.threshold),
+            threshold=grid.real(crossing.threshold),
             correction=grid.real(correction),
             gap=grid.real(crossing.gap),
             branch=branch.name,
@@ -201,7 +203,7 @@ class Runs:
         )
 
     def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
-        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.query.series
+        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
         if series is None or rule is Mute.NONE:
             return []
         until: int = FOR_EVER
@@ -210,9 +212,9 @@ class Runs:
             until, said = UNTIL_RUN_ENDS, "run"
         elif not isinstance(rule, Mute):
             until = said = clock_ms + rule
-        if dataset not in self.mutes.held:
-            self.mutes.hold(dataset, self.new_queue(Mutes, dataset))
-        ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes)
+        if dataset not in self.mutes:
+            self.mutes[dataset] = self.new_queue(Mutes, dataset)
+        ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
         self._announce(EventType.MUTED, dataset, "top", series=series, until=said)
         return ended
 
@@ -231,7 +233,8 @@ class Runs:
 
     def _ended(self, dataset: int) -> None:
         """Forget the secrets of a run, and end the mutes that held until then."""
-        self.mutes.end_run(dataset)
+        if dataset in self.mutes:
+            self.mutes[dataset].end_run()
         self.look_up([dataset])
 
     def pause(self, dataset: int, *, paused: bool = True, at_full_price: bool = False) -> None:
@@ -264,6 +267,16 @@ class Runs:
     def new_queue(self, kind: type[Q], dataset: int) -> Q:
         """Return an empty queue for a dataset."""
         return kind(self.accounts.queues, self.name, self.accounts.datasets[dataset].name)
+
+    def muted(self, dataset: int) -> int:
+        """Return the number of muted series of a dataset."""
+        mutes = self.mutes.get(dataset)
+        return 0 if mutes is None else mutes.waiting
+
+    def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
+        """Tell whether a series of a dataset is muted at a clock."""
+        mutes = self.mutes.get(dataset)
+        return mutes is not None and mutes.is_muted(series, clock_ms)
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""

@@ -17,10 +17,10 @@ from typing import ClassVar, cast
 import numpy as np
 from msgspec.structs import replace
 
-from stream_svt.monitor.batch import Crossing, Integers, Query, Segment, Tests, View
-from stream_svt.monitor.query_tester import Append, QueryTester
+from stream_svt.monitor.batch import Crossing, Integers, Segment, Tests, View
+from stream_svt.monitor.query_tester import QueryNoise, QueryTester
 from stream_svt.monitor.queue_journal import Queue, size_of
-from stream_svt.monitor.runs import Status
+from stream_svt.monitor.runs import Runs, Status
 from stream_svt.monitor.snapshot import Block, OpenSet
 from stream_svt.settings.options import Sweep
 
@@ -110,14 +110,14 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.blocks[names[block.owner]].append(block)
 
 
-class SweepAppend(Append):
-    """Append with ``sweep``."""
+class SweepTester(QueryTester):
+    """Tests queries with ``sweep``."""
 
     row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
     queue = OpenSets
 
-    def __init__(self, tester: QueryTester) -> None:
-        super().__init__(tester)
+    def __init__(self, runs: Runs, noise: QueryNoise) -> None:
+        super().__init__(runs, noise)
         self._opened: list[tuple[int, int, str]] | None = None
 
     @property
@@ -145,7 +145,7 @@ class SweepAppend(Append):
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
-        segment = self.tester.test_arrivals(view, start, stop)
+        segment = self.test_arrivals(view, start, stop)
         self._keep(segment)
         return segment.stop
 
@@ -164,7 +164,7 @@ class SweepAppend(Append):
                 members[dataset, name].append(row)
         if not members:
             return
-        values, thresholds = self.tester.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
+        values, thresholds = self.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
         thresholds = np.broadcast_to(thresholds, len(live))
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
@@ -247,8 +247,8 @@ class SweepAppend(Append):
             allowed = self.rules.tops_per_set - closing.tops
             passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
-                if dataset in runs.mutes.held:
-                    muted = [k for k in rest.tolist() if runs.mutes.is_muted(dataset, columns[1][k], now)]
+                if dataset in runs.mutes:
+                    muted = [k for k in rest.tolist() if runs.is_muted(dataset, columns[1][k], now)]
                     rest = np.setdiff1d(rest, muted)
                 if not len(rest) or runs.status[dataset] != Status.TESTABLE or allowed <= 0:
                     break
@@ -267,16 +267,16 @@ class SweepAppend(Append):
         numbers, series, query_id = columns
         datasets = np.full(len(rest), dataset, dtype=np.int64)
         offsets, rows, values, thresholds = numbers[:, rest]
-        chosen, gaps = self.tester.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
+        chosen, gaps = self.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
-            if runs.mutes.is_muted(dataset, series[index], now):
+            if runs.is_muted(dataset, series[index], now):
                 continue
-            branch = self.tester.branch(dataset, gaps[:, k])
+            branch = self.branch(dataset, gaps[:, k])
             if branch is not None:
                 offset, row, _, threshold = numbers[:, index].tolist()
-                query = Query(offset, row, threshold, series[index], query_id[index])
+                query = offset, row, threshold, series[index], query_id[index]
                 tops.append(index)
-                runs.report(Crossing(dataset, query, branch, int(gaps[branch, k]), attempt), now)
+                runs.report(Crossing(dataset, *query, branch, int(gaps[branch, k]), attempt), now)
         return tops

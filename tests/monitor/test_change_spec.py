@@ -81,7 +81,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     play.more(*[Query(0, 10**5, f"x{k}") for k in range(6)])
     _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     play.more(Query(0, 10**5, "y"))
-    assert list(play.engine.accounts.mutes["m0"].held[0].entries) == ["x5", "y"]
+    assert list(play.engine.accounts.mutes["m0"][0].entries) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():

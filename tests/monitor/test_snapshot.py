@@ -156,7 +156,7 @@ def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
         assert max(map(len, play.records.values())) < RECORD_LIMIT
         assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
         play.crash()
-    mutes = play.engine.accounts.mutes["m0"].held[0]
+    mutes = play.engine.accounts.mutes["m0"][0]
     assert list(mutes.entries) == [query.series for query in queries[-2_000:]]
     play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
     assert play.commit().skipped == {("m0", "muted"): 3}

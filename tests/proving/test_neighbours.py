@@ -16,7 +16,7 @@ from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.query_tester import QueryTester
-from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.retry import RetryTester
 from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
@@ -150,25 +150,25 @@ def _value(place: Waiting) -> int:
 
 
 def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
-    original = RetryAppend._arrive
+    original = RetryTester._arrive
 
-    def arrive(self: RetryAppend, dataset: int, queue: object, *rest: object, **options: object) -> bool:
+    def arrive(self: RetryTester, dataset: int, queue: object, *rest: object, **options: object) -> bool:
         if len(queue.entries) >= self.rules.capacity:
             least = min(queue.entries, key=lambda name: _value(queue.entries[name]))
             queue.entries = {least: queue.entries[least]} | queue.entries
         return original(self, dataset, queue, *rest, **options)
 
-    patch.setattr(RetryAppend, "_arrive", arrive)
+    patch.setattr(RetryTester, "_arrive", arrive)
 
 
 def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
-    original = RetryAppend._sweep
+    original = RetryTester._sweep
 
-    def sweep(self: RetryAppend, dataset: int, queue: object, *rest: object) -> None:
+    def sweep(self: RetryTester, dataset: int, queue: object, *rest: object) -> None:
         queue.entries = dict(sorted(queue.entries.items(), key=lambda item: -_value(item[1])))
         original(self, dataset, queue, *rest)
 
-    patch.setattr(RetryAppend, "_sweep", sweep)
+    patch.setattr(RetryTester, "_sweep", sweep)
 
 
 def is_urgent_where_a_value_is_high(patch: pytest.MonkeyPatch) -> None:
@@ -201,8 +201,8 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
     original = QueryTester._silence
 
-    def silence(self: QueryTester, segment: Segment) -> None:
-        original(self, segment)
+    def silence(self: QueryTester, segment: Segment, rows: object) -> None:
+        original(self, segment, rows)
         whole = segment.view.batch.whole[segment.start : segment.stop]
         segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 

@@ -16,7 +16,7 @@ from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.retry import RetryTester
 from stream_svt.monitor.runner import Runner
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
@@ -116,9 +116,9 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        append, tester = runner.append, runner.tester
-        if isinstance(append, RetryAppend):
-            arrive = append._arrive
+        tester = runner.tester
+        if isinstance(tester, RetryTester):
+            arrive = tester._arrive
 
             def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> bool:
                 run = engine.accounts.run_state(runner.name, dataset).run
@@ -126,7 +126,7 @@ class Computed:
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
 
-            append._arrive = arrived  # type: ignore[method-assign]
+            tester._arrive = arrived  # type: ignore[method-assign]
             return
         test_arrivals = tester.test_arrivals
 

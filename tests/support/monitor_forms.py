@@ -161,7 +161,7 @@ def standing_of(engine: Engine) -> dict[Any, Any]:
     """See `standing`."""
     found: dict[Any, Any] = {}
     for name, runner in engine.runners.items():
-        found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.runs.mutes))
+        found[name] = (runner.offset, runner.row, runner.clock_ms)
         for dataset, number in engine.number.items():
             found[name, dataset] = (
                 msgspec.structs.astuple(runner.runs.run_state(number)),
@@ -176,7 +176,7 @@ def standing_of(engine: Engine) -> dict[Any, Any]:
 
 def mutes_of(runner: Runner, number: int) -> list[tuple[str, int]]:
     """Return the mutes of a monitor on a dataset, oldest first."""
-    held = runner.runs.mutes.held.get(number)
+    held = runner.runs.mutes.get(number)
     return [] if held is None else [(mute.series, mute.until) for mute in held.entries.values()]
 
 
