@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from stream_svt.monitor.batch import Crossing, Integers, Tests, View
-from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.settings.options import Retry
@@ -45,8 +45,8 @@ class RetryQueue(Queue[Waiting]):
             self.put(replace(place, begun=place.begun - 1))
 
 
-class RetryTester(QueryTester):
-    """Tests queries with ``retry``."""
+class RetryRunner(Runner):
+    """Steps a monitor that appends with ``retry``."""
 
     row_cost = 50
     queue = RetryQueue

@@ -265,35 +265,27 @@ def to_bytes(record: StateRecord) -> bytes:
 
 def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
     """Return the record in ``data``; `UnreadableState` where it is none of this kind and `VERSION`."""
-    record: R | None
-    try:
-        record = _decoder(kind).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MisuseError):
-        record = None
-    version = _version(data) if record is None else record.version
-    if version is not None and version != VERSION:
+    record = _decoded(kind, data) or _decoded(StateRecord, data)
+    if record is not None and record.version != VERSION:
         message = (
-            f"state record {key} has format {version}, this release reads format {VERSION}; use the release that "
-            "wrote it"
+            f"has format {record.version}, this release reads format {VERSION}; use the release that wrote it"
         )
-        raise UnreadableState(message)
-    if record is None:
-        message = f"state record {key} cannot be decoded; the shard parks rather than start afresh"
-        raise UnreadableState(message)
-    return record
+    elif isinstance(record, kind):
+        return record
+    else:
+        message = "cannot be decoded; the shard parks rather than start afresh"
+    raise UnreadableState(f"state record {key} {message}")
+
+
+def _decoded(kind: type[R], data: bytes) -> R | None:
+    """Return a record, None where it is none of this kind; of any kind, the first field is the version."""
+    decoder: msgspec.msgpack.Decoder[R] = _decoder(kind)
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MisuseError):
+        return None
 
 
 @cache
 def _decoder(kind: type[R]) -> msgspec.msgpack.Decoder[R]:
     return msgspec.msgpack.Decoder(kind)
-
-
-def _version(data: bytes) -> int | None:
-    """Return the format version of a record, None where it cannot be told."""
-    try:
-        content = msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if not isinstance(content, list) or not content or type(content[0]) is not int:
-        return None
-    return content[0]

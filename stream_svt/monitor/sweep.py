@@ -18,9 +18,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from stream_svt.monitor.batch import Crossing, Integers, Segment, Tests, View
-from stream_svt.monitor.query_tester import QueryNoise, QueryTester
 from stream_svt.monitor.queue_journal import Queue, size_of
-from stream_svt.monitor.runs import Runs, Status
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
 from stream_svt.settings.options import Sweep
 
@@ -110,15 +110,13 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.blocks[names[block.owner]].append(block)
 
 
-class SweepTester(QueryTester):
-    """Tests queries with ``sweep``."""
+class SweepRunner(Runner):
+    """Steps a monitor that appends with ``sweep``."""
 
     row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
     queue = OpenSets
 
-    def __init__(self, runs: Runs, noise: QueryNoise) -> None:
-        super().__init__(runs, noise)
-        self._opened: list[tuple[int, int, str]] | None = None
+    _opened: list[tuple[int, int, str]] | None = None
 
     @property
     def rules(self) -> Sweep:

@@ -139,7 +139,7 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
-    tester = type(play.engine.runners["m0"].tester).__name__
-    assert tester == ("QueryTester" if after == "plain" else f"{after.title()}Tester")
+    runner = type(play.engine.runners["m0"]).__name__
+    assert runner == ("Runner" if after == "plain" else f"{after.title()}Runner")
     assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.runs("m1").queued(number) for number in range(3)) > 0

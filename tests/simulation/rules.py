@@ -16,7 +16,7 @@ from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryTester
+from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Runner
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
@@ -116,9 +116,8 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        tester = runner.tester
-        if isinstance(tester, RetryTester):
-            arrive = tester._arrive
+        if isinstance(runner, RetryRunner):
+            arrive = runner._arrive
 
             def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> bool:
                 run = engine.accounts.run_state(runner.name, dataset).run
@@ -126,9 +125,9 @@ class Computed:
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
 
-            tester._arrive = arrived  # type: ignore[method-assign]
+            runner._arrive = arrived  # type: ignore[method-assign]
             return
-        test_arrivals = tester.test_arrivals
+        test_arrivals = runner.test_arrivals
 
         def noted(view: Any, start: int, stop: int) -> Segment:
             segment = test_arrivals(view, start, stop)
@@ -140,7 +139,7 @@ class Computed:
                 self._add(engine, runner, dataset, run, place, row in found)
             return segment
 
-        tester.test_arrivals = noted  # type: ignore[method-assign]
+        runner.test_arrivals = noted  # type: ignore[method-assign]
 
     def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
         test = (engine.datasets[dataset].name, runner.name, run), place
