@@ -19,14 +19,14 @@ from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
-from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared
 from tests.simulation.script import Script
 from tests.simulation.world import Variant, World
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
     model = Model(declared(f"{{name: hot, {COMMON}}}"))
-    send(model, 5, "a")
+    model.send(5, "a")
     model.serve()
     account = model.journal()
     records = finish(account.open())
@@ -79,7 +79,7 @@ def test_a_long_work_in_slices_is_no_silence(
         now[0] += 1.0  # the next slice
 
     model = Model()
-    send(model, 3, "first")
+    model.send(3, "first")
     clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
     session = model.session(clock=clock)
     status = session.status
@@ -93,7 +93,7 @@ def test_a_long_work_in_slices_is_no_silence(
 
 
 def later(model: Model) -> None:
-    send(model, 2, "later")
+    model.send(2, "later")
 
 
 class Held(Feed):
@@ -131,9 +131,9 @@ class Held(Feed):
 def stage(meanwhile: Callable[[Model], None] = later, *, opened: bool = True, read: int | None = None):
     model = Model(declared(PLAIN))
     if opened:
-        send(model, 1, "before", value=0)
+        model.send(1, "before", value=0)
         model.serve()
-    send(model, 3, "first", value=0 if opened else 90_000)
+    model.send(3, "first", value=0 if opened else 90_000)
     session = model.session(Held)
     status = session.status
     ours = session.feed
@@ -158,7 +158,7 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
     assert feed.fetched[:2] == [3, 5]
     assert status.offsets == {"t": 5}
     model.broker.settle()
-    assert len(told(model, EventType.ALERT)) == 5
+    assert len(model.told(EventType.ALERT)) == 5
 
 
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:

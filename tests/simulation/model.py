@@ -85,10 +85,11 @@ class Model:
         entropy, epoch = self._entropy.randbytes, lambda: self.now
         return journal_of(self.broker, masters=(KEY,), entropy=entropy, epoch=epoch, **options)
 
-    def serve(self) -> None:
-        """Let the shard read what there is, as its worker would."""
-        finish(lived(self.session()))
-        self.broker.mark("app-0", everything=True)
+    def serve(self, times: int = 1) -> None:
+        """Let owners, one after the other, read what there is, as their workers would."""
+        for _ in range(times):
+            finish(lived(self.session()))
+            self.broker.mark("app-0", everything=True)
 
     def session(self, feed: type[Feed] = Feed, interval: float = 0.1, **instead: Any) -> ShardSession:
         """Return a session that has not been opened, with other parts where some are given."""
@@ -123,19 +124,100 @@ class Model:
             found[data["dataset"]] = max(found.get(data["dataset"], 0.0), data["account"]["spent"])
         return found
 
+    def serve_a_while(
+        self,
+        rounds: int,
+        hook: Callable[[int], object] = lambda number: None,
+        interval: float = 1e9,
+    ) -> None:
+        """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
+        owner = self.session(interval=interval)
+        feed: Any = owner.feed
+        feed.rounds, feed.most, feed.hook = rounds, 5, hook
+        finish(lived(owner))
+        self.broker.settle()
 
-def serve_a_while(
-    model: Model,
-    rounds: int,
-    hook: Callable[[int], object] = lambda number: None,
-    interval: float = 1e9,
-) -> None:
-    """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
-    owner = model.session(interval=interval)
-    feed: Any = owner.feed
-    feed.rounds, feed.most, feed.hook = rounds, 5, hook
-    finish(lived(owner))
-    model.broker.settle()
+    def dies_at(
+        self,
+        condition: Callable[[Any], bool],
+        *,
+        after: bool = False,
+        feed: type[Feed] = Feed,
+        opened: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Let an owner die before or after its first commit of which something is true."""
+        dying = self.session(feed)
+        journal, run = dying.journal, dying.run
+
+        async def dies(content: Any) -> int:
+            here = condition(content)
+            if here and not after:
+                raise Stops
+            done: int = await journal.commit(content)
+            if here:
+                raise Stops
+            return done
+
+        def begin() -> Any:
+            opened()
+            return run()
+
+        dying.journal = _Dying(journal, dies)  # type: ignore[assignment]
+        dying.run = begin  # type: ignore[method-assign]
+        try:
+            with pytest.raises(Stops):
+                finish(lived(dying))
+        finally:
+            self.broker.fence("app-0")
+            self.broker.settle()
+
+    def replies(self) -> list[tuple[str, int, str]]:
+        """Return what was answered to commands: reason, number and message."""
+        return [
+            (event["reason"], event["detail"]["number"], event["detail"]["message"])
+            for event in self.told(EventType.COMMAND_REPLY)
+        ]
+
+    def told(self, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
+        """Return what the events of a type say."""
+        return [
+            event["data"]
+            for event in self.events
+            if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
+        ]
+
+    def send(self, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
+        """Send queries, far above the threshold unless told."""
+        for number in range(count):
+            body = {"id": f"{name}{number}", "value": 90_000} | more
+            self.broker.write(topic, dataset.encode(), msgspec.json.encode(body))
+
+    def command(self, name: str, **fields: Any) -> Command:
+        """Send a command, with the number that the stored state wants next unless told."""
+        state, number = self.standing()
+        sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
+        self.broker.write(CONTROL, None, msgspec.json.encode(sent))
+        return sent
+
+    def standing(self) -> tuple[str, int]:
+        """Return the id of the stored state and the number of the last command that it used up."""
+        self.broker.settle()
+        meta = self.stored_meta()
+        return meta.state_id.hex(), meta.commands.number
+
+    def stored_meta(self) -> Meta:
+        journal = self.journal()
+        finish(journal.look())
+        return journal.meta
+
+    def backup(self) -> Stored:
+        newest = {entry.key: entry.value for entry in self.broker.read("state")}
+        return {key: value for key, value in newest.items() if key is not None and value is not None}
+
+    def restore(self, state: Stored) -> None:
+        gone = dict.fromkeys(self.backup().keys() - state.keys())
+        for key, value in (state | gone).items():
+            self.broker.write("state", key, value)
 
 
 class Stops(Exception):
@@ -152,106 +234,8 @@ class _Dying:
         return getattr(self._journal, name)
 
 
-def dies_at(
-    model: Model,
-    condition: Callable[[Any], bool],
-    *,
-    after: bool = False,
-    feed: type[Feed] = Feed,
-    opened: Callable[[], None] = lambda: None,
-) -> None:
-    """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
-    dying = model.session(feed)
-    journal, run = dying.journal, dying.run
-
-    async def dies(content: Any) -> int:
-        here = condition(content)
-        if here and not after:
-            raise Stops
-        done: int = await journal.commit(content)
-        if here:
-            raise Stops
-        return done
-
-    def begin() -> Any:
-        opened()
-        return run()
-
-    dying.journal = _Dying(journal, dies)  # type: ignore[assignment]
-    dying.run = begin  # type: ignore[method-assign]
-    try:
-        with pytest.raises(Stops):
-            finish(lived(dying))
-    finally:
-        model.broker.fence("app-0")
-        model.broker.settle()
-
-
-def replies(model: Model) -> list[tuple[str, int, str]]:
-    """Return what was answered to commands: reason, number and message."""
-    return [
-        (event["reason"], event["detail"]["number"], event["detail"]["message"])
-        for event in told(model, EventType.COMMAND_REPLY)
-    ]
-
-
 def has(kind: EventType) -> Callable[[Any], bool]:
     return lambda content: any(event.type == kind for event in content.events)
 
 
-def told(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
-    """Return what the events of a type say."""
-    return [
-        event["data"]
-        for event in model.events
-        if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
-    ]
-
-
-def send(model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
-    """Send queries, far above the threshold unless told."""
-    for number in range(count):
-        body = {"id": f"{name}{number}", "value": 90_000} | more
-        model.broker.write(topic, dataset.encode(), msgspec.json.encode(body))
-
-
-def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any) -> None:
-    """Send queries and serve, until what they cost is published."""
-    send(model, count, name, dataset=dataset, **more)
-    for _ in range(2):
-        model.serve()
-
-
 Stored = dict[bytes, bytes]
-
-
-def command(model: Model, name: str, **fields: Any) -> Command:
-    """Send a command, with the number that the stored state wants next unless told."""
-    state, number = standing(model)
-    sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
-    model.broker.write(CONTROL, None, msgspec.json.encode(sent))
-    return sent
-
-
-def standing(model: Model) -> tuple[str, int]:
-    """Return the id of the stored state and the number of the last command that it used up."""
-    model.broker.settle()
-    meta = stored_meta(model)
-    return meta.state_id.hex(), meta.commands.number
-
-
-def stored_meta(model: Model) -> Meta:
-    journal = model.journal()
-    finish(journal.look())
-    return journal.meta
-
-
-def backup(model: Model) -> Stored:
-    newest = {entry.key: entry.value for entry in model.broker.read("state")}
-    return {key: value for key, value in newest.items() if key is not None and value is not None}
-
-
-def restore(model: Model, state: Stored) -> None:
-    gone = dict.fromkeys(backup(model).keys() - state.keys())
-    for key, value in (state | gone).items():
-        model.broker.write("state", key, value)

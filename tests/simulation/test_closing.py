@@ -22,7 +22,7 @@ from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish
-from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send, stored_meta
+from tests.simulation.model import KEY, PLAIN, Model
 from tests.simulation.test_commands import NAMES, SPEC, nth
 
 UNITS = Kind.PURE.units
@@ -32,14 +32,13 @@ UNITS = Kind.PURE.units
 def model(few_at_once: None) -> Model:
     made = Model(SPEC)
     for name in NAMES[:20]:
-        send(made, 2, f"{name}-", dataset=name)
-    for _ in range(2):
-        made.serve()
+        made.send(2, f"{name}-", dataset=name)
+    made.serve(2)
     return made
 
 
 def close(model: Model) -> None:
-    command(model, "close", action=Action.CLOSE_APPLICATION, successor="next")
+    model.command("close", action=Action.CLOSE_APPLICATION, successor="next")
 
 
 def close_for_ever(model: Model) -> None:
@@ -130,14 +129,14 @@ def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no
 def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     model: Model, number: int, after: bool
 ) -> None:
-    send(model, 3, "late", dataset=NAMES[30])
+    model.send(3, "late", dataset=NAMES[30])
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
-        dies_at(model, nth(number), after=after)
-    under_way = stored_meta(model).commands.under_way
+        model.dies_at(nth(number), after=after)
+    under_way = model.stored_meta().commands.under_way
     closing = under_way is not None and under_way.closes
     assert closing is ((6, True) <= (number, after) <= (8, False))
-    send(model, 3, "later", dataset=NAMES[31])
+    model.send(3, "later", dataset=NAMES[31])
     serve_to_the_end(model)
     assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent)
     assert len(events(model, EventType.APPLICATION_CLOSED)) == 1
@@ -160,19 +159,19 @@ def test_a_command_to_give_up_that_names_something_else_or_a_sound_state_is_refu
     model: Model, fields: dict[str, Any], why: str
 ) -> None:
     if fields:
-        restore(model, {})
-    before = backup(model)
+        model.restore({})
+    before = model.backup()
     with pytest.raises(CommandRefused, match=why):
         give_up(model, **fields)
-    assert backup(model) == before
+    assert model.backup() == before
 
 
 def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(model: Model) -> None:
     close_for_ever(model)
-    restore(model, {})
+    model.restore({})
     with pytest.raises(CommandRefused, match="closed for successor 'next'"):
         give_up(model, successor="other")
-    assert backup(model) == {}
+    assert model.backup() == {}
     give_up(model)
     audit = Audit()
     for event in model.broker.read("alerts"):
@@ -228,13 +227,13 @@ def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(
     """A forged event behind a gap says that nothing was spent: the dataset would count as seen since the gap."""
     template = next(event for event in events(model, EventType.DECLARED))
     close_for_ever(model)
-    newest = backup(model)
+    newest = model.backup()
     model.broker.first["alerts"] = model.broker.span("alerts", committed=False)[1]
     number = 1_000
     if gives_up:  # behind it, and the newest state is put back then
-        restore(model, {})
+        model.restore({})
         give_up(model)
-        restore(model, newest)
+        model.restore(newest)
         number = 2
     data = template["data"] | {"account": template["data"]["account"] | {"spent": 0.0}}
     forge(model, template, sequence=number, id="forged", data=data)
@@ -246,7 +245,7 @@ def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(
 
 def test_two_histories_on_one_partition_leave_nothing_even_of_a_raise_that_events_show(model: Model) -> None:
     """Carried over with the limit as it was declared, the same raise would pay a second time."""
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset=NAMES[0], limit="9")
+    model.command("raise", action=Action.RAISE_BUDGET, dataset=NAMES[0], limit="9")
     model.serve()
     forge(model, events(model)[3], origin="7-0000000000000000")
     carried, notes = left(history(model, closed=Closed("next", 0, "")))
@@ -262,9 +261,8 @@ def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Mod
     text = f"application: next\ncarried_over: file\ndatasets: {datasets}\nmonitors:\n  - {PLAIN}\n"
     spec = load_spec(text, read_names=lambda name: list(carried.lines()))
     successor = Model(spec)
-    send(successor, 60, "more", dataset=NAMES[0])
-    for _ in range(2):
-        successor.serve()
+    successor.send(60, "more", dataset=NAMES[0])
+    successor.serve(2)
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
     assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried_digest)
     first = events(successor, EventType.DECLARED)[0]["data"]

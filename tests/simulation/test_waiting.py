@@ -11,19 +11,7 @@ from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.settings.application import load_spec
 from tests.simulation.effects import finish
-from tests.simulation.model import (
-    COMMON,
-    Feed,
-    Model,
-    command,
-    declared,
-    dies_at,
-    has,
-    replies,
-    send,
-    standing,
-    told,
-)
+from tests.simulation.model import COMMON, Feed, Model, declared, has
 from tests.simulation.test_reconfigured import ELSEWHERE, HOT
 
 MUTED = f"{{name: hot, mute: 1h, {COMMON}}}"
@@ -42,10 +30,10 @@ class Patient(Feed):
 def lost() -> Model:
     model = Model(declared(HOT, ELSEWHERE))
     for topic in "tu":
-        send(model, 1, topic, topic)
+        model.send(1, topic, topic)
     model.serve()
     for topic in "tu":
-        send(model, 5, f"lost-{topic}", topic)
+        model.send(5, f"lost-{topic}", topic)
         model.broker.first[topic] = 4
     return model
 
@@ -61,16 +49,16 @@ def waits(model: Model, arriving=None):
 
 
 def accept(model: Model, topic: str, offset: int, **fields) -> None:
-    command(model, f"now-{topic}-{offset}", action=Action.ACCEPT_LOSS, topic=topic, offset=offset, **fields)
+    model.command(f"now-{topic}-{offset}", action=Action.ACCEPT_LOSS, topic=topic, offset=offset, **fields)
 
 
 def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() -> None:
     model = lost()
     accept(model, "t", 0)
     assert waits(model).cause is Cause.RECORDS_LOST
-    assert told(model, EventType.LOSS_ACCEPTED) == []
+    assert model.told(EventType.LOSS_ACCEPTED) == []
     message = "the shard does not wait for offset 0 of topic 't'; nothing was changed"
-    assert replies(model) == [("refused", 1, message)]
+    assert model.replies() == [("refused", 1, message)]
 
 
 def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_once() -> None:
@@ -80,26 +68,25 @@ def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_
     assert status.cause is Cause.RECORDS_LOST
     assert "--shard 0 --topic u --offset 1'" in status.reason
     assert "--topic t" not in status.reason
-    assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
+    assert model.replies() == [("accepted", 1, "reading goes on: t at offset 4")]
     accept(model, "u", 1)
     model.serve()
-    found = told(model, EventType.LOSS_ACCEPTED)
+    found = model.told(EventType.LOSS_ACCEPTED)
     assert [(event["detail"]["topic"], event["detail"]["offset"]) for event in found] == [("t", 4), ("u", 4)]
-    assert replies(model)[1:] == [("accepted", 2, "reading goes on: u at offset 4")]
+    assert model.replies()[1:] == [("accepted", 2, "reading goes on: u at offset 4")]
 
 
 def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     model = lost()
-    command(model, "pause", action=Action.PAUSE, dataset="d0", now=True)
+    model.command("pause", action=Action.PAUSE, dataset="d0", now=True)
     waits(model, arriving=lambda: accept(model, "t", 1))
-    assert told(model, EventType.PAUSED) == []
-    assert [number for _, number, _ in replies(model)] == [1]
-    command(model, "pause again", action=Action.PAUSE, dataset="d0")
+    assert model.told(EventType.PAUSED) == []
+    assert [number for _, number, _ in model.replies()] == [1]
+    model.command("pause again", action=Action.PAUSE, dataset="d0")
     accept(model, "u", 1)
-    model.serve()
-    model.serve()
-    assert [(reason, number) for reason, number, _ in replies(model)] == [("accepted", 1), ("accepted", 2)]
-    assert told(model, EventType.PAUSED) == []
+    model.serve(2)
+    assert [(reason, number) for reason, number, _ in model.replies()] == [("accepted", 1), ("accepted", 2)]
+    assert model.told(EventType.PAUSED) == []
     refused = [entry.value for entry in model.broker.read("rejects")]
     assert refused == [b"command-stale"] * 2
 
@@ -107,11 +94,11 @@ def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
 def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one() -> None:
     model = lost()
     accept(model, "t", 1)
-    dies_at(model, has(EventType.LOSS_ACCEPTED), feed=Patient)
-    assert standing(model)[1] == 0
+    model.dies_at(has(EventType.LOSS_ACCEPTED), feed=Patient)
+    assert model.standing()[1] == 0
     waits(model)
-    assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
-    assert len(told(model, EventType.LOSS_ACCEPTED)) == 1
+    assert model.replies() == [("accepted", 1, "reading goes on: t at offset 4")]
+    assert len(model.told(EventType.LOSS_ACCEPTED)) == 1
 
 
 # Queries stamped far ahead of the clock
@@ -120,12 +107,12 @@ def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one(
 def stamped_ahead(model: Model, seconds: float, name: str, dataset: str = "d0") -> None:
     """Send a query while the broker's clock is so far ahead."""
     model.now += seconds
-    send(model, 1, name, dataset=dataset, series=name)
+    model.send(1, name, dataset=dataset, series=name)
     model.now -= seconds
 
 
 def alerts(model: Model) -> list[int]:
-    return [data["position"]["offset"] for data in told(model, EventType.ALERT)]
+    return [data["position"]["offset"] for data in model.told(EventType.ALERT)]
 
 
 def refused_ahead(model: Model) -> TimestampAhead:
@@ -139,17 +126,16 @@ def refused_ahead(model: Model) -> TimestampAhead:
 
 def test_what_comes_before_a_query_stamped_far_ahead_is_tested_and_that_one_waits_for_the_clock() -> None:
     model = Model(declared(MUTED))
-    send(model, 1, "a", series="a")
+    model.send(1, "a", series="a")
     stamped_ahead(model, 610, "early")
-    send(model, 1, "b", series="b")
+    model.send(1, "b", series="b")
     error = refused_ahead(model)
     assert "the record at offset 1 of 't' is stamped 6" in str(error)
     assert error.passes_at == pytest.approx(model.now + 10, abs=2)
     refused_ahead(model)  # and again: the place is stored
     assert alerts(model) == [0]
     model.now = error.passes_at
-    for _ in range(2):
-        model.serve()
+    model.serve(2)
     assert alerts(model) == [0, 1, 2]
 
 
@@ -159,8 +145,7 @@ def test_what_is_a_little_ahead_is_tested_and_anything_where_no_duration_is_meas
 ) -> None:
     model = Model(declared(monitor))
     stamped_ahead(model, seconds, "early")
-    for _ in range(2):
-        model.serve()
+    model.serve(2)
     assert alerts(model) == [0]
 
 
