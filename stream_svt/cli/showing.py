@@ -135,15 +135,6 @@ def _get(url: str) -> dict[str, Any]:
     return answer
 
 
-def refused_in_words(refused: dict[str, Any]) -> str:
-    """Return how many records the worker has refused and why, empty where it has refused none."""
-    if not refused["reasons"]:
-        return ""
-    reasons = ", ".join(f"{reason} {number}" for reason, number in refused["reasons"].items())
-    records = common.count(sum(refused["reasons"].values()), "record")
-    return f"{records} refused ({reasons}): see topic {refused['topic']}"
-
-
 def _show(answer: dict[str, Any]) -> None:
     ready = "ready" if answer["ready"] else "NOT READY"
     sealed = "sealed" if answer["sealed"] else "not sealed"
@@ -151,8 +142,10 @@ def _show(answer: dict[str, Any]) -> None:
     click.echo(f"{answer['application']}: {worker}, {ready}, state {sealed}")
     if fault := answer["fault"]:
         click.echo(f"outside its group, {fault['cause']}: {fault['reason']}")
-    if refused := refused_in_words(answer["refused"]):
-        click.echo(refused)
+    if reasons := answer["refused"]["reasons"]:
+        told = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
+        records = common.count(sum(reasons.values()), "record")
+        click.echo(f"{records} refused ({told}): see topic {answer['refused']['topic']}")
     common.print_table(
         ("shard", "state", "lag", "state records", "last commit", "cause", "reason"),
         [_shard_cells(shard) for shard in answer["shards"]],

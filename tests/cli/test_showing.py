@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click import unstyle
 
-from stream_svt.cli.showing import in_words, refused_in_words
+from stream_svt.cli.showing import in_words
 from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, DatasetTally
@@ -64,23 +64,6 @@ def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():
     assert set(document) == {*written, *Envelope.__struct_fields__, "partition", "offset"}
 
 
-@pytest.mark.parametrize(
-    ("reasons", "said"),
-    [
-        ({}, ""),
-        ({"no-key": 1}, "1 record refused (no-key 1): see topic town-watch.rejects"),
-        (
-            {"not-json": 1, "undeclared": 2},
-            "3 records refused (not-json 1, undeclared 2): see topic town-watch.rejects",
-        ),
-    ],
-)
-def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(
-    reasons: dict[str, int], said: str
-) -> None:
-    assert refused_in_words({"topic": "town-watch.rejects", "reasons": reasons}) == said
-
-
 @pytest.fixture
 def topics_audited(monkeypatch) -> dict[str, Audit]:
     """Return what an audit of each alert topic finds, to be filled in."""
@@ -94,18 +77,6 @@ def topics_audited(monkeypatch) -> dict[str, Audit]:
 
 
 AUDIT = ("audit", "--topic", "shop.alerts")
-
-
-@pytest.mark.parametrize(
-    ("ledgers", "events", "said"),
-    [
-        (1, 1, "The ledgers balance: 1 event on shop.alerts, 1 of them alerts, 1 ledger in the state."),
-        (2, 3, "The ledgers balance: 3 events on shop.alerts, 1 of them alerts, 2 ledgers in the state."),
-    ],
-)
-def test_one_is_not_counted_in_the_plural(stream_svt, topics_audited, ledgers, events, said):
-    topics_audited["shop.alerts"] = Audit(events=events, alerts=1, ledgers=ledgers)
-    assert said in stream_svt(*AUDIT).out
 
 
 @pytest.mark.parametrize(
