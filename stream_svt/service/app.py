@@ -10,7 +10,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -35,8 +34,6 @@ HOST_LOG = logging.getLogger("faust.host")
 
 STOP_DEADLINE = 28.0
 """Seconds that a stop may take: more than those of all its parts together, and less than supervisors wait."""
-
-OK, FAILED = 0, 1
 
 
 class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
@@ -64,8 +61,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         self._worker = worker
         self._versions = versions
         self._tasks: list[asyncio.Task[None]] = []
-        self.error: BaseException | None = None
-        self.stopped_in_time = True
+        self.error: StreamSvtError | None = None
 
     async def on_start(self) -> None:
         """Begin in tasks: joining a group takes as long as it takes, and signals must be served meanwhile."""
@@ -74,8 +70,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
     async def _run(self) -> None:
         try:
             await self._worker.start()
-        except Exception as error:  # noqa: BLE001  reported by `run`, after an orderly stop
-            self.error = error
+        except Exception as error:  # noqa: BLE001  raised by `run`, after an orderly stop
+            self.error = error if isinstance(error, StreamSvtError) else StreamSvtError(describe(error))
             signal.raise_signal(signal.SIGTERM)
 
     async def on_stop(self) -> None:
@@ -87,15 +83,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             async with asyncio.timeout(STOP_DEADLINE):
                 await self._worker.stop()
         except TimeoutError:
-            self.stopped_in_time = False
+            self.error = self.error or StreamSvtError(f"not stopped within {STOP_DEADLINE:.0f} seconds")
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
-
-    def exit_code(self, code: object) -> int:
-        """Return that of the process whose host ended with one; tell the error that ended it."""
-        if self.error is not None:
-            print(f"stream-svt: {describe(self.error)}", file=sys.stderr)  # noqa: T201  the last word of a process
-            return self.error.exit_code if isinstance(self.error, StreamSvtError) else FAILED
-        return (code if isinstance(code, int) else OK) or (OK if self.stopped_in_time else FAILED)
 
     async def _follow(self) -> None:
         async for version in self._versions:
@@ -134,17 +123,13 @@ def build(
 
 
 def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], Config] | None = None) -> int:
-    """Run a worker until a signal ends it; return 0, 1 where its stop was late, or the exit code of an error it prints.
+    """Run a worker until a signal ends it; return the exit code of its host, or raise what ended it, or its late stop.
 
     ``versions`` are those of the configuration as they are applied; ``reread`` reads the worker's own file again.
     """
     quiet_libraries()
     limit_logs()
-    try:
-        _check_address(config)
-    except ConfigError as error:
-        print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  as below
-        return error.exit_code
+    _check_address(config)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(config, reread)
@@ -156,12 +141,14 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
         app, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True, loglevel="INFO"
     )
     host.spinner = None
-    code: object = FAILED
+    code: object = 1
     try:
         host.execute_from_commandline()
     except SystemExit as ended:
-        code = ended.code
-    return monitoring.exit_code(code)
+        code = ended.code or 0
+    if monitoring.error is not None:
+        raise monitoring.error
+    return code if isinstance(code, int) else 0
 
 
 def _check_address(config: Config) -> None:

@@ -50,14 +50,10 @@ class AppliedWorkload:
     partitions: int
     version: tuple[int, str] = (0, "")
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
-
-    @cached_property
-    def _sorted(self) -> dict[tuple[int, int], list[list[DatasetSpec]]]:
-        return {}
-
-    @cached_property
-    def _held(self) -> dict[int, _Held]:
-        return {}
+    _sorted: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
+        default_factory=dict, init=False, compare=False
+    )
+    _held: dict[int, _Held] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def spec(self) -> ApplicationSpec:
