@@ -113,7 +113,7 @@ class Client:
                 raise self.brokers.errors[place]
             end = min(self.highwater(place), state.position + max_records)
             if end > state.position:
-                found[place] = [SimpleNamespace(offset=offset) for offset in range(state.position, end)]
+                found[place] = [SimpleNamespace(offset=at, value=b"any") for at in range(state.position, end)]
                 max_records -= len(found[place])
                 state.consumed_to(end)
         return found

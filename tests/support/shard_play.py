@@ -1,18 +1,17 @@
-"""One shard whose sessions open, run and end as a test says, beside books, a group and brokers that are scripted."""
+"""One shard whose sessions open, run and end as a test says, beside a group and brokers that are scripted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
 
-from stream_svt.errors import RecordsLost, StateRolledBack
-from stream_svt.protocol.ports import Stopped
+from stream_svt.errors import StateRolledBack
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import remedy
 from stream_svt.service import shard as module
@@ -23,12 +22,12 @@ from stream_svt.service.ports import ShardFeed
 from stream_svt.service.remedy import Surroundings
 from stream_svt.service.shard import Shard, WorkerParts
 from tests.service.test_metrics import SPEC
+from tests.support.reading_client import Brokers
 from tests.support.worker import until
-
-AROUND = Surroundings(spans=(("state", 0, 5),), control_end=7)
 
 CONTROL = "control"
 CONFIG = parse_config(f"{SPEC}\ntopics: {{control: {CONTROL}, partitions: 4}}\n")
+STATE, COMMANDS = TopicPartition("state", 0), TopicPartition(CONTROL, 0)
 
 
 def worker_parts(**others: Any) -> WorkerParts:
@@ -69,46 +68,12 @@ class Journal:
         """Nothing is open."""
 
 
-class Feed(ShardFeed):
-    """A feed whose control partition is scripted."""
-
-    def __init__(self, play: Play, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.play, self.next = play, 0
-
-    def seek(self, topic: str, offset: int) -> None:
-        self.next = offset
-
-    def resume(self, topics: object) -> None:
-        """Everything is read."""
-
-    def pause(self, topics: object) -> None:
-        """Nothing is read."""
-
-    async def fetch(self, topics: list[str], patience: float) -> dict[str, list[SimpleNamespace]]:
-        if self.play.interruptions:
-            error = self.play.interruptions.pop()
-            if isinstance(error, RecordsLost):  # the topic was made anew, and is shorter
-                self.play.around = AROUND
-            raise error
-        await asyncio.sleep(0.01)
-        if self.stopping:
-            raise Stopped
-        first = AROUND.control_end
-        records = [
-            SimpleNamespace(offset=first + at, value=value, key=None, timestamp=0, headers=())
-            for at, value in enumerate(self.play.control)
-        ]
-        return {CONTROL: [record for record in records if record.offset >= self.next]}
-
-
 class Play:
     """Sessions that open or end as scripted; one that is not scripted runs until stopped.
 
     Attributes:
-        around: What a parked shard sees around it.
-        control: Records that come on the control partition.
-        interruptions: What listening there raises, one after the other.
+        brokers: What the shard hears on its control partition, and sees of its state.
+        faults: What a parked shard sees that cannot be read.
         proves: Whether a state that is read again proves.
         reads: How often it was read again.
     """
@@ -120,11 +85,10 @@ class Play:
         self.opened = 0
         self.suspected = 0
         self.consumer = Consumer()
-        self.around = AROUND
-        self.looks = self.reads = 0
+        self.brokers = Brokers(records={STATE: 5, COMMANDS: 7})
+        self.faults: tuple[str, ...] = ()
+        self.reads = 0
         self.proves = False
-        self.control: list[bytes] = []
-        self.interruptions: list[Exception] = []
         self.workload = SimpleNamespace(topics=("counts",), partitions=4)
         self.kept = 0
         self.fenced: list[Exception] = []
@@ -132,7 +96,7 @@ class Play:
         play = self
 
         class ShardSession:
-            def __init__(self, *, status: ShardStatus, feed: Feed, **parts: object) -> None:
+            def __init__(self, *, status: ShardStatus, feed: ShardFeed, **parts: object) -> None:
                 self.status, self.feed = status, feed
 
             async def open(self) -> None:
@@ -153,11 +117,11 @@ class Play:
                 return []
 
         async def look_around(*_: object) -> Surroundings:
-            play.looks += 1
-            return play.around
+            records = play.brokers.records
+            spans = (("state", 0, records[STATE]),)
+            return Surroundings(spans, play.faults, bool(play.faults), records[COMMANDS])
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
-        monkeypatch.setattr(module, "ShardFeed", partial(Feed, play))
         monkeypatch.setattr(remedy, "look_around", look_around)
         monkeypatch.setattr(module, "journal_of", lambda *_, **__: self.make_journal())
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
@@ -165,8 +129,8 @@ class Play:
         monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
         monkeypatch.setattr(module, "LOOK_AGAIN", (0.02,))
         metrics = Metrics(CONFIG.spec, "hash", lambda: [self.shard.status])
-        parts = worker_parts(metrics=metrics, workload=lambda: self.workload, suspect=self.suspect)
-        self.shard = Shard(0, parts, self.consumer)
+        parts = {"cluster": self.brokers, "workload": lambda: self.workload, "suspect": self.suspect}
+        self.shard = Shard(0, worker_parts(metrics=metrics, **parts), self.consumer)
         self.shard.start()
 
     def suspect(self) -> None:
