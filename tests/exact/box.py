@@ -8,7 +8,7 @@ is known to lie between what was found and that plus what is missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -17,7 +17,7 @@ from typing import Any
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.noise import Law
 from tests.exact.contract import Form, Tape, Told
-from tests.exact.enumeration import Kind, X, law
+from tests.exact.enumeration import Kind, X, law, log_ratio
 
 UNIT = 10**6
 """Units of 10^-9 epsilon that are taken for u."""
@@ -86,6 +86,24 @@ def enumerate_box(
         charges[key] = max(charges.get(key, 0), played.charge)
         total += weight
     return Box(found, charges, 1 - total)
+
+
+def largest_loss(
+    form: Form, pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], size: int, **options: Any
+) -> float:
+    """Largest log-ratio / charge over a box of noise, a lower bound: noise outside it counts against it.
+
+    It is above 1 only where a ratio is above e^charge, exactly.
+    """
+    box = cache(lambda values: enumerate_box(form, values, size, **options))
+    largest = 0.0
+    for here, there in ((box(first), box(second)) for first, second in pairs):
+        for told, p in here.found.items():
+            charge, q = here.charges[told] // UNIT, there.found.get(told, 0) + there.missing
+            exceeds = p * X**charge > q
+            loss = log_ratio(p, q) / charge if charge else math.inf
+            largest = max(largest, loss if exceeds else min(loss, 1.0))
+    return largest
 
 
 def _weights(law: Law, size: int) -> dict[int, tuple[int, Fraction]]:

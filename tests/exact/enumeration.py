@@ -4,10 +4,9 @@ Rates are whole multiples of u = ln 2, x = e^-u = 1/2, so every probability is a
 claim "ratio at most e^(charge u)" is compared without rounding. These models share no code with the package: a
 test in this folder checks that the package's own decisions, enumerated over a box of noise, agree with them.
 
-An output is a sum over one hidden integer rho (the threshold noise, or the noisy value of the last place of a
-ranking) of a product of factors: in sparse vector a bottom contributes P(nu < k + rho), a top
-P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in x^|rho|, so that the infinite
-sums over rho are geometric series.
+An output is a sum over one hidden integer rho, the threshold noise, of a product of factors: a bottom contributes
+P(nu < k + rho), a top P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in x^|rho|,
+so that the infinite sums over rho are geometric series.
 """
 
 from __future__ import annotations
@@ -90,20 +89,20 @@ def law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
     return {Kind.AT_LEAST: tail, Kind.BELOW: 1 - tail, Kind.EQUAL: equal}[kind]
 
 
-def expectation(factors: Iterable[Factor], noise: Noise | None, rate: int) -> Fraction:
-    """Sum over all integers rho of P(rho) times the product of the factors; without a noise P is 1."""
+def expectation(factors: Iterable[Factor], noise: Noise, rate: int) -> Fraction:
+    """Sum over all integers rho of P(rho) times the product of the factors."""
     return _expectation(tuple(sorted(factors)), noise, rate)
 
 
 @cache
-def _expectation(factors: tuple[Factor, ...], noise: Noise | None, rate: int) -> Fraction:
+def _expectation(factors: tuple[Factor, ...], noise: Noise, rate: int) -> Fraction:
     """Finite part between the kinks, and a geometric series on either side."""
     kinks = [-factor.k for factor in factors] or [0]
     high = max(0, *kinks) + 2
     low = 0 if noise is Noise.EXPONENTIAL else min(0, *kinks) - 2
     total = Fraction(0)
     for rho in range(low, high):
-        term = Fraction(1) if noise is None else _law(Kind.EQUAL, noise, rate, rho)
+        term = _law(Kind.EQUAL, noise, rate, rho)
         for factor in factors:
             term *= factor.at(rho)
             if not term:
@@ -115,9 +114,9 @@ def _expectation(factors: tuple[Factor, ...], noise: Noise | None, rate: int) ->
     return total
 
 
-def _series(factors: Sequence[Factor], noise: Noise | None, rate: int, *, sign: int, start: int) -> Fraction:
+def _series(factors: Sequence[Factor], noise: Noise, rate: int, *, sign: int, start: int) -> Fraction:
     """Sum over |rho| >= start on one side, where every factor is a polynomial in z = x^|rho|."""
-    product: Polynomial = {0: Fraction(1)} if noise is None else {rate: _law(Kind.EQUAL, noise, rate, 0)}
+    product: Polynomial = {rate: _law(Kind.EQUAL, noise, rate, 0)}
     for factor in factors:
         following: Polynomial = {}
         for exponent, coefficient in product.items():
@@ -130,61 +129,39 @@ def _series(factors: Sequence[Factor], noise: Noise | None, rate: int, *, sign: 
 
 
 class Told(NamedTuple):
-    """What one noise is known to do: a factor at k = shift - value; without a test the value is 0."""
+    """What one noise is known to do: a factor at k = shift - value."""
 
     kind: Kind
     noise: Noise
     rate: int
     shift: int
-    test: int | None
+    test: int
 
 
 class Hidden(NamedTuple):
-    """A sum over one hidden integer of the product of what is told; its law, or None where all weigh 1."""
+    """A sum over one hidden integer of the product of what is told, and its law."""
 
     told: tuple[Told, ...]
-    noise: Noise | None
+    noise: Noise
     rate: int
 
     def at(self, values: Sequence[int]) -> Fraction:
         factors = [
-            Factor(kind, noise, rate, shift - (0 if test is None else values[test]))
-            for kind, noise, rate, shift, test in self.told
+            Factor(kind, noise, rate, shift - values[test]) for kind, noise, rate, shift, test in self.told
         ]
         return expectation(factors, self.noise, self.rate)
 
 
-class Number(NamedTuple):
-    """What a released number tells of its own noise: nothing else depends on that."""
-
-    kind: Kind
-    noise: Noise
-    rate: int
-    answer: int
-    test: int
-
-    def at(self, values: Sequence[int]) -> Fraction:
-        return _law(self.kind, self.noise, self.rate, self.answer - values[self.test])
-
-
 @dataclass(frozen=True)
 class Output:
-    """One output, what it is charged in units of u, and its probability: signed products of hidden sums."""
+    """One output, what it is charged in units of u, and its probability: a product of hidden sums."""
 
     outcome: tuple[object, ...]
     charge: int
-    terms: tuple[tuple[int, tuple[Hidden | Number, ...]], ...]
+    hidden: tuple[Hidden, ...]
 
     def probability(self, values: Sequence[int]) -> Fraction:
-        total = Fraction(0)
-        for sign, hidden in self.terms:
-            term = Fraction(sign)
-            for one in hidden:
-                term *= one.at(values)
-                if not term:
-                    break
-            total += term
-        return total
+        return math.prod((one.at(values) for one in self.hidden), start=Fraction(1))
 
 
 @dataclass(frozen=True)
@@ -247,7 +224,7 @@ def _extend(
     if not queue or not available:
         hidden = tuple(Hidden(told, model.threshold_noise, model.threshold_rate) for told in used)
         charge = model.threshold_charge * len(used) + model.tops_charge - left
-        yield Output(outcome, charge, ((1, hidden),))
+        yield Output(outcome, charge, hidden)
         return
     (query, attempt), rest = queue[0], queue[1:]
     failed: tuple[Told, ...] = ()
@@ -278,21 +255,6 @@ def log_ratio(p: Fraction, q: Fraction) -> float:
     if not p:
         return -math.inf
     return (math.log(p) - math.log(q)) / -math.log(X) if q else math.inf
-
-
-def numbered(model: Model, rate: int, charge: int, answers: Sequence[int]) -> Iterator[Output]:
-    """Outputs of a model whose tops also give a number with Laplace noise; beyond the listed ones it is one output."""
-    listed = [(Kind.BELOW, answers[0]), *((Kind.EQUAL, a) for a in answers), (Kind.AT_LEAST, answers[-1] + 1)]
-    for output in transcripts(model):
-        tests = [test for test, record in enumerate(output.outcome) if record[2] >= 0]
-        ((_, hidden),) = output.terms
-        for told in product(listed, repeat=len(tests)):
-            numbers = tuple(
-                Number(kind, Noise.LAPLACE, rate, answer, test)
-                for (kind, answer), test in zip(told, tests, strict=True)
-            )
-            outcome = (output.outcome, tuple((int(kind), answer) for kind, answer in told))
-            yield Output(outcome, output.charge + charge * len(tests), ((1, (*hidden, *numbers)),))
 
 
 def _size(p: Fraction) -> int:

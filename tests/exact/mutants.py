@@ -22,8 +22,15 @@ from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
-from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
-from tests.exact.rankings import gap_probability, tail_probability
+from tests.exact.contract import (
+    BitsForm,
+    Form,
+    LawForm,
+    SelectionForm,
+    StreamForm,
+    gap_probability,
+    tail_probability,
+)
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
 ONE_WAY = (Neighbours.UP, Neighbours.DOWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms import Exposure, Neighbours, Noise, Outcomes, Top, sparse_vector
-from tests.exact.box import UNIT, enumerate_box
+from tests.exact.box import largest_loss
 from tests.exact.contract import StreamForm
-from tests.exact.enumeration import Factor, Kind, X, expectation, log_ratio
+from tests.exact.enumeration import Factor, Kind, expectation
 from tests.exact.mutants import mutants, published
 
 MUTANTS = {mutant.rule: mutant for mutant in mutants()}
@@ -30,21 +29,11 @@ def failed_checks(form):
 
 
 def enumerated_loss(mutant):
-    """Largest log-ratio / charge over a box of noise: a lower bound, for noise outside it counts against it."""
     form = mutant.form
     if isinstance(form, StreamForm):
         tests = len(mutant.pair[0])
         form = replace(form, queries=max(1, tests // mutant.attempts), attempts=mutant.attempts, tests=tests)
-    first, second = (
-        enumerate_box(form, values, mutant.size, thresholds=mutant.thresholds) for values in mutant.pair
-    )
-    largest = 0.0
-    for told, p in first.found.items():
-        charge = first.charges[told] // UNIT
-        q = second.found.get(told, 0) + second.missing
-        if p * X**charge > q:
-            largest = max(largest, log_ratio(p, q) / charge if charge else math.inf)
-    return largest
+    return largest_loss(form, [mutant.pair], mutant.size, thresholds=mutant.thresholds)
 
 
 @pytest.mark.parametrize("rule", MUTANTS)

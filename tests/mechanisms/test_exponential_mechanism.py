@@ -16,7 +16,7 @@ from stream_svt.mechanisms.exponential_mechanism import (
     draw_gap,
     draw_index,
 )
-from tests.exact.rankings import gap_probability, tail_probability
+from tests.exact.contract import gap_probability, tail_probability
 
 EPSILON = 800_000_000
 SALT = (0, 0)
