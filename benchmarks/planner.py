@@ -37,10 +37,10 @@ from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, Sp
 from stream_svt.mechanisms.noise import quantiles
 from stream_svt.monitor.released import Alert
 from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
-from stream_svt.planning.workload import MARGINS, middles
+from stream_svt.planning.model import MARGINS, middles
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.fields import Retry
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Retry
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]

@@ -36,7 +36,7 @@ from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import Carried
+from stream_svt.settings.carried import NOTHING
 from stream_svt.settings.datasets import period_end
 
 DAY_MS = 86_400_000
@@ -185,7 +185,7 @@ class Year:
         self._retired = np.zeros((names, 400), dtype=np.uint8)
         self._shown: deque[list[ReleasedEvent]] = deque(maxlen=KEPT_DAYS)
         self._lateness = "6h"
-        self._carried: Carried | None = None
+        self._carried = NOTHING
         self.violations = 0
         self.shard = Shard(self._spec("app"), START_MS)
 

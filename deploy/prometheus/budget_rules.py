@@ -11,7 +11,7 @@ compared: hence a copy of each dataset's series under the name of its class.
 
 Charges are few, so what a window shows is taken with the doubt that it deserves. Charges of one occasion, as when
 one incident shows in many series, are one payment; payments count as a Poisson process; an alarm needs the lower
-limit of the pace; and the end of a budget is an interval, as on the status page (`stream_svt.planning.pace`).
+limit of the pace; and the end of a budget is an interval, as on the status page (`stream_svt.planning.budget`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.settings.validation import did_you_mean
+from stream_svt.settings.document import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

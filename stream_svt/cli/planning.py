@@ -146,7 +146,7 @@ def plan(
     import numpy as np
 
     from stream_svt.planning import Belief, Drift, advice, recommend
-    from stream_svt.settings.options import Sweep
+    from stream_svt.settings.fields import Sweep
 
     if plot is not None and plot.suffix not in _SUFFIXES:
         raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
@@ -165,7 +165,7 @@ def plan(
         raise click.UsageError(f"{error}.") from None
     budget = _budget(found.best.monitor, datasets, limit)
     if plot is not None:
-        from stream_svt.planning.plot import draw
+        from stream_svt.planning.advice import draw
 
         try:
             draw(found).savefig(plot, dpi=150)

@@ -18,10 +18,9 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.secret_files import SecretFiles
-from stream_svt.settings.document import Document, KeyPath, read
+from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.sections import KafkaConfig, apply_environment
-from stream_svt.settings.validation import Strict, consistent, did_you_mean, quote
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
 

@@ -33,8 +33,8 @@ from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, Top
 from stream_svt.monitor.sweep import SweepRunner
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import last_end
+from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import Declared, MonitorSpec
-from stream_svt.settings.options import Retry, Sweep
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
 
@@ -123,10 +123,9 @@ class Engine:
         self._noise: QueryNoise = query_noise or KeyedSampler(key).draw
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
-        if spec.carried is not None:
-            self.retirement.watermarks |= spec.carried.watermarks
-            for topic, declared in spec.carried.topics.items():
-                self._keep_declared(topic, declared)
+        self.retirement.watermarks |= spec.carried.watermarks
+        for topic, declared in spec.carried.topics.items():
+            self._keep_declared(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
 
@@ -136,8 +135,8 @@ class Engine:
         The number of shards fixes where a dataset is at home; the cluster's id tells a mirror from the original.
         """
         detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
-        if (carried := self.spec.carried) is not None:
-            detail |= {"carried_from": carried.application, "carried_digest": self.spec.carried_digest}
+        if before := self.spec.carried.application:
+            detail |= {"carried_from": before, "carried_digest": self.spec.carried_digest}
         self.accounts.shard_event(EventType.STATE_BEGUN, "first-start", **detail)
         for topic, declared in self.declared.items():
             self._announce_declared(topic, declared)

@@ -118,7 +118,7 @@ class Retirement:
 
 def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
     """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
-    watermarks = {} if spec.carried is None else dict(spec.carried.watermarks)
+    watermarks = dict(spec.carried.watermarks)
     if progress is not None:
         watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
     return Gone(watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/")))

@@ -18,7 +18,7 @@ from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Waiting
-from stream_svt.settings.options import Retry
+from stream_svt.settings.fields import Retry
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -21,8 +21,8 @@ from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.settings.fields import Mute, OnHalt, Sweep
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Mute, OnHalt, Sweep
 
 _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is loaded
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from functools import reduce
-from operator import or_
 
 import numpy as np
 
@@ -15,14 +13,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.monitors import (
-    Declared,
-    MonitorSpec,
-    changed_fields,
-    changes_refused,
-    declaration_refused,
-    ends_runs,
-)
+from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
@@ -36,24 +27,12 @@ def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = 
 
 def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
     """Refuse, with a `ConfigError`, another specification that cannot be gone on with; changes nothing."""
-    refusals = []
+    running = {name: runner.spec for name, runner in engine.runners.items()}
+    refusals = changes_refused(running, engine.declared, spec.monitors)
     if spec.carried_digest != engine.spec.carried_digest:
-        refusals.append(Problem(0, "carried_over", OTHER_FILE))
-    for monitor in spec.monitors:
-        runner = engine.runners.get(monitor.name)
-        if runner is not None:
-            refusals += changes_refused(runner.spec, monitor)
-    for monitor in spec.monitors:
-        if monitor.name not in engine.runners and monitor.topic in engine.declared:
-            refusals += declaration_refused(engine.declared[monitor.topic], monitor)
-    for topic, known in engine.declared.items():
-        readers = [monitor for monitor in spec.monitors if monitor.topic == topic]
-        together = reduce(or_, map(Declared.by, readers), known)
-        if together != known:  # the same answers: who declared less would test them with too little noise
-            for monitor in readers:
-                refusals += declaration_refused(together, monitor)
+        refusals.insert(0, Problem(0, "carried_over", OTHER_FILE))
     if refusals:
-        raise ConfigError(list(dict.fromkeys(refusals)))
+        raise ConfigError(refusals)
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:

@@ -22,7 +22,7 @@ from stream_svt.monitor.queue_journal import Queue, size_of
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
-from stream_svt.settings.options import Sweep
+from stream_svt.settings.fields import Sweep
 
 _BLOCK_BYTES = 60_000
 """A block whose line is longer is stored in halves: it is written again as a whole."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from stream_svt.planning.budget import PaidRuns, explain, reported_margin
-from stream_svt.planning.model import Forecast, Span, forecast
+from stream_svt.planning.model import Belief, Drift, Forecast, Span, Workload, forecast, from_percentiles
 from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
-from stream_svt.planning.workload import Belief, Drift, Workload, from_percentiles
 
 __all__ = [
     "Belief",

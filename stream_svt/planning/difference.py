@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,13 +12,12 @@ from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
+from stream_svt.settings.datasets import DAY_MS, DatasetSpec
 from stream_svt.settings.monitors import (
-    Declared,
     MonitorSpec,
     changed_fields,
     changes_refused,
-    declaration_refused,
+    declared_by,
     ends_runs,
 )
 
@@ -86,9 +86,9 @@ def difference(
 
 def _monitors(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
+    yield from changes_refused(known, declared_by(old.monitors), new.monitors)
     for name, monitor in wanted.items():
         if name in known:
-            yield from changes_refused(known[name], monitor)
             if monitor != known[name]:
                 yield Change("~", f"monitor {name}", _fields(known[name], monitor))
             continue
@@ -96,9 +96,6 @@ def _monitors(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
         yield Change("+", f"monitor {name} on topic {monitor.topic}", [cost])
-        for other in old.monitors:
-            if other.topic == monitor.topic:
-                yield from declaration_refused(Declared.by(other), monitor)
     for name in known:
         if name not in wanted:
             yield Change("-", f"monitor {name}", [_RUNS_END])
@@ -136,13 +133,9 @@ def _topics(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
 
 
 def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
-    """Return in words what is declared of the answers on each query topic."""
-    found: dict[str, Declared] = {}
-    for monitor in monitors:
-        found[monitor.topic] = Declared.by(monitor) | found.get(monitor.topic)
     return {
         topic: f"sensitivity {declared.sensitivity}, {'' if declared.monotonic else 'not '}monotonic"
-        for topic, declared in found.items()
+        for topic, declared in declared_by(monitors).items()
     }
 
 
@@ -199,17 +192,17 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> _Fou
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            yield Change("+", f"generator {one.pattern}: {count} a {period}, {_each(one)}")
+            yield Change("+", f"generator {one.pattern}: {count} a {period}, {_each(one.each)}")
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
             effects.append(f"adds {added}: {count} a {period}")
-        for field, what in (("lateness_ms", "lateness"), ("from_ms", "first day")):
-            if any(getattr(other, field) != getattr(one, field) for other in known):
+        for field, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
+            if {*map(attrgetter(field), known)} != {attrgetter(field)(one)}:
                 effects.append(f"another {what}: a period that was over before stays so")
         if effects:
             yield Change("~", f"generator {one.pattern}", effects)
-        if one.from_ms <= now_ms and any(_each(other) != _each(one) for other in known):
+        if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
             message = (
                 "limit, measure and unit of a period that has begun never change: keep the declaration, give it an "
                 "until, and declare the generator once more, from that day on"
@@ -221,7 +214,7 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> _Fou
             yield Change("-", f"generator {one.pattern}{names}", [_RETIRED_OPEN])
 
 
-def _each(one: DatasetSpec | Generator) -> str:
+def _each(one: DatasetSpec) -> str:
     return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
 
 

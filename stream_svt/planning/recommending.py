@@ -9,10 +9,9 @@ from operator import attrgetter
 from typing import Any
 
 from stream_svt.errors import MisuseError
-from stream_svt.planning.model import Forecast, Span, forecast
-from stream_svt.planning.workload import Workload, thinned
+from stream_svt.planning.model import Forecast, Span, Workload, forecast, thinned
+from stream_svt.settings.fields import MAX_ATTEMPTS, MechanismForm, Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import MAX_ATTEMPTS, MechanismForm, Retry, Sweep
 
 EVEN = 0.005
 """Differences of F1 below this are no reason to prefer a candidate: the simpler one is taken."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil, exp, expm1, floor, sqrt
+from typing import Literal
 
 EPSILON_UNITS = 10**9
 """Units in an epsilon of 1."""
@@ -36,7 +37,7 @@ class Kind(StrEnum):
         return EPSILON_UNITS if self is _PURE else RHO_UNITS
 
     @property
-    def measure(self) -> str:
+    def measure(self) -> Literal["epsilon", "rho"]:
         """Name of the loss: "epsilon" or "rho"."""
         return "epsilon" if self is _PURE else "rho"
 
@@ -44,7 +45,7 @@ class Kind(StrEnum):
 _PURE = Kind.PURE
 """For what is asked with every amount: a look-up of an enumeration's member takes Python longer than the rest."""
 
-KINDS = {kind.measure: kind for kind in Kind}
+KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
 """By the name of the measure."""
 
 

@@ -31,7 +31,7 @@ from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.carried import NOTHING, Balance, Carried
+from stream_svt.settings.carried import Balance, Carried
 from stream_svt.settings.datasets import begun_by, is_over, period_end
 from stream_svt.settings.monitors import Declared
 
@@ -263,7 +263,7 @@ def carry_over(
         one.lost = one.shard in mirrored and not one.complete and not source_ended
     notes = [f"shard {one.shard}: {note}" for one in shards if (note := one.note())]
     datasets: dict[str, Balance] = {}
-    earlier = spec.carried or NOTHING
+    earlier = spec.carried
     for dataset in spec.datasets:
         known = earlier.datasets.get(dataset.name)
         declared = dataset.limit if known is None else known.declared
@@ -289,7 +289,7 @@ def carry_over(
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
         topics[topic] = declared_of | topics.get(topic)
     complete = all(one.complete or not (one.gap or one.conflict or one.lost) for one in shards)
-    found = Carried(spec.application, cluster, alerts, successor, complete, topics, datasets, watermarks)
+    found = Carried(spec.application, cluster, alerts, successor, complete, topics, watermarks, datasets)
     return found, notes
 
 

@@ -15,8 +15,8 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Retry, Sweep
 
 DATASETS = 3
 """Datasets of a case; a shard's others are told apart by nothing but their number."""

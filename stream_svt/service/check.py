@@ -29,7 +29,7 @@ from stream_svt.service.control import standings
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.topology import Topology, look, problems, wanted_topics
-from stream_svt.settings.options import Retry
+from stream_svt.settings.fields import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
@@ -307,7 +307,7 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
 async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Check, where its alert topic can be read, that the application carried over was closed for this one."""
     carried = config.spec.carried
-    if carried is None or carried.cluster != topology.cluster_id:
+    if not carried.application or carried.cluster != topology.cluster_id:
         return
     doing = f"reading the end of alert topic {carried.alerts!r}"
     try:

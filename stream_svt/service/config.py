@@ -16,7 +16,7 @@ from stream_svt.service.secret_files import SecretFiles
 from stream_svt.service.signatures import VerifyingKey
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
-from stream_svt.settings.document import read, without
+from stream_svt.settings.document import did_you_mean, read, without
 from stream_svt.settings.sections import (
     SECTIONS,
     SERVICE_KEYS,
@@ -31,7 +31,6 @@ from stream_svt.settings.sections import (
     apply_environment,
     section_notes,
 )
-from stream_svt.settings.validation import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import place_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
-from stream_svt.settings.validation import did_you_mean, quote
+from stream_svt.settings.document import did_you_mean, quote
 
 SHOWN_NAMES = 10
 """Declared names that a message lists."""

@@ -14,9 +14,8 @@ from typing import TypeAlias, TypeVar
 
 from stream_svt.errors import Problem
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
-from stream_svt.settings.document import Document, KeyPath, path_text
+from stream_svt.settings.document import Document, KeyPath, path_text, quote
 from stream_svt.settings.sections import ControlConfig, KafkaConfig, SealingConfig
-from stream_svt.settings.validation import quote
 
 Key = TypeVar("Key")
 _Source: TypeAlias = str | Sequence[str]

@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
-from stream_svt.settings.options import Retry
+from stream_svt.settings.fields import Retry
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ Nothing here reads files: names in files come through a function.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -26,10 +26,9 @@ from stream_svt.settings.datasets import (
     lines_of,
     period_end,
 )
-from stream_svt.settings.document import Document, read
+from stream_svt.settings.document import Document, did_you_mean, quote, read
 from stream_svt.settings.monitors import MonitorSpec, digest
 from stream_svt.settings.sections import ConfigDocument
-from stream_svt.settings.validation import did_you_mean, quote
 
 DATASETS_SHOWN = 1_000
 """Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
@@ -51,7 +50,7 @@ class ApplicationSpec:
     datasets: tuple[DatasetSpec, ...]
     monitors: tuple[MonitorSpec, ...]
     notes: tuple[Problem, ...] = field(default=(), compare=False)
-    carried: Carried | None = None
+    carried: Carried = NOTHING
     generators: tuple[Generator, ...] = ()
 
     def at(self, now_ms: int) -> ApplicationSpec:
@@ -93,8 +92,8 @@ class ApplicationSpec:
 
     @cached_property
     def carried_digest(self) -> str:
-        """Digest of what was taken over, "" where nothing was."""
-        return "" if self.carried is None else self.carried.digest
+        """Digest of what was taken over, kept."""
+        return self.carried.digest
 
     def hash(self) -> str:
         """Return a short digest; two workers of one application must agree on it."""
@@ -106,7 +105,10 @@ class ApplicationSpec:
                 "datasets": [
                     [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
                 ],
-                "generators": [astuple(generator) for generator in self.generators],
+                "generators": [
+                    [one.pattern, one.names, one.from_ms, one.each.lateness_ms, *one.each.declaration[:3]]
+                    for one in self.generators
+                ],
                 "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
             }
         )
@@ -160,10 +162,10 @@ def application_of(
 ) -> ApplicationSpec:
     """Return the specification in a document, to which what is wrong is reported."""
     carried = _carried(document, config, read_names)
-    datasets, generators = _datasets(document, config, read_names, carried or NOTHING)
+    datasets, generators = _datasets(document, config, read_names, carried)
     _compare_patterns(document, datasets)
     if not document.problems:
-        _compare(document, config, datasets, carried or NOTHING)
+        _compare(document, config, datasets, carried)
     return ApplicationSpec(
         config.application,
         tuple(dataset for dataset, index in datasets.values() if index not in generators),
@@ -174,18 +176,18 @@ def application_of(
     )
 
 
-def _carried(document: Document, config: ConfigDocument, read_names: ReadNames | None) -> Carried | None:
-    """Return what was taken over from a closed application, None where nothing is, or it is reported."""
+def _carried(document: Document, config: ConfigDocument, read_names: ReadNames | None) -> Carried:
+    """Return what was taken over from a closed application, `NOTHING` where that is reported."""
     if (name := config.carried_over) is None:
-        return None
-    carried, whose = None, ""
+        return NOTHING
+    carried, whose = NOTHING, ""
     try:
         lines = lines_of(name, read_names)
         whose = f"{quote(name)}: "
         carried = parse(lines)
     except ValueError as error:
         document.report(("carried_over",), f"{whose}{error}")
-    if carried is not None and carried.successor != config.application:
+    if carried is not NOTHING and carried.successor != config.application:
         other = f"is for application {quote(carried.successor)}: another one would spend it twice"
         document.report(("carried_over",), f"{quote(name)} {other}")
     return carried

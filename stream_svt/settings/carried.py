@@ -6,36 +6,24 @@ One JSON document a line: a head, then one dataset a line. Amounts are exact dec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
+from msgspec import structs
 
 from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_loss, to_units
 from stream_svt.settings.datasets import DatasetSpec, is_over, period_end
+from stream_svt.settings.document import quote
 from stream_svt.settings.monitors import Declared, MonitorSpec
-from stream_svt.settings.validation import quote
-
-FORMAT = 1
-
-
-class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    carry_over: int
-    application: str
-    cluster: str
-    alerts: str
-    successor: str
-    complete: bool
-    topics: dict[str, Declared]
-    watermarks: dict[str, int]
-    datasets: int
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     unit: str
-    measure: str
+    measure: Literal["epsilon", "rho"]
     declared: str
     limit: str
     spent: str
@@ -55,15 +43,14 @@ class Balance:
     spent: int
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """All balances of an application.
+class _Whose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where balances come from and who may go on with them.
 
     Attributes:
         application, cluster, alerts: Whose they are; cluster id and alert topic say where that was read.
         successor: The one application that may go on with them.
         complete: Whether every dataset that ever spent anything is among them.
-        topics, datasets: By name.
+        topics: By name.
         watermarks: By pattern of a generator, the end of the last period that is over for the successor.
     """
 
@@ -72,30 +59,37 @@ class Carried:
     alerts: str
     successor: str
     complete: bool
-    topics: Mapping[str, Declared]
-    datasets: Mapping[str, Balance]
-    watermarks: Mapping[str, int] = field(default_factory=dict)
+    topics: dict[str, Declared]
+    watermarks: dict[str, int]
+
+
+class _Head(_Whose, frozen=True, forbid_unknown_fields=True, tag_field="carry_over", tag=1):
+    datasets: int
+
+
+class Carried(_Whose, frozen=True):
+    """All balances of an application, by the name of the dataset."""
+
+    datasets: dict[str, Balance]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
-        whose = (self.application, self.cluster, self.alerts, self.successor, self.complete)
-        topics, watermarks = dict(sorted(self.topics.items())), dict(sorted(self.watermarks.items()))
-        head = _Head(FORMAT, *whose, topics, watermarks, len(self.datasets))
-        yield msgspec.json.encode(head, enc_hook=str).decode()
+        head = _Head(**structs.asdict(self) | {"datasets": len(self.datasets)})
+        yield msgspec.json.encode(head, enc_hook=str, order="deterministic").decode()
         for name, one in sorted(self.datasets.items()):
             amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
             yield msgspec.json.encode(_Line(name, one.unit, one.kind.measure, *amounts)).decode()
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits that stand for the content: the state of every shard of the successor names them."""
+        """Sixteen hex digits for the content, which the state of every shard of the successor names; "" for nothing."""
+        if not self.application:
+            return ""
         content = "".join(f"{line}\n" for line in self.lines())
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
         """Return why a dataset cannot be declared so, such as that nobody knows what was spent of it; "" if it can."""
-        if self is NOTHING:
-            return ""
         name, before = f"dataset {quote(dataset.name)}", repr(self.application)
         if is_over(dataset.name, self.watermarks):
             began = f"had begun when {before} was closed: nobody opens it again"
@@ -142,7 +136,7 @@ class Carried:
         return ""
 
 
-NOTHING = Carried("", "", "", "", True, {}, {})
+NOTHING = Carried("", "", "", "", True, {}, {}, {})
 """Nothing is taken over."""
 
 
@@ -158,9 +152,7 @@ def parse(lines: Sequence[str]) -> Carried:
     try:
         head = msgspec.json.decode(found[0], type=_Head, dec_hook=lambda _, text: exact(text))
     except msgspec.DecodeError as error:
-        raise ValueError(f"line 1: {error}: 'stream-svt carry-over' writes it") from None
-    if head.carry_over != FORMAT:
-        raise ValueError(f"line 1: it has format {head.carry_over}, this version reads {FORMAT}")
+        raise ValueError(f"line 1: {error}: 'stream-svt carry-over' of this version writes it") from None
     if len(found) - 1 != head.datasets:
         raise ValueError(
             f"it has {len(found) - 1} datasets and says {head.datasets}: lines are missing, or were added"
@@ -170,8 +162,7 @@ def parse(lines: Sequence[str]) -> Carried:
     datasets = dict(_balances(found[1:]))
     if len(datasets) != head.datasets:
         raise ValueError("a dataset has two lines")
-    whose = (head.application, head.cluster, head.alerts, head.successor, head.complete)
-    return Carried(*whose, head.topics, datasets, head.watermarks)
+    return Carried(**structs.asdict(head) | {"datasets": datasets})
 
 
 def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
@@ -179,8 +170,7 @@ def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
     for number, text in enumerate(lines, start=2):
         try:
             line = decoder.decode(text)
-            if (kind := KINDS.get(line.measure)) is None:
-                raise ValueError(f"unknown measure {line.measure!r}")
+            kind = KINDS[line.measure]
             declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
             if not (0 <= spent <= limit and 0 < declared <= limit):
                 raise ValueError("expected 0 <= spent <= limit and 0 < declared <= limit")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from stream_svt.privacy.loss import Kind
+from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.fields import (
     DatasetName,
     Day,
@@ -22,7 +23,6 @@ from stream_svt.settings.fields import (
     dataset_name,
     midnight_ms,
 )
-from stream_svt.settings.validation import Strict, consistent, quote
 
 MAX_DATASETS = 1_000_000
 
@@ -139,22 +139,24 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Private datasets without an end: one a period, or one a name and period; fields as in `DatasetSpec`.
+    """Private datasets without an end: one a period, or one a name and period.
 
     A dataset exists from its first query on, and is retired once its period, and the lateness, are over.
 
     Attributes:
+        each: What they are all like but for name and period.
         names: What stands in the slot for the name, ("",) where there is none.
         from_ms: Begin of the first period.
     """
 
-    pattern: str
+    each: DatasetSpec
     names: tuple[str, ...]
     from_ms: int
-    lateness_ms: int
-    kind: Kind
-    limit: int
-    unit: str
+
+    @property
+    def pattern(self) -> str:
+        """A name with a slot for the period."""
+        return self.each.pattern
 
     @property
     def length_ms(self) -> int:
@@ -176,22 +178,13 @@ class Generator:
         year, week, _ = day.isocalendar()
         text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
         for name in self.names:
-            yield DatasetSpec(
-                name=text.replace(NAME_SLOT, name),
-                kind=self.kind,
-                limit=self.limit,
-                unit=self.unit,
-                from_ms=begin_ms,
-                until_ms=begin_ms + self.length_ms,
-                lateness_ms=self.lateness_ms,
-                horizon_ms=self.length_ms,
-                pattern=self.pattern,
-            )
+            made = text.replace(NAME_SLOT, name)
+            yield replace(self.each, name=made, from_ms=begin_ms, until_ms=begin_ms + self.length_ms)
 
     def open_at(self, now_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets that queries may count for now; before the first period, those of that one."""
         now_ms = max(now_ms, self.from_ms)
-        yield from self.periods(now_ms - self.lateness_ms, now_ms + 1)
+        yield from self.periods(now_ms - (self.each.lateness_ms or 0), now_ms + 1)
 
     def find(self, name: str) -> DatasetSpec | None:
         """Return the dataset of a name, whether or not its period has come; None where the name is another."""
@@ -305,9 +298,8 @@ class DatasetDeclaration(Strict):
             end = generator.from_ms + 1 if self.until is None else midnight_ms(self.until)
             yield from generator.periods(generator.from_ms, end)
             return
-        kind, limit = self.limit.kind, self.limit.units
         for name in self._names(read_names):
-            yield DatasetSpec(name=name, kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
+            yield replace(self._each, name=name)
 
     def generator(self, read_names: ReadNames | None) -> Generator | None:
         """Return what generates the datasets, None where they are not generated; raises as `expand`."""
@@ -315,15 +307,15 @@ class DatasetDeclaration(Strict):
             return None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
         _made(self.generate, max(names, key=len))
-        return Generator(
-            pattern=self.generate,
-            names=names,
-            from_ms=midnight_ms(self.from_),
-            lateness_ms=self.lateness,
-            kind=self.limit.kind,
-            limit=self.limit.units,
-            unit=self.unit,
+        each = replace(
+            self._each, lateness_ms=self.lateness, horizon_ms=_length_ms(self.generate), pattern=self.generate
         )
+        return Generator(each=each, names=names, from_ms=midnight_ms(self.from_))
+
+    @cached_property
+    def _each(self) -> DatasetSpec:
+        kind, limit = self.limit.kind, self.limit.units
+        return DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
 
     def _names(self, read_names: ReadNames | None) -> Sequence[str]:
         if self.file is None:

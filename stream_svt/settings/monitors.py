@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from fractions import Fraction
@@ -23,34 +23,32 @@ from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
+from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.fields import (
-    Duration,
-    Exact,
-    Flag,
-    Name,
-    NonNegativeExact,
-    PositiveExact,
-    Proportion,
-    Text,
-    TopicName,
-    whole,
-)
-from stream_svt.settings.options import (
     MAX_ATTEMPTS,
     AnnealedOptions,
     AppendField,
     CorrectionField,
+    Duration,
+    Exact,
     ExposureOptions,
+    Flag,
     MechanismForm,
     Mute,
     MuteField,
+    Name,
     NoiseField,
+    NonNegativeExact,
     OnHalt,
+    PositiveExact,
+    Proportion,
     Retry,
     Sweep,
     Table,
+    Text,
+    TopicName,
+    whole,
 )
-from stream_svt.settings.validation import Strict, consistent, quote
 
 _LARGEST_EPSILON = 10_000
 
@@ -405,11 +403,42 @@ class Declared:
         }
 
 
-def changes_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
-    """Yield what of a changed monitor cannot take effect while the application lives.
+def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
+    """Return the most cautious declaration of each query topic."""
+    found: dict[str, Declared] = {}
+    for monitor in monitors:
+        found[monitor.topic] = Declared.by(monitor) | found.get(monitor.topic)
+    return found
 
-    Runs are tied to the offsets of their topic, and what waits to its form of ``append``, whose options may change.
+
+def changes_refused(
+    old: Mapping[str, MonitorSpec], declared: Mapping[str, Declared], new: Collection[MonitorSpec]
+) -> list[Problem]:
+    """Return what of other monitors cannot take effect while the application lives.
+
+    Args:
+        old: Those in use, by name.
+        declared: By query topic, what was declared of its answers so far.
+        new: Those that would be used instead.
     """
+    found: list[Problem] = []
+    for monitor in new:
+        if monitor.name in old:
+            found += _change_refused(old[monitor.name], monitor)
+        elif monitor.topic in declared:
+            found += _declaration_refused(declared[monitor.topic], monitor)
+    for topic, wanted in declared_by(new).items():
+        known = declared.get(topic, wanted)
+        if (
+            known | wanted != known
+        ):  # the same answers: who declared less would test them with too little noise
+            readers = (monitor for monitor in new if monitor.topic == topic)
+            found += [one for monitor in readers for one in _declaration_refused(known | wanted, monitor)]
+    return list(dict.fromkeys(found))
+
+
+def _change_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
+    # Runs are tied to the offsets of their topic, and what waits to its form of append, whose options may change.
     tied = {"topic": old.topic != new.topic, "append": type(old.append) is not type(new.append)}
     message = (
         "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
@@ -417,11 +446,10 @@ def changes_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
     for name in (name for name, changes in tied.items() if changes):
         yield Problem(0, f"monitors.{new.name}.{name}", message)
     if old.topic == new.topic:
-        yield from declaration_refused(Declared.by(old), new)
+        yield from _declaration_refused(Declared.by(old), new)
 
 
-def declaration_refused(declared: Declared, new: MonitorSpec) -> Iterator[Problem]:
-    """Yield where a monitor declares less than what was declared about its topic before."""
+def _declaration_refused(declared: Declared, new: MonitorSpec) -> Iterator[Problem]:
     for name, message in declared.undercut(new).items():
         yield Problem(0, f"monitors.{new.name}.{name}", message)
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from stream_svt.errors import Problem
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.document import Document
+from stream_svt.settings.document import Document, Strict, consistent, did_you_mean, quote
 from stream_svt.settings.fields import (
     Duration,
     Flag,
@@ -22,7 +22,6 @@ from stream_svt.settings.fields import (
     within,
 )
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.validation import Strict, consistent, did_you_mean, quote
 
 
 def _servers(value: object) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from deploy.prometheus.budget_rules import (
     SLOW,
     WINDOWS,
 )
-from stream_svt.planning.pace import exhaustion
+from stream_svt.planning.budget import exhaustion
 
 WEEK = next(one for one in CLASSES if one.name == "week")
 

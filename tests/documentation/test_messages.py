@@ -248,6 +248,7 @@ def _closed_for_ever() -> Play:
         "app",
         complete=True,
         topics={},
+        watermarks={},
         datasets={"a": Balance("one basket", Kind.PURE, 5 * 10**9, 5 * 10**9, 10**9)},
     ).lines()
     play = Play(load_spec(CARRIED.format(monitor=FORMS["plain"]), read_names=lambda name: list(lines)))

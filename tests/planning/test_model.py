@@ -15,28 +15,29 @@ from stream_svt.mechanisms import (
     Annealed,
     Exposure,
     Noise,
-    Uncorrected,
     adaptive,
     estimates,
     noise,
     sparse_vector,
 )
 from stream_svt.mechanisms.noise import Law
-from stream_svt.planning import Drift, Workload, forecast
-from stream_svt.planning.model import THRESHOLDS, course, report_chances, threshold_quantiles
-from stream_svt.settings.options import Lifetime, Retry
+from stream_svt.planning import Belief, Drift, Workload, forecast, from_percentiles
+from stream_svt.planning.model import (
+    THRESHOLDS,
+    course,
+    report_chances,
+    thinned,
+    threshold_quantiles,
+    weibull,
+)
 from tests.support.monitor_forms import spec_of
 
 EPSILON = 10**9
 STREAM = "expected_queries: 10000, correction: {exposure: {false_alerts: 10}}"
 
 
-def queue(attempts, every, lifetime):
-    return Retry(attempts=attempts, every=every, lifetime=Lifetime(offsets=lifetime), capacity=lifetime)
-
-
-def stream_mechanism(*, cutoff=20, queries=10_000, tolerated=1, attempts=1, **options):
-    correction = Exposure(expected_queries=queries, false_alerts=Fraction(tolerated), attempts=attempts)
+def stream_mechanism(*, cutoff=20, queries=10_000, tolerated=1, **options):
+    correction = Exposure(expected_queries=queries, false_alerts=Fraction(tolerated))
     return sparse_vector(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction, **options)
 
 
@@ -53,6 +54,11 @@ def workload(above, below, *, queries=10_000, positives=0.001, **options):
 def monitor(extra, granularity="1"):
     form = "topic: counts, epsilon: 1, cutoff: 20, sensitivity: 1, monotonic: true, bounds: [-100000, 100000]"
     return spec_of(f"{form}, threshold: 0, granularity: {granularity}, {extra}").monitors[0]
+
+
+def retrying(attempts, every, lifetime, capacity=10**6, stream=STREAM):
+    queue = f"attempts: {attempts}, every: {every}, lifetime: {lifetime}, capacity: {capacity}"
+    return monitor(f"{stream}, append: {{retry: {{{queue}}}}}")
 
 
 @pytest.mark.parametrize("family", list(Noise))
@@ -117,11 +123,11 @@ def test_the_model_agrees_with_the_real_mechanism_where_many_values_are_near_the
 
 def test_drifting_series_are_found_only_by_retries_that_live_long_enough():
     load = workload(1500, 4000, drift=Drift(queries=1000, start=1000))
-    once = forecast(stream_mechanism(tolerated=10), load)
-    mechanism = stream_mechanism(tolerated=10, attempts=4)
-    short = forecast(mechanism, load, queue(attempts=4, every=100, lifetime=300))
-    long = forecast(mechanism, load, queue(attempts=4, every=600, lifetime=1800))
-    ended = forecast(mechanism, load, queue(attempts=4, every=600, lifetime=250))
+    once = forecast(monitor(STREAM), load)
+    short, long, ended = (
+        forecast(retrying(4, every, lifetime), load)
+        for every, lifetime in ((100, 300), (600, 1800), (600, 250))
+    )
     assert max(once.recall, short.recall, ended.recall) < 0.01
     assert long.recall > 0.8
     assert 600 < long.delay < 1800
@@ -130,8 +136,7 @@ def test_drifting_series_are_found_only_by_retries_that_live_long_enough():
 def test_queries_of_the_last_round_are_not_retried():
     # One round after 900 of 1000 queries, in which every positive that came before is found.
     load = workload(5000, 4000, queries=1000, drift=Drift(queries=1, start=1000))
-    mechanism = stream_mechanism(queries=1000, tolerated=10, attempts=2)
-    found = forecast(mechanism, load, queue(attempts=2, every=900, lifetime=900))
+    found = forecast(retrying(2, 900, 900, stream=STREAM.replace("10000", "1000")), load)
     assert found.recall == pytest.approx(0.9, abs=0.01)
 
 
@@ -157,15 +162,11 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
     load = workload(400, 500)
     coarse, fine = forecast(monitor(STREAM), load), forecast(monitor(STREAM, "1/4"), load)
     assert fine.recall == pytest.approx(coarse.recall, abs=0.01)
-    retry, timed = (
-        monitor(f"{STREAM}, append: {{retry: {{attempts: 4, every: 600, {kept}}}}}")
-        for kept in ("lifetime: 3000, capacity: 1000", "lifetime: 100s, capacity: 9000")
+    drifting = replace(load, drift=Drift(queries=1000, start=100), rate=10.0)
+    kept, full, timed = (
+        forecast(retrying(4, 600, *queue), drifting) for queue in ((1000,), (3000, 1000), ("100s", 9000))
     )
-    drifting = replace(load, drift=Drift(queries=1000, start=100))
-    assert forecast(retry, drifting) == forecast(
-        retry.mechanism(), drifting, queue(attempts=4, every=600, lifetime=1000)
-    )
-    assert forecast(timed, replace(drifting, rate=10.0)).recall == forecast(retry, drifting).recall
+    assert kept == full == timed
     sweep = "correction: annealed, append: {sweep: {tops_per_set: 5}}"
     capped = forecast(monitor(sweep), workload(4000, 500, positives=0.01, queries=1000, finite=True))
     assert capped.alerts == pytest.approx(5, abs=0.05)
@@ -193,12 +194,94 @@ def test_report_chances_rise_with_the_distance_and_with_attempts():
 def test_contradictions_are_refused():
     load = workload(100, 100)
     stream = monitor("expected_queries: 10, append: {retry: {lifetime: 1h}}")
-    mechanism = sparse_vector(epsilon=EPSILON, cutoff=2, monotonic=True, correction=Uncorrected())
-    for plan, finite, retries, why in (
-        (stream, False, None, "rate"),
-        (stream, False, queue(2, 5, 10), "leave the retries out"),
-        (stream, True, None, "append: sweep"),
-        (mechanism, True, queue(2, 5, 10), "swept when it closes"),
-    ):
+    for finite, why in ((False, "rate"), (True, "append: sweep")):
         with pytest.raises(MisuseError, match=why):
-            forecast(plan, replace(load, finite=finite), retries)
+            forecast(stream, replace(load, finite=finite))
+
+
+@pytest.mark.parametrize(
+    ("points", "met"),
+    [
+        # They are joined by straight lines; beyond the last one margins go on like an exponential law.
+        ([(20, 10), (50, 40), (100, 90)], [(5, 0.1), (10, 0.2), (25, 0.35), (40, 0.5), (65, 0.75)]),
+        ([(50, 10)], [(20, 3 / 4), (40, 15 / 16)]),
+    ],
+)
+def test_percentiles_are_met_joined_and_continued(points, met):
+    margins = from_percentiles(points)
+    for margin, share in met:
+        assert np.mean(margins <= margin) == pytest.approx(share, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "points", [[], [(50, 10), (40, 20)], [(50, 10), (60, 5)], [(0, 10)], [(101, 10)], [(-5, 1)]]
+)
+def test_percentiles_that_do_not_rise_are_refused(points):
+    with pytest.raises(MisuseError, match="rise"):
+        from_percentiles(points)
+
+
+@pytest.mark.parametrize("shape", [0.5, 1, 4])
+def test_a_weibull_law_keeps_its_median_whatever_its_shape(shape):
+    assert np.median(weibull(30, shape)) == pytest.approx(30, rel=0.01)
+
+
+def around(belief):
+    return belief.spread(belief.central(100))
+
+
+def test_a_belief_in_medians_spreads_over_scales_and_shapes():
+    loads = around(Belief(positives=0.1, above=10, below=20, factor=3))
+    assert len(loads) == 8
+    medians = sorted(float(np.median(load.above)) for load in loads)
+    assert medians[0] == pytest.approx(10 / 3, rel=0.01)
+    assert medians[-1] == pytest.approx(30, rel=0.01)
+    near = [np.mean(load.below < 2) for load in loads]
+    assert max(near) > 0.2
+    assert min(near) == 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread"), [({}, [[2.5, 5, 7.5], [10, 20, 30]]), ({"factor": 1}, [])], ids=["doubt", "none"]
+)
+def test_a_belief_in_quantiles_spreads_over_scales_alone_as_far_as_it_doubts(factor, spread):
+    known = np.array([5.0, 10.0, 15.0])
+    loads = around(Belief(positives=0.1, above=known, below=known, **factor))
+    assert [load.above.tolist() for load in loads] == spread
+
+
+def test_thinning_keeps_the_distribution():
+    margins = np.random.default_rng(1).lognormal(0, 1, 10_000)
+    few = thinned(margins, 50)
+    assert len(few) == 50
+    assert np.mean(few) == pytest.approx(np.mean(margins), rel=0.05)
+    assert np.median(few) == pytest.approx(np.median(margins), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"queries": 0}, "at least one query"),
+        ({"positives": 0}, "strictly between"),
+        ({"positives": 1}, "strictly between"),
+        ({"rate": 0}, "rate"),
+        ({"above": np.array([])}, "margins above"),
+        ({"below": np.array([-1.0])}, "margins below"),
+        ({"below": np.array([np.nan])}, "margins below"),
+        ({"finite": True, "drift": Drift(queries=10, start=1)}, "do not drift"),
+    ],
+)
+def test_a_workload_without_a_meaning_is_refused(change, reason):
+    good = {"queries": 10, "positives": 0.5, "above": np.array([1.0]), "below": np.array([1.0])}
+    with pytest.raises(MisuseError, match=reason):
+        Workload(**{**good, **change})
+    with pytest.raises(MisuseError, match="drift"):
+        Drift(queries=0, start=1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"above": 0, "below": 1}, {"above": 1, "below": 1, "factor": 0.5}], ids=str
+)
+def test_a_belief_without_a_meaning_is_refused(wrong):
+    with pytest.raises(MisuseError, match=r"median margins are greater than 0, and the factor .* at least 1"):
+        Belief(positives=0.1, **wrong)

@@ -14,11 +14,10 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
-from stream_svt.planning.advice import as_json, expectations, settings, table, warnings
+from stream_svt.planning.advice import as_json, draw, expectations, settings, table, warnings
 from stream_svt.planning.budget import PaidRuns
-from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
-from stream_svt.settings.options import MechanismForm, OnHalt, Retry, Sweep
+from stream_svt.settings.fields import MechanismForm, OnHalt, Retry, Sweep
 from tests.support.monitor_forms import spec_of
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)

@@ -16,9 +16,18 @@ from stream_svt.privacy.loss import Kind, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import DatasetDeclaration
-from stream_svt.settings.fields import Limit, duration_ms, duration_text
+from stream_svt.settings.fields import (
+    Lifetime,
+    Limit,
+    MechanismForm,
+    Mute,
+    OnHalt,
+    Retry,
+    Sweep,
+    duration_ms,
+    duration_text,
+)
 from stream_svt.settings.monitors import MonitorSpec, changed_fields, ends_runs
-from stream_svt.settings.options import Lifetime, MechanismForm, Mute, OnHalt, Retry, Sweep
 
 FULL = """
 application: retail-watch

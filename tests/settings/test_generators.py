@@ -245,7 +245,7 @@ def test_a_plain_dataset_of_the_name_of_a_period_that_is_over_is_refused(over: G
 
 
 def test_a_successor_opens_no_period_that_was_shown_or_had_begun() -> None:
-    carried = Carried("before", "cluster", "alerts", "app", True, {}, {}, {"d-{date}": at(2)})
+    carried = Carried("before", "cluster", "alerts", "app", True, {}, {"d-{date}": at(2)}, {})
     play = GeneratedPlay(replace(DAYS, carried=carried), now_ms=at(2))
     play.adopt()
     assert next(iter(play.engine.datasets)).name == day(2)

@@ -19,7 +19,7 @@ from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.carried import Carried
+from stream_svt.settings.carried import NOTHING, Carried
 from tests.simulation.chains import CarryingOver, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
@@ -123,7 +123,7 @@ def end_for_whoever_asks(one: ShardHistory, successor: str) -> None:
 
 def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], **options: Any) -> Any:
     fresh = tuple(replace(dataset, spent_before=0) for dataset in spec.datasets)
-    return carry_over(replace(spec, datasets=fresh, carried=None), shards, **options)
+    return carry_over(replace(spec, datasets=fresh, carried=NOTHING), shards, **options)
 
 
 class _NeverClosing(Controls):

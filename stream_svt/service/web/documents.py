@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
-from stream_svt.planning.pace import Exhaustion, exhaustion
+from stream_svt.planning.budget import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.metrics import VERSION
