@@ -13,12 +13,7 @@ import pytest
 
 from stream_svt.service import ports
 from stream_svt.service.kafka import Cluster
-from tests.support.broken_protocol import (
-    ForgetsLostPublications,
-    LosesPublications,
-    NamesEachOwner,
-    SameTransaction,
-)
+from tests.support.broken_protocol import NamesEachOwner, SameTransaction
 from tests.support.verifier import Certain, verify
 from tests.support.worker import HIGH, LOW, Scene, until
 
@@ -26,16 +21,6 @@ pytestmark = pytest.mark.kafka
 SCENE = {"limit": 1000}
 ROUNDS = 4
 """Times that the workers release some alerts."""
-
-
-async def _one_worker(scene: Scene) -> int:
-    """Return how many queries were sent, each certain to be alerted."""
-    worker = await scene.start()
-    for number in range(1, ROUNDS + 1):
-        await scene.send("a", *[HIGH] * 3)
-        await scene.settled(worker, 3 * number)
-        await until(lambda: worker.ready)
-    return 3 * ROUNDS
 
 
 async def _one_after_the_other(scene: Scene) -> int:
@@ -73,10 +58,7 @@ async def _two_at_once(scene: Scene) -> int:
         # What the broken protocols go through is no violation by itself: owners fence one another.
         (None, _one_after_the_other, ""),
         (None, _two_at_once, ""),
-        # The outbox is part of the state: whoever takes over publishes it, once.
-        (LosesPublications, _one_worker, ""),
-        (SameTransaction, _one_worker, "before its charge"),
-        (ForgetsLostPublications, _one_worker, "charged and never published"),
+        (SameTransaction, _one_after_the_other, "before its charge"),
         (NamesEachOwner, _two_at_once, "two contents"),
     ],
 )

@@ -135,54 +135,6 @@ async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_th
     assert "event=fenced" not in caplog.text
 
 
-async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
-    scene: Scene,
-) -> None:
-    frozen = scene.serve()
-    await frozen.until(lambda: frozen.said("shard_replayed") == SHARDS)
-    before = frozen.said("event=revoked")
-    async with fed(scene):
-        starting = asyncio.create_task(scene.start(ready=False))
-        await frozen.until(lambda: frozen.said("event=revoked") > before)
-        frozen.process.send_signal(signal.SIGSTOP)
-        known = len(frozen.output)
-        worker = await starting
-        await scene.follow(worker)
-        await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
-        await asyncio.sleep(0.5)
-        frozen.process.send_signal(signal.SIGCONT)
-        await until(lambda: worker.ready and len(owned(worker)) == SHARDS // 2, 60)
-        await asyncio.sleep(2.0)
-    assert await frozen.end() == 0, frozen.log
-    # Nothing that it held was its own any more, whatever the group gave back.
-    assert len(opened(frozen.output[known:])) >= SHARDS // 2
-    await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
-    await everything(scene, worker)
-
-
-async def test_a_new_configuration_and_a_stop_in_the_middle_of_a_rebalance_are_served(
-    scene: Scene, caplog
-) -> None:
-    first = await scene.start()
-    await shared(first)
-    async with fed(scene):
-        joining = asyncio.create_task(scene.start(ready=False))
-        await until(lambda: "event=revoked" in caplog.text)
-        await scene.apply(first, scene.config(threshold=4000))
-        second = await joining
-        await scene.apply(second, scene.config(threshold=4000))
-        await until(lambda: first.ready and len(owned(first)) == SHARDS // 2, 40)
-        await scene.stop(second)
-        joining = asyncio.create_task(scene.start(ready=False))
-        count = caplog.text.count("event=revoked")
-        await until(lambda: caplog.text.count("event=revoked") > count)
-        await scene.stop(first)
-        third = await joining
-        await scene.apply(third, scene.config(threshold=4000))
-        await shared(third)
-    await everything(scene, third)
-
-
 async def test_a_membership_given_up_and_a_control_topic_deleted_take_the_shards_and_bring_them_back(
     scene: Scene,
 ) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import math
 import random
 import resource
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +15,8 @@ from pathlib import Path
 from aiokafka.errors import KafkaError
 
 from stream_svt.service.embedded import EmbeddedKafka
-from tests.soak.stage import PARTITIONS, SESSION, Outcome, Stage, asked
+from tests.soak.stage import PARTITIONS, Outcome, Stage, asked
 from tests.support.cluster import REPLICAS, ThreeBrokers
-from tests.support.log_reader import read_partition
 from tests.support.process import Service
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import administrator
@@ -42,54 +39,26 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
     """Workers killed with SIGKILL at random moments; every fifth time one more joins and another leaves in order."""
     stage = Stage.of(kafka, application, directory, seed=seed)
     chance, owning = stage.chance, 0
-    calm: list[tuple[float, list[int]]] = []
     async with stage.on():
-        settled = True
         for number in range(count):
             if number % 5 == 2:
                 stage.join()
                 await stage.owned()
                 await stage.leave(chance.choice(stage.running))
             await asyncio.sleep(1.5 * chance.random())
-            owners = await stage.owners()
-            victim = chance.choice(list(owners.values()) or stage.running)
-            shards = [shard for shard, owner in owners.items() if owner is victim]
-            killed = time.time()
+            owners = [*(await stage.owners()).values()]
+            victim = chance.choice(owners or stage.running)
             await stage.kill(victim)
             stage.outcome.count += 1
-            owning += bool(shards)
+            owning += victim in owners
             stage.join()
-            before, settled = settled, chance.random() < 0.75
-            if settled:
+            if chance.random() < 0.75:
                 await stage.caught_up()
-                if before:  # else members of the group are missed that never joined
-                    calm.append((killed, shards))
             else:  # the next one comes in the middle of the takeover
                 await asyncio.sleep(3.0 * chance.random())
         await stage.caught_up()
-    sessions = [_sessions(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)]
-    gaps = [
-        next((began for began in sessions[shard] if began > killed), math.inf) - killed
-        for killed, shards in calm
-        for shard in shards
-    ]
     stage.outcome.notes.append(f"{owning} of the killed owned a shard, {len(stage.services)} workers in all")
-    if gaps:
-        late = sum(gap > SESSION + 2 for gap in gaps)
-        stage.outcome.notes.append(
-            f"from SIGKILL to the new owner's first transaction: median {statistics.median(gaps):.1f} s, longest "
-            f"{max(gaps):.1f} s, {late} of {len(gaps)} above the session timeout ({SESSION:g} s) and 2 s more"
-        )
     return stage.outcome
-
-
-def _sessions(data_dir: Path, topic: str, partition: int) -> list[float]:
-    """Return when each producer of a partition wrote its first record, in seconds since 1970."""
-    first: dict[tuple[int, int], float] = {}
-    for record in read_partition(data_dir, topic, partition):
-        if record.marker is None:
-            first.setdefault((record.producer_id, record.producer_epoch), record.timestamp / 1000)
-    return sorted(first.values())
 
 
 async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count: int, seed: int) -> Outcome:

@@ -81,8 +81,7 @@ def outbox(events: list[bytes]) -> bytes:
     return bytes(26) + zlib.compress(msgspec.msgpack.encode(content))
 
 
-of_writer = {"producer_id": 1, "producer_epoch": 0}
-entry = partial(LogRecord, transactional=True, marker=None, **of_writer)
+entry = partial(LogRecord, transactional=True, marker=None, producer_id=1)
 
 
 def ended(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,6 @@ from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Seen
 from stream_svt.protocol.session import ShardSession, Spans
 from stream_svt.service.codec import QueryDecoder
-from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.application import ApplicationSpec
 
@@ -54,17 +52,6 @@ class SameTransaction(Journal):
             transaction = replace(transaction, alerts=[(key, event) for _, key, event in self._fresh])
         self._fresh = ()
         return await self._really(transaction)
-
-
-class LosesPublications(Journal):
-    """Loses every third transaction that only publishes, before it begins; correct otherwise."""
-
-    _tries = itertools.count(1)
-
-    async def flush(self) -> int:
-        if self.pending and next(LosesPublications._tries) % 3 == 0:
-            raise BrokerUnavailable("the publishing transaction was lost on purpose")
-        return await super().flush()
 
 
 class ForgetsOutbox(Journal):
@@ -101,10 +88,6 @@ class PublishesAgain(Journal):
         if committed:
             seen.waiting = 0
         return seen, first, end
-
-
-class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
-    """Ignores the outbox, and often has one to ignore."""
 
 
 class _HalfPrice(DatasetAccount):

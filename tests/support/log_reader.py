@@ -26,7 +26,6 @@ class LogRecord:
     offset: int
     timestamp: int
     producer_id: int
-    producer_epoch: int
     transactional: bool
     marker: Literal["commit", "abort"] | None
     key: bytes | None
@@ -56,14 +55,13 @@ def parse_segment(data: bytes) -> Iterator[LogRecord]:
     """Parse one segment; a batch that is still being written at its end is left out."""
     batches = MemoryRecords(data)
     while batches.has_next() and (batch := batches.next_batch()) is not None:
-        producer, epoch = batch.producer_id, batch.producer_epoch
+        producer = batch.producer_id
         control, transactional = batch.is_control_batch, batch.is_transactional
         for record in batch:
             yield LogRecord(
                 offset=record.offset,
                 timestamp=record.timestamp,
                 producer_id=producer,
-                producer_epoch=epoch,
                 transactional=transactional,
                 marker=_marker(record.key) if control else None,
                 key=record.key,
