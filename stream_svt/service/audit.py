@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from aiokafka import TopicPartition
 
@@ -31,14 +32,15 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
     ends = await kafka.spans(cluster, places, f"auditing alert topic {alerts!r}")
-    audit, states = Audit(config.spec.monitors), []
+    states, unreadable = [], []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
-            audit.unreadable.append(str(error))
+            unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
-    await _add_topic(audit, cluster, alerts, newer)
+    audit = await audit_topic(cluster, alerts, config.spec.monitors, newer)
+    audit.unreadable += unreadable
     for place, (first, _) in ends.items():
         if first:
             audit.lost(place.partition)
@@ -55,24 +57,18 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
     return StoredShard.of(shard, records, journal)
 
 
-async def audit_topic(cluster: Cluster, topic: str, monitors: Iterable[MonitorSpec] = ()) -> Audit:
-    """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices."""
-    audit = Audit(monitors)
-    await _add_topic(audit, cluster, topic)
-    return audit
-
-
-async def _add_topic(
-    audit: Audit,
+async def audit_topic(
     cluster: Cluster,
     topic: str,
-    newer: Mapping[int, tuple[int, int]] | None = None,
-) -> None:
-    """Add the events of a topic.
+    monitors: Iterable[MonitorSpec] = (),
+    newer: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> Audit:
+    """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices.
 
     Left out are events that may be newer than the state they are held against: per partition those from an offset on
     with a number above one, as far as ``newer`` names both.
     """
+    audit = Audit(monitors)
     doing = f"auditing alert topic {topic!r}"
     partitions = (await kafka.partition_counts(cluster, doing)).get(topic, 0)
     if not partitions:
@@ -82,11 +78,12 @@ async def _add_topic(
         )
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
-            end, last = (newer or {}).get(partition, (0, LARGEST_SEQUENCE))
+            end, last = newer.get(partition, (0, LARGEST_SEQUENCE))
             async for records in kafka.read_partition(reader, topic, partition, None, doing):
                 for record in records:
                     if record.offset < end or identity_of(record.value)[0] <= last:
                         audit.add(partition, record.offset, record.value)
+    return audit
 
 
 async def read_balances(
@@ -94,16 +91,8 @@ async def read_balances(
 ) -> tuple[Carried, list[str]]:
     """Return what is left of each budget of a closed application, and what an operator should know of it.
 
-    Args:
-        config: The application as it was configured last; where it reads a mirror, with the mirror's brokers
-            and topics.
-        successor: Name of the application that goes on.
-        source_ended: Whether the operator states, of a mirror, that the source has ended and that the mirror
-            holds its last event.
-
-    Raises:
-        CarryOverRefused: The alert topic is not there, a shard is not closed, or it is closed for another
-            successor.
+    Of a mirror, ``config`` has the brokers and topics, and ``source_ended`` states that its source has ended and that
+    it holds the last event. Raises CarryOverRefused where a shard is not closed, or for another successor.
     """
     cluster_id = await kafka.cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)

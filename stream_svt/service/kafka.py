@@ -183,24 +183,17 @@ async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> Non
     # In a task of its own: a consumer whose broker is gone lets the cancellation of its own tasks escape
     # from stop().
     stopping = asyncio.ensure_future(stop())
-    stopped = False
     try:
         await asyncio.wait([stopping], timeout=seconds)
-        stopped = stopping.done() and not stopping.cancelled() and stopping.exception() is None
     finally:
-        if not stopped:
-            await _cut_off(client, stopping)
+        if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
+            left = aiokafka_fixes.left_tasks(client) | {stopping}
+            for task in left:
+                task.cancel()
+            await _ended(*left)
+            # Whose end, over TLS, waits for the broker's answer: on futures that `stopping` may have taken along.
+            await _ended(aiokafka_fixes.connections(client).close())
         aiokafka_fixes.forget_error(client)
-
-
-async def _cut_off(client: Client, stopping: asyncio.Future[Any]) -> None:
-    """End what a client left behind whose stop() failed or hangs: its tasks, then the connections."""
-    left = aiokafka_fixes.left_tasks(client) | {stopping}
-    for task in left:
-        task.cancel()
-    await _ended(*left)
-    # Whose end, over TLS, waits for the broker's answer: on futures that `stopping` may have taken along.
-    await _ended(aiokafka_fixes.connections(client).close())
 
 
 async def _ended(*what: Awaitable[Any]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -56,20 +56,15 @@ async def look(config: Config, cluster: Cluster) -> Topology:
         parts = {topic["topic"]: topic["partitions"] for topic in described if topic["error_code"] == 0}
         cluster_id = str((await admin.describe_cluster())["cluster_id"])
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in parts]
-        settings = _settings(await admin.describe_configs(resources)) if resources else {}
+        answers = await admin.describe_configs(resources) if resources else []
+    settings = {}
+    for error, _, _, name, entries in chain.from_iterable(answer.resources for answer in answers):
+        if error == 0:
+            settings[name] = {entry[0]: entry[1] for entry in entries}
+        else:
+            log.warning("event=settings_unknown topic=%s needs=DESCRIBE_CONFIGS", name)
     single = frozenset(name for name, part in parts.items() if {len(one["replicas"]) for one in part} == {1})
     return Topology(cluster_id, {name: len(part) for name, part in parts.items()}, settings, single)
-
-
-def _settings(responses: list[Any]) -> dict[str, dict[str, str]]:
-    settings = {}
-    for response in responses:
-        for error, _, _, name, entries in response.resources:
-            if error == 0:
-                settings[name] = {entry[0]: entry[1] for entry in entries}
-            else:
-                log.warning("event=settings_unknown topic=%s needs=DESCRIBE_CONFIGS", name)
-    return settings
 
 
 def problems(config: Config, topology: Topology) -> list[Problem]:

@@ -211,7 +211,7 @@ def snapshot() -> StatusSnapshot:
 
 def take(snapshot: StatusSnapshot, *records: bytes) -> None:
     for record in records:
-        snapshot.status.take(*decode(record))
+        snapshot.take(*decode(record))
 
 
 def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0, **views: DatasetView) -> DatasetNow:
@@ -231,9 +231,9 @@ def test_committed_books_of_an_owned_shard_win_over_the_events(snapshot: StatusS
 def test_what_is_not_known_is_not_called_untouched(snapshot: StatusSnapshot) -> None:
     found = of(snapshot, "a")
     assert found.source == "unknown"
-    assert (found.spent, found.guess_spent, found.monitors[0].state) == (None, None, None)
+    assert (found.spent, found.guess_spent, found.monitors[0]["state"]) == (None, None, None)
     found = of(snapshot_of(SPEC, complete=True), "a")
-    assert (found.source, found.spent, found.monitors[0].state) == ("declaration", 0.0, "idle")
+    assert (found.source, found.spent, found.monitors[0]["state"]) == ("declaration", 0.0, "idle")
 
 
 def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnapshot) -> None:

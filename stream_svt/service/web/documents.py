@@ -6,13 +6,13 @@ released events say; where the oldest of these are gone, `DatasetNow.source` say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.planning.budget import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
@@ -123,19 +123,6 @@ def about(worker: Worker) -> About:
     )
 
 
-class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A monitor on a dataset; None: only the worker that owns the shard knows."""
-
-    monitor: Annotated[str, Meta(description="Its name.")]
-    state: Annotated[str | None, Meta(description="idle, running, halted, exhausted or paused.")]
-    run: Annotated[int, Meta(description="Number of the latest run.")]
-    tops: Annotated[int, Meta(description="Since the declaration, or in the events read.")]
-    halts: Annotated[int, Meta(description="Likewise.")]
-    spent: Annotated[float | None, Meta(description="Privacy loss spent by it.")] = None
-    muted: Annotated[int | None, Meta(description="Series muted.")] = None
-    queued: Annotated[int | None, Meta(description="Queries that wait.")] = None
-
-
 class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
@@ -154,10 +141,10 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     guess_spent: Annotated[float | None, Meta(description="How often a guess about a unit is right by now.")]
     guess_limit: Annotated[float, Meta(description="The same after the whole limit.")]
     outlook: Annotated[Exhaustion | None, Meta(description="When the budget ends: early, expected, late.")]
-    monitors: Annotated[list[MonitorNow], Meta(description="Those that cover it.")]
+    monitors: Annotated[Sequence[MonitorView | dict[str, Any]], Meta(description="Those that cover it.")]
 
 
-class StatusSnapshot:
+class StatusSnapshot(ReleasedStatus):
     """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
 
     ``complete`` says whether every event ever released is folded.
@@ -170,11 +157,11 @@ class StatusSnapshot:
         covers = {
             monitor.name: [name for name in budgets if monitor.covers(name)] for monitor in spec.monitors
         }
-        self.status = ReleasedStatus(budgets, covers)
+        super().__init__(budgets, covers)
 
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
         """Return what is known of a dataset; ``view`` is its committed account, where this worker owns its shard."""
-        budget = self.status.budgets[dataset.name]
+        budget = self.budgets[dataset.name]
         limit, spent, reserved = budget.limit, budget.spent, budget.reserved
         if view is not None:
             source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
@@ -196,14 +183,15 @@ class StatusSnapshot:
             guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, dataset.kind),
             outlook=exhaustion(budget.charges, left, now) if known else None,
-            monitors=list(self._monitors(dataset.name, view, known=known)),
+            monitors=self._monitors(dataset.name, known=known) if view is None else view.monitors,
         )
 
-    def _monitors(self, dataset: str, view: DatasetView | None, *, known: bool) -> Iterator[MonitorNow]:
-        if view is not None:
-            for one in view.monitors:
-                yield msgspec.convert(one, MonitorNow, from_attributes=True)
-            return
-        for name, status in self.status.of_dataset(dataset).items():
-            state = status.shown if known else None
-            yield MonitorNow(monitor=name, state=state, run=status.run, tops=status.tops, halts=status.halts)
+    def _monitors(self, dataset: str, *, known: bool) -> list[dict[str, Any]]:
+        """Return what events say of monitors; the rest only the worker knows that owns the shard."""
+        unknown = dict.fromkeys(("spent", "muted", "queued"))
+        return [
+            {"monitor": name, "state": one.shown if known else None}
+            | {"run": one.run, "tops": one.tops, "halts": one.halts}
+            | unknown
+            for name, one in self.of_dataset(dataset).items()
+        ]

@@ -184,7 +184,7 @@ class Overview:
             if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(value)
-            snapshot.status.take(envelope, data)
+            snapshot.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             where = (record.partition, record.offset)
             log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
