@@ -10,7 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 import msgspec
+import pytest
 
+from stream_svt.monitor import queue_journal, sweep
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType
@@ -56,6 +58,14 @@ FORMS = {
     "mute: 3s, max_mutes: 3",
     "retry resampled": f"{_STREAM}, {_RETRY}, resample_every: 5s, mute: none",
 }
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Let every record of the journal of queues be short, and its compaction be due at once."""
+    small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "SLACK": 800, "_DELETED": 3}
+    for name, value in (small | {"_NUMBERS_AT_ONCE": 2}).items():
+        patch.setattr(queue_journal, name, value)
+    patch.setattr(sweep, "_BLOCK_BYTES", 200)
 
 
 def spec_of(*forms: str, datasets: str = "{names: [a, b, c], limit: 9, unit: one basket}") -> ApplicationSpec:
