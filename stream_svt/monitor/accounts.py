@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,7 +15,15 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, ReleasedEvent
+from stream_svt.monitor.released import (
+    Account,
+    Alert,
+    DatasetView,
+    EventType,
+    Lifecycle,
+    ReleasedEvent,
+    Totals,
+)
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, RunState, Signal, State, StateRecord, to_bytes
 from stream_svt.privacy.ledger import Ledger
@@ -201,6 +209,31 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         raise ConfigError([Problem(0, f"datasets.{spec.name}.{field}", message)])
 
 
+@dataclass(slots=True, repr=False)
+class Commit:
+    """Everything one transaction has to make durable.
+
+    Attributes:
+        records: State records (plain bytes, to be sealed) by key; None deletes the key.
+        progress: Positions, clocks and counters; goes into the transaction's meta record.
+        events: Released events in order: durable with this transaction, published with the next one.
+        rejects: (topic, offset, reason) of records that were refused.
+        views, totals: Of the datasets shown one by one those that changed, and sums over all: valid once durable.
+        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
+        opened: Monitor, dataset and number of each run opened since then.
+    """
+
+    records: dict[bytes, bytes | None] = field(default_factory=dict)
+    progress: bytes = b""
+    events: list[ReleasedEvent] = field(default_factory=list)
+    rejects: list[tuple[str, int, str]] = field(default_factory=list)
+    views: list[DatasetView] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    tested: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    opened: list[tuple[str, int, int]] = field(default_factory=list)
+
+
 class Accounts:
     """Accounts by dataset number, and what the next commit holds.
 
@@ -208,10 +241,8 @@ class Accounts:
         held: The account of every dataset that has one. To change it, ask `account`.
         queues, mutes: The journal of queues; mutes by monitor, those that ran before included, and dataset.
         sequence, shard_events: Number of the events of the shard so far, and of those about no dataset.
-        events, records, rejects: Events, further state records, and refused records of the next commit.
-        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
+        next: The next commit, as far as it is known before it is taken.
         dirty: Numbers of the datasets whose account changed since the last commit.
-        opened: Monitor, dataset and number of each run opened since the last commit.
     """
 
     def __init__(
@@ -231,39 +262,35 @@ class Accounts:
         self.held: dict[int, DatasetAccount] = {}
         self.sequence = 0
         self.shard_events = 0
-        self.events: list[ReleasedEvent] = []
-        self.records: dict[bytes, bytes | None] = {}
-        self.rejects: list[tuple[str, int, str]] = []
-        self.tested: Counter[str] = Counter()
-        self.skipped: Counter[tuple[str, str]] = Counter()
+        self.next = Commit()
         self.dirty: set[int] = set()
-        self.opened: list[tuple[str, int, int]] = []
         self._bounds = bounds
         self._weight = 0
 
     @property
     def full(self) -> bool:
         """Whether the next commit is as large as one may be: nothing more is opened or tested before it."""
+        following, bounds = self.next, self._bounds
         return (
-            len(self.opened) >= self._bounds.runs
-            or len(self.rejects) >= self._bounds.rejects
-            or len(self.dirty) + len(self.records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self.events) + self.queues.pending_bytes >= self._bounds.size
+            len(following.opened) >= bounds.runs
+            or len(following.rejects) >= bounds.rejects
+            or len(self.dirty) + len(following.records) >= bounds.records
+            or self._weight + EVENT_BYTES * len(following.events) + self.queues.pending_bytes >= bounds.size
         )
 
     def weigh(self, *texts: str) -> None:
         """Count an event whose size depends on texts that somebody else chose."""
         self._weight += EVENT_BYTES + 4 * sum(map(len, texts))
 
-    def take_records(self) -> dict[bytes, bytes | None]:
-        """Return the records of the commit, those of changed accounts included, and begin the next one."""
+    def take_commit(self) -> Commit:
+        """Return the commit, with the records of what changed, and begin the next one."""
+        commit, self.next = self.next, Commit()
+        commit.records |= self.queues.save()
         for number in sorted(self.dirty):
             account = self.held[number]
-            self.records[f"d/{account.name}".encode()] = to_bytes(account)
-        records, self.records = self.records, {}
-        self.events, self.rejects, self.dirty, self.opened, self._weight = [], [], set(), [], 0
-        self.tested, self.skipped = Counter(), Counter()
-        return records
+            commit.records[f"d/{account.name}".encode()] = to_bytes(account)
+        self.dirty, self._weight = set(), 0
+        return commit
 
     def account(self, number: int) -> DatasetAccount:
         """Return the account of a dataset, to change; its declaration is announced when it is first needed."""
@@ -336,7 +363,7 @@ class Accounts:
         self.sequence += 1
         name = f"{self.application}/{name}"
         event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
-        self.events.append(event)
+        self.next.events.append(event)
 
     def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""

@@ -13,17 +13,17 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, DatasetAccount
+from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.projection import Projection, Totals
-from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
+from stream_svt.monitor.projection import Projection
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import QueryNoise, Runner
@@ -55,29 +55,6 @@ class Step:
     done: bool
     durable_first: bool
     urgent: bool
-
-
-@dataclass(slots=True, repr=False)
-class Commit:
-    """Everything one transaction has to make durable.
-
-    Attributes:
-        records: State records (plain bytes, to be sealed) by key; None deletes the key.
-        progress: Positions, clocks and counters; goes into the transaction's meta record.
-        events: Released events in order: durable with this transaction, published with the next one.
-        rejects: (topic, offset, reason) of records that were refused.
-        views, totals: Of the datasets shown one by one those that changed, and sums over all: valid once durable.
-        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
-    """
-
-    records: dict[bytes, bytes | None] = field(default_factory=dict)
-    progress: bytes = b""
-    events: list[ReleasedEvent] = field(default_factory=list)
-    rejects: list[tuple[str, int, str]] = field(default_factory=list)
-    views: list[DatasetView] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
-    tested: dict[str, int] = field(default_factory=dict)
-    skipped: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Engine:
@@ -185,7 +162,7 @@ class Engine:
     def keep(self, plan: Plan) -> None:
         """Keep the plan of a monitor in the state."""
         record = SpecRecord(VERSION, plan.hash, plan.spec.to_json())
-        self.accounts.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
+        self.accounts.next.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
 
     def declare(self, spec: MonitorSpec) -> None:
         """Keep, and announce, what a monitor declares of its topic."""
@@ -208,7 +185,7 @@ class Engine:
     def _keep_declared(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared
         record = TopicRecord(VERSION, str(declared.sensitivity), not declared.monotonic)
-        self.accounts.records[f"t/{topic}".encode()] = to_bytes(record)
+        self.accounts.next.records[f"t/{topic}".encode()] = to_bytes(record)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -260,8 +237,8 @@ class Engine:
         advanced, done = done, done and end == batch.end
         after = batch.end if done else _place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
-        self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
-        return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.events))
+        self.accounts.next.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
+        return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.next.events))
 
     def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
         """Return before which row and offset all monitors stop next: a dataset's record is written once for all."""
@@ -271,10 +248,10 @@ class Engine:
         start = batch.index_of(offset, row)
         cost = max(1, sum(runner.row_cost for runner in runners))
         stop = min(size, start + max(1, bounds.cost // cost))
-        refused = max(1, bounds.rejects - len(accounts.rejects))
+        refused = max(1, bounds.rejects - len(accounts.next.rejects))
         if self.datasets.periods is not None:  # each row may be refused
             stop = min(stop, start + refused)
-        stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.opened)))
+        stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.next.opened)))
         end = batch.end if stop == size else int(batch.offset[stop])
         rest = [refused_at for refused_at, _ in batch.rejects if refused_at >= offset]
         if len(rest) > refused and rest[refused] < end:
@@ -293,8 +270,8 @@ class Engine:
                 if other.runs.covers[dataset] and only in (None, other.name)
             )
             refused = (batch.topic, int(batch.offset[row]), "outside-period")
-            if first is runner and refused not in self.accounts.rejects[-1:]:
-                self.accounts.rejects.append(refused)
+            if first is runner and refused not in self.accounts.next.rejects[-1:]:
+                self.accounts.next.rejects.append(refused)
 
     # -- commits ---------------------------------------------------------------------------------------------
 
@@ -308,18 +285,10 @@ class Engine:
         accounts = self.accounts
         names = self.number.keys() & accounts.queues.changed_datasets()
         self.projection.changed.update(self.number[name] for name in names)
-        accounts.records |= accounts.queues.save()
-        commit = Commit(
-            progress=self._progress(),
-            events=accounts.events,
-            rejects=accounts.rejects,
-            views=self.projection.changed_views(),
-            totals=self.projection.take(),
-            tested=accounts.tested,
-            skipped=accounts.skipped,
-        )
-        self._taken += accounts.opened
-        commit.records = accounts.take_records()
+        views, totals = self.projection.changed_views(), self.projection.take()
+        commit = accounts.take_commit()
+        commit.progress, commit.views, commit.totals = self._progress(), views, totals
+        self._taken += commit.opened
         return commit
 
     def _progress(self) -> bytes:

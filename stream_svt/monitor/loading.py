@@ -106,7 +106,7 @@ def _load_monitors(engine: Engine, named: Named) -> set[str]:
     for name in engine.runners:
         engine.projection.remove(name)
     engine.runners.clear()
-    engine.accounts.records = {}
+    engine.accounts.next.records = {}
     # Runners act in this order: it must not depend on how the state topic was compacted.
     order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
     for name in [*order, *sorted(current.keys() - set(order))]:

@@ -6,7 +6,7 @@ A view of each dataset would be a second copy of the state: a few numbers of eac
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Integers, Mask
-from stream_svt.monitor.released import DatasetView, MonitorView
+from stream_svt.monitor.released import DatasetView, MonitorTotals, MonitorView, OtherTotals, Totals
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import PAUSED, RunState, State
 from stream_svt.privacy.loss import Kind, to_float
@@ -31,36 +31,6 @@ _KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
 
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorTotals:
-    """A monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown one by one."""
-
-    states: Mapping[str, int]
-    muted: int
-    queued: int
-    spent: Mapping[str, float]
-    run_left: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class OtherTotals:
-    """The ledgers of one measure that are not shown one by one."""
-
-    datasets: int
-    limit: float
-    spent: float
-    reserved: float
-    charges: int
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over the datasets of a shard, as of a commit: ``others`` are those not shown one by one, by measure."""
-
-    monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
-    others: Mapping[str, OtherTotals] = field(default_factory=dict)
 
 
 class _Table:

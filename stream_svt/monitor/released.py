@@ -6,7 +6,8 @@ at most nine (epsilon) or twelve (rho) decimals: ``round(amount * 10**9)`` is th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -172,6 +173,36 @@ class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
     spent: Annotated[float, Meta(description="Privacy loss spent.")]
     reserved: Annotated[float, Meta(description="Reserved by open runs.")]
     monitors: Annotated[list[MonitorView], Meta(description="Those that cover it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorTotals:
+    """A monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown one by one."""
+
+    states: Mapping[str, int]
+    muted: int
+    queued: int
+    spent: Mapping[str, float]
+    run_left: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTotals:
+    """The ledgers of one measure that are not shown one by one."""
+
+    datasets: int
+    limit: float
+    spent: float
+    reserved: float
+    charges: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the datasets of a shard, as of a commit: ``others`` are those not shown one by one, by measure."""
+
+    monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
+    others: Mapping[str, OtherTotals] = field(default_factory=dict)
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -82,7 +82,7 @@ class Retirement:
                     reason = PERIOD_OVER if over else "retired"
                     run = run_state.run
                     self._accounts.announce(EventType.RUN_CLOSED, account, reason, name, run, lost)
-                    self._accounts.records[f"d/{account.name}".encode()] = to_bytes(account)
+                    self._accounts.next.records[f"d/{account.name}".encode()] = to_bytes(account)
             yield
 
     def retire(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class Retirement:
             account, over = self._undeclared.pop()
             reason = PERIOD_OVER if over else "configuration"
             self._accounts.announce(EventType.RETIRED, account, reason, unit=account.unit)
-            self._accounts.records[f"d/{account.name}".encode()] = None
+            self._accounts.next.records[f"d/{account.name}".encode()] = None
             if not over:
                 self._keep(account)
             yield
@@ -113,7 +113,7 @@ class Retirement:
     def _keep(self, account: DatasetAccount) -> None:
         account.run_states = {}
         data = self.retired[account.name] = to_bytes(account)
-        self._accounts.records[f"r/{account.name}".encode()] = data
+        self._accounts.next.records[f"r/{account.name}".encode()] = data
 
 
 def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:

@@ -134,7 +134,7 @@ class RetryRunner(Runner):
         self, dataset: int, queue: RetryQueue, arrival: Waiting, gaps: Integers | None, now: int
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
-        self.runs.accounts.tested[self.runs.name] += 1
+        self.runs.accounts.next.tested[self.runs.name] += 1
         branch = None if gaps is None else self.branch(dataset, gaps)
         if gaps is not None and branch is not None:
             self._report(dataset, arrival, branch, int(gaps[branch]), attempt=0, now=now)

@@ -187,7 +187,7 @@ class Runner:
         size, runs = segment.stop - start, self.runs
         live, silent = segment.live, segment.silent = segment.live[:size], segment.silent[:size]
         if tested := int(live.sum()):
-            runs.accounts.tested[runs.name] += tested
+            runs.accounts.next.tested[runs.name] += tested
         runs.skip("muted", int(silent.sum()))
         if not live.all():
             datasets = view.batch.dataset[start : segment.stop]

@@ -132,7 +132,7 @@ class Runs:
         mechanism = plan.mechanism
         noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
-        accounts.opened.append((self.name, dataset, run_state.run))
+        accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
         self._announce(EventType.RUN_STARTED, dataset, reason, charge, tops_charge_left=left)
         self.look_up([dataset])
@@ -260,7 +260,7 @@ class Runs:
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""
         if count:
-            self.accounts.skipped[self.name, reason] += count
+            self.accounts.next.skipped[self.name, reason] += count
 
     # -- what waits for another test -------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ def _remove(engine: Engine, name: str) -> None:
     for queue in engine.runners.pop(name).runs.queues.values():
         queue.drop()
     engine.projection.remove(name)
-    engine.accounts.records[f"m/{name}".encode()] = None
+    engine.accounts.next.records[f"m/{name}".encode()] = None
     _announce(engine, name, "removed", "")
 
 

@@ -244,7 +244,7 @@ class Committer:
     def _refuse(self, offset: int, reason: str) -> None:
         """Report a refused record; where there were many, only count it."""
         if self._may_say():
-            self.engine.accounts.rejects.append((self.control, offset, reason))
+            self.engine.accounts.next.rejects.append((self.control, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self.shard, offset, reason)
         else:
             self.observer.refused(self.control, reason)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stream_svt.monitor.projection import Totals
-from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.released import DatasetView, Totals
 from stream_svt.transitions import follow
 
 

@@ -21,8 +21,7 @@ import msgspec
 
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor import released
-from stream_svt.monitor.accounts import BOUNDS, Bounds
-from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 

@@ -23,9 +23,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.projection import STATES, Totals, sums_of
-from stream_svt.monitor.released import Alert, DatasetView, EventType
+from stream_svt.monitor.accounts import Commit
+from stream_svt.monitor.projection import STATES, sums_of
+from stream_svt.monitor.released import Alert, DatasetView, EventType, Totals
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus

@@ -11,8 +11,7 @@ import pytest
 
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.accounts import Commit, DatasetAccount
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryQueue

@@ -10,8 +10,8 @@ import pytest
 
 from stream_svt.monitor import operations, projection
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.projection import STATES, Totals, sums_of
-from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.projection import STATES, sums_of
+from stream_svt.monitor.released import DatasetView, Totals
 from stream_svt.monitor.spec_change import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.engine import Commit, Engine, Step
+from stream_svt.monitor.engine import Engine, Step
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application

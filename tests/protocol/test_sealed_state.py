@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META

@@ -215,7 +215,7 @@ def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
     def step(self: Engine, batch: object) -> object:
         done = original(self, batch)
         if done.done:
-            self.accounts.rejects.extend(
+            self.accounts.next.rejects.extend(
                 (batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0]
             )
         return done
@@ -234,7 +234,7 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
     original = Runs.report
 
     def report(self: Runs, *top: object) -> object:
-        events = self.accounts.events
+        events = self.accounts.next.events
         number = len(events)
         woken = original(self, *top)
         event = events[number]

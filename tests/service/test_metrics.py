@@ -8,9 +8,18 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
-from stream_svt.monitor.released import DatasetView, EventType, MonitorView, NoiseLaw, ReleasedEvent
+from stream_svt.monitor.accounts import Commit
+from stream_svt.monitor.projection import STATES
+from stream_svt.monitor.released import (
+    DatasetView,
+    EventType,
+    MonitorTotals,
+    MonitorView,
+    NoiseLaw,
+    OtherTotals,
+    ReleasedEvent,
+    Totals,
+)
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
 from stream_svt.settings.application import ApplicationSpec, load_spec

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.accounts import Commit
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config

@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from stream_svt.errors import BrokerError
-from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.shard_states import Cause, ShardState
 from tests.service.test_metrics import owned, view

@@ -31,7 +31,7 @@ from stream_svt.errors import (
 from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.projection import Totals
+from stream_svt.monitor.released import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal

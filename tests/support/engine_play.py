@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.accounts import BOUNDS, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
