@@ -7,19 +7,17 @@ shard. So a shard gets one command after the other; one whose number somebody el
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
 from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
@@ -181,11 +179,13 @@ async def send(
         for addressed in commands:
             talks[addressed.shard].queue.append(addressed)
         sending = f"sending to control topic {control!r}"
-        async with _producer(cluster, control, sending) as producer:
+        # A request that is repeated because its answer was lost repeats a number, which is carried out once.
+        made = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
+        async with kafka.started(made, sending, "WRITE") as producer:
             now = asyncio.get_running_loop().time
             end_time = now() + patience
             while (left := end_time - now()) > 0:
-                async with _writing(control, sending):
+                async with kafka.deadline(kafka.CALL_DEADLINE, sending, "WRITE"):
                     due = [(shard, command) for shard, talk in talks.items() if (command := talk.next())]
                     await asyncio.gather(*[await write(producer, *one) for one in due])
                 if not any(talk.sent for talk in talks.values()):
@@ -316,30 +316,6 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         await reader.getmany(timeout_ms=1 if found else FIRST_LOOK_MS)
     kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     return found
-
-
-@contextlib.asynccontextmanager
-async def _producer(cluster: Cluster, control: str, doing: str) -> AsyncIterator[AIOKafkaProducer]:
-    # Idempotent: a request that is repeated because its answer was lost must not give a command twice.
-    producer = AIOKafkaProducer(
-        **cluster.arguments, acks="all", enable_idempotence=True, client_id="stream-svt-control"
-    )
-    try:
-        async with _writing(control, doing, kafka.START_DEADLINE):
-            await producer.start()
-        yield producer
-    finally:
-        await kafka.stop_quietly(producer)
-
-
-@contextlib.asynccontextmanager
-async def _writing(control: str, doing: str, seconds: float = kafka.CALL_DEADLINE) -> AsyncIterator[None]:
-    async with kafka.deadline(seconds, doing, "WRITE"):
-        try:
-            yield
-        except ClusterAuthorizationFailedError as error:
-            # To whoever may write to no topic at all the broker gives no producer id.
-            raise TopicAuthorizationFailedError(control) from error
 
 
 _REPLIES = frozenset({EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED})

@@ -242,27 +242,6 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     assert homes([], 3).tolist() == []
 
 
-def test_options_reach_their_rows():
-    batch = decode(
-        b'{"id":"a","value":1}',
-        b'{"id":"b","value":2,"threshold":10.5,"monitor":"hot"}',
-        b'{"id":"c","value":3,"set":"L1","threshold":null,"monitor":null}',
-    )
-    assert batch.threshold == {1: Fraction(21, 2)}
-    assert batch.monitor == {1: "hot"}
-    assert batch.set_id == [None, None, "L1"]
-
-
-def test_a_marker_closes_its_set_and_is_no_query():
-    batch = decode(
-        b'{"id":"a","value":1,"set":"L1"}', b'{"set":"L1","closed":true}', b'{"id":"b","value":2,"set":"L2"}'
-    )
-    assert batch.markers == {1: "L1"}
-    assert batch.set_id == ["L1", "L1", "L2"]
-    assert None not in numbers(batch)[:2]
-    assert [batch.query_id[row] for row in range(3)] == ["a", "", "b"]
-
-
 def test_unknown_fields_are_ignored():
     assert decode(b'{"id":"a","value":1,"trace":{"x":[1,2,"}"]}}').whole.tolist() == [1]
 
@@ -367,30 +346,26 @@ def columnar_batch(message: bytes) -> QueryBatch:
     return decoder().decode([Record(8, AT_HOME, message, headers=ARROW)])
 
 
-def test_a_columnar_record_gives_a_numbered_row_for_each_query():
-    message = arrow(id=["a", "b", "c"], value=[1, 2, 3], series=["x", None, "y"])
-    json = Record(9, AT_HOME, b'{"id":"d","value":4}')
-    batch = decoder().decode([Record(8, AT_HOME, message, headers=ARROW), json])
-    assert batch.row.tolist() == [0, 1, 2, 0]
-    assert batch.offset.tolist() == [8, 8, 8, 9]
-    assert batch.whole.tolist() == [1, 2, 3, 4]
-    assert batch.series == ["x", None, "y", None]
-    assert [batch.query_id[row] for row in range(4)] == ["a", "b", "c", "d"]
+QUERIES: list[dict[str, object]] = [
+    {"id": "a", "value": 1, "series": "x", "set": "L1", "monitor": "hot", "closed": False},
+    {"id": "b", "value": 2, "threshold": 2.5, "closed": False},
+    {"set": "L1", "closed": True},
+    {"id": "c", "value": 3, "series": "y", "closed": False, "threshold": None},
+]
+"""With each option, and a marker, which closes its set and is no query."""
 
 
-def test_columnar_options_reach_their_rows():
-    message = arrow(
-        id=["a", "b", None],
-        value=[1, 2, None],
-        set=["L1", None, "L1"],
-        closed=[False, False, True],
-        threshold=[None, 2.5, None],
-        monitor=["hot", None, None],
-    )
-    batch = columnar_batch(message)
-    assert (batch.markers, batch.set_id) == ({2: "L1"}, ["L1", None, "L1"])
-    assert (batch.threshold, batch.monitor) == ({1: Fraction(5, 2)}, {0: "hot"})
-    assert None not in numbers(batch)[:2]
+def test_options_reach_their_rows_in_messages_and_in_the_numbered_rows_of_a_columnar_record():
+    names = ("id", "value", "series", "set", "threshold", "monitor", "closed")
+    message = arrow(**{name: [query.get(name) for query in QUERIES] for name in names})
+    plain = Record(9, AT_HOME, b'{"id":"d","value":4}')
+    batch = decoder().decode([Record(8, AT_HOME, message, headers=ARROW), plain])
+    assert (batch.offset.tolist(), batch.row.tolist()) == ([8, 8, 8, 8, 9], [0, 1, 2, 3, 0])
+    for found in (batch, decode(*map(msgspec.json.encode, QUERIES), plain.value)):
+        assert (found.threshold, found.monitor, found.markers) == ({1: Fraction(5, 2)}, {0: "hot"}, {2: "L1"})
+        assert (found.set_id, found.series) == (["L1", None, "L1", None, None], ["x", None, None, "y", None])
+        assert [found.query_id[row] for row in range(5)] == ["a", "b", "", "c", "d"]
+        assert [numbers(found)[row] for row in (0, 1, 3, 4)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

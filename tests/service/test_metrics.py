@@ -196,25 +196,25 @@ def test_a_horizon_is_shown_where_there_is_one() -> None:
     assert found["stream_svt_budget_end_timestamp_seconds", "week-2026-w02"] == 1_768_176_000 + 3600
 
 
-def test_charges_are_thresholds_and_tops_in_epsilon_and_whole_runs_in_rho(spec: ApplicationSpec) -> None:
-    views = [view("a", tops=7, runs=3), view("b", tops=7, runs=3, measure="rho")]
-    found = scrape(Metrics(spec, "hash", lambda: [owned(*views)]))
-    assert found["stream_svt_budget_charges", "a"] == 10
-    assert found["stream_svt_budget_charges", "b"] == 3
-
-
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
-    statuses: Sequence[ShardStatus] = [replace(owned(view("a"), view("b", state="halted")), outbox=3)]
+    """Charges are thresholds and tops in epsilon, and whole runs in rho."""
+    views = [view("a", tops=7, runs=3), view("b", tops=7, runs=3, measure="rho", state="halted")]
+    statuses: Sequence[ShardStatus] = [replace(owned(*views), outbox=3)]
     metrics = Metrics(spec, "hash", lambda: statuses)
+    wanted = {
+        ("budget_spent_epsilon", "a"): 0.5,
+        ("budget_charges", "a"): 10,
+        ("budget_charges", "b"): 3,
+        ("monitor_datasets", "hot", "halted"): 1,
+        ("monitor_state", "a", "hot", "running"): 1,
+        ("monitor_state", "b", "hot", "halted"): 1,
+        ("outbox_events", "0"): 3,
+        ("monitor_muted_series", "hot"): 4,
+        ("lag_records", "0", "counts"): 7,
+    }
     found = scrape(metrics)
-    assert found["stream_svt_budget_spent_epsilon", "a"] == 0.5
-    assert found["stream_svt_monitor_datasets", "hot", "halted"] == 1
-    assert found["stream_svt_monitor_state", "a", "hot", "running"] == 1
-    assert found["stream_svt_monitor_state", "b", "hot", "halted"] == 1
+    assert {key: found[f"stream_svt_{key[0]}", *key[1:]] for key in wanted} == wanted
     assert ("stream_svt_monitor_state", "b", "hot", "running") not in found
-    assert found["stream_svt_outbox_events", "0"] == 3
-    assert found["stream_svt_monitor_muted_series", "hot"] == 4
-    assert found["stream_svt_lag_records", "0", "counts"] == 7
     statuses = []
     assert ("stream_svt_budget_spent_epsilon", "a") not in scrape(metrics)
 

@@ -9,18 +9,15 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
-from importlib.resources import files
 from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
 
-from stream_svt.monitor.accounts import Commit
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES
-from stream_svt.service.web.documents import About
 from stream_svt.service.worker import WorkerFault, WorkerSignal
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
@@ -41,15 +38,6 @@ async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_l
     assert status["datasets"][0]["monitors"][0]["tops"] == 2
     assert status["monitors"][0]["threshold"] == 5
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
-
-
-async def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(worker: Stub) -> None:
-    assert json.loads(pages.about(worker).body)["refused"] == {"topic": "shop.rejects", "reasons": {}}
-    rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared"), ("counts", 7, "undeclared")]
-    worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
-    for page in (pages.about(worker), await pages.status(worker)):
-        refused = json.loads(page.body)["refused"]
-        assert refused == {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
 
 
 READY = {ShardState.REPLAYING, ShardState.RUNNING, ShardState.PARKED}
@@ -211,9 +199,3 @@ async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
             assert (await done.read()).endswith(b"live\n")
         for writer in (silent_writer, slow_writer, done_writer):
             writer.close()
-
-
-def test_the_page_shows_members_that_the_worker_tells():
-    script = (files("stream_svt.service.web") / "assets" / "status.js").read_text()
-    shown = set(re.findall(r"\bstatus\.([a-z_]+)", script))
-    assert {"application_hash", "shards", "refused"} <= shown <= set(About.__struct_fields__)

@@ -198,20 +198,19 @@ monitors:
 """
 
 
-def snapshot_of(text: str, *records: bytes, complete: bool = False) -> StatusSnapshot:
-    snapshot = StatusSnapshot(load_spec(text), complete=complete)
-    take(snapshot, *records)
+def take(snapshot: StatusSnapshot, *records: bytes) -> StatusSnapshot:
+    for record in records:
+        snapshot.take(*decode(record))
     return snapshot
+
+
+def snapshot_of(text: str, *records: bytes, complete: bool = False) -> StatusSnapshot:
+    return take(StatusSnapshot(load_spec(text), complete=complete), *records)
 
 
 @pytest.fixture
 def snapshot() -> StatusSnapshot:
     return snapshot_of(SPEC)
-
-
-def take(snapshot: StatusSnapshot, *records: bytes) -> None:
-    for record in records:
-        snapshot.take(*decode(record))
 
 
 def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0, **views: DatasetView) -> DatasetNow:
@@ -249,16 +248,12 @@ def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnaps
     assert later.expected > outlook.expected  # a day without a charge
 
 
-def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho() -> None:
-    pure = snapshot_of(SPEC, alert("a", account=account_of(1.0)))
-    assert of(pure, "a").guess_spent == best_guess(1.0, Kind.PURE)
-    assert of(pure, "a").guess_limit == best_guess(4.0, Kind.PURE)
-    zcdp = snapshot_of(PERIODS, complete=True)
-    found = of(zcdp, "day-2026-01-05")
+def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho_and_of_a_period_when_it_is_over() -> (
+    None
+):
+    pure = of(snapshot_of(SPEC, alert("a", account=account_of(1.0))), "a")
+    assert (pure.guess_spent, pure.guess_limit) == (best_guess(1.0, Kind.PURE), best_guess(4.0, Kind.PURE))
+    found = of(snapshot_of(PERIODS, complete=True), "day-2026-01-05")
     assert (found.measure, found.guess_spent) == ("rho", None)
     assert found.guess_limit == best_guess(0.1, Kind.ZCDP)
-
-
-def test_a_period_says_when_it_is_over_lateness_included() -> None:
-    found = of(snapshot_of(PERIODS), "day-2026-01-05")
-    assert found.ends == 1_767_657_600 + 3600  # 2026-01-06, one hour past midnight
+    assert found.ends == 1_767_657_600 + 3600  # 2026-01-06, one hour past midnight, for what comes late
