@@ -6,10 +6,6 @@ One run, one form of outcome and the same verbs for all; each brings the randomn
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.constructors import above_threshold as above_threshold
-from stream_svt.mechanisms.constructors import adaptive as adaptive
-from stream_svt.mechanisms.constructors import ladder as ladder
-from stream_svt.mechanisms.constructors import sparse_vector as sparse_vector
 from stream_svt.mechanisms.contract import UNITS_PER_EPSILON as UNITS_PER_EPSILON
 from stream_svt.mechanisms.contract import Neighbours as Neighbours
 from stream_svt.mechanisms.contract import Noises as Noises
@@ -50,5 +46,9 @@ from stream_svt.mechanisms.sparse import numeric_sparse as numeric_sparse
 from stream_svt.mechanisms.sparse import sparse as sparse
 from stream_svt.mechanisms.sparse_vector import Branch as Branch
 from stream_svt.mechanisms.sparse_vector import SparseVector as SparseVector
+from stream_svt.mechanisms.sparse_vector import above_threshold as above_threshold
+from stream_svt.mechanisms.sparse_vector import adaptive as adaptive
+from stream_svt.mechanisms.sparse_vector import ladder as ladder
+from stream_svt.mechanisms.sparse_vector import sparse_vector as sparse_vector
 from stream_svt.mechanisms.top_k import LastGap as LastGap
 from stream_svt.mechanisms.top_k import TopK as TopK

@@ -38,7 +38,6 @@ import numpy as np
 
 from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, one_of, require
-from stream_svt.mechanisms.constructors import AnswerOptions, above_threshold
 from stream_svt.mechanisms.contract import (
     UNITS_PER_EPSILON,
     Mechanism,
@@ -54,7 +53,7 @@ from stream_svt.mechanisms.contract import (
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.mechanisms.sparse_vector import AnswerOptions, SparseVector, above_threshold
 
 _SAFETY = 1e-9
 

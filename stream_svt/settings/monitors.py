@@ -17,11 +17,10 @@ from pydantic import BeforeValidator, Field
 
 from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
-from stream_svt.mechanisms.constructors import adaptive, ladder, sparse_vector
 from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.fields import (
