@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from enum import StrEnum
 from fractions import Fraction
 from functools import partial
 
@@ -20,11 +21,9 @@ from stream_svt.mechanisms import (
     HybridIdentity,
     Identity,
     KeyedSampler,
-    LastGap,
     Law,
     Neighbours,
     Noise,
-    Noises,
     NoisyMaxGumbel,
     Outcomes,
     Run,
@@ -109,17 +108,21 @@ def test_a_run_that_could_not_be_stored_is_not_opened(make):
     assert Run.from_bytes(mechanism.open(0, SALT).to_bytes()) == mechanism.open(0, SALT)
 
 
+def options(kind):
+    """Mechanisms and their options of a kind, with the choices."""
+    return [
+        (make, field.name, type(getattr(make(), field.name)))
+        for make in ALL.values()
+        for field in fields(make())
+        if isinstance(getattr(make(), field.name), kind) and field.name != "answer_noise"
+    ]
+
+
 @pytest.mark.parametrize(
     ("make", "field", "choices"),
     [
-        *((make, field, Noise) for make in STREAMS.values() for field in ("query_noise", "threshold_noise")),
-        (SELECTIONS["top_k"], "noise", Noise),
-        (SELECTIONS["top_k"], "last_gap", LastGap),
-        (SELECTIONS["hybrid_identity"], "noise", Noise),
-        (SELECTIONS["hybrid_estimates"], "query_noise", Noise),
-        (SELECTIONS["hybrid_estimates"], "threshold_noise", Noise),
-        (QUANTILE, "adjacency", Adjacency),
-        (QUANTILE, "query_noise", Noise),
+        *options(StrEnum),
+        (STREAMS["sparse"], "query_noise", Noise),
         (partial(numeric_sparse, **SEVERAL), "answer_noise", (Noise.LAPLACE,)),
         (partial(Law, rate=HALF), "noise", Noise),
         (partial(least_variance_split, 3, monotonic=True), "query_noise", Noise),
@@ -165,32 +168,18 @@ def test_a_replaced_option_is_checked_like_a_first_one():
 
 
 @pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        *((make, "monotonic") for name, make in ALL.items() if name != "quantile"),
-        (SELECTIONS["hybrid_identity"], "threshold_gap"),
-        (ALL["exponential"], "release_gap"),
-        (partial(least_variance_split, 3), "monotonic"),
-    ],
+    ("make", "field", "_kind"), [*options(bool), (partial(least_variance_split, 3), "monotonic", bool)]
 )
-def test_a_flag_is_true_or_false_and_no_word_for_it(make, field):
+def test_a_flag_is_true_or_false_and_no_word_for_it(make, field, _kind):
     for wrong in ("no", "False", 0, 1, None, np.True_):
         refused(f"{field} is True or False", partial(make, **{field: wrong}))
 
 
 def test_neighbours_are_known_by_name():
-    values, nothing = np.array([1, 2]), Outcomes(consumed=2, tops=())
-    for mechanism, drawn in (
-        (STREAMS["sparse_vector"](), ()),
-        (SELECTIONS["hybrid_estimates"](), (Noises(0, np.zeros((1, 2))),)),
-    ):
-        down = mechanism.shifts(nothing, values, values, "down", *drawn)
-        assert (
-            down.threshold
-            == mechanism.shifts(nothing, values, values, Neighbours.DOWN, *drawn).threshold
-            == 0
-        )
-        refused("'up', 'down' or 'mixed'", partial(mechanism.shifts, nothing, values, values, "side", *drawn))
+    mechanism = STREAMS["sparse_vector"]()
+    moved = partial(mechanism.shifts, Outcomes(consumed=2, tops=()), np.array([1, 2]), np.array([1, 2]))
+    assert moved("down").threshold == moved(Neighbours.DOWN).threshold == 0
+    refused("'up', 'down' or 'mixed'", partial(moved, "side"))
 
 
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
