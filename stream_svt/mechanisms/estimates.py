@@ -277,12 +277,6 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
     return 1 / (1 + spread)
 
 
-def reduction(gap_variance: float, measurement_variance: float) -> float:
-    """Share of the mean squared error saved by merging, Var y/(Var x + Var y), from the variances actually used."""
-    x, y = float(_positive(gap_variance)[0]), float(_positive(measurement_variance)[0])
-    return y / (x + y)
-
-
 def _positive(numbers: Numbers | float) -> Floats:
     """Return variances, or a ratio of them, as an array."""
     result = np.atleast_1d(np.asarray(numbers, dtype=np.float64))

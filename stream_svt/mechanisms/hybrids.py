@@ -84,19 +84,13 @@ class HybridIdentity(Ranking):
         answers = min(int(place[0]), self.count) if len(place) else self.count
         gaps = gaps_of(noisy, order, lexicographic=answers == self.count)
         told = self.threshold_gap and answers < min(self.count, len(gaps))
+        of_threshold = Fraction(1) if told else Fraction(self.sensitivity, self.query_sensitivity)
         return Outcomes(
             consumed=len(values),
             tops=ranked(order[:answers] - 1, gaps[:answers]),
-            charge=self._charge_of(answers, with_gap=told),
+            charge=min(self.epsilon, -(-(answers + of_threshold) * self.epsilon // self.count)),
             threshold_gap=gaps[answers] if told else None,
         )
-
-    def _charge_of(self, answers: int, *, with_gap: bool) -> int:
-        """Units that an output with so many answers, and the threshold's gap or not, costs, rounded up."""
-        if answers == self.count:
-            return self.epsilon
-        threshold = Fraction(1) if with_gap else Fraction(self.sensitivity, self.query_sensitivity)
-        return -(-(answers + threshold) * self.epsilon // self.count)
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises

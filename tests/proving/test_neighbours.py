@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
@@ -237,16 +238,9 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
         events = self.accounts.next.events
         number = len(events)
         woken = original(self, *top)
-        event = events[number]
-        free = type(event.data.account)(
-            **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
-            charge=0.0,
-        )
-        fields = {name: getattr(event.data, name) for name in event.data.__struct_fields__} | {
-            "account": free
-        }
-        parts = {name: getattr(event, name) for name in event.__struct_fields__}
-        events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        alert = events[number].data
+        free = structs.replace(alert.account, charge=0.0)
+        events[number] = structs.replace(events[number], data=structs.replace(alert, account=free))
         return woken
 
     patch.setattr(Runs, "report", report)
