@@ -14,7 +14,8 @@ Composition of k runs, chosen adaptively from what earlier ones told, their numb
       (sqrt(2 k ln(1/delta)) e + k e (exp(e) - 1), delta)-private, for every delta > 0.
     * zCDP (Bun & Steinke 2016): rho adds up and is converted once. For every alpha > 1 a rho-zCDP release is
       (epsilon, delta)-private with delta = exp((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
-      (Canonne, Kamath & Steinke 2020, Proposition 12); any alpha gives a true bound, the search makes it small.
+      (Canonne, Kamath & Steinke 2020, Proposition 12), solved for epsilon; any alpha gives a true bound, the search
+      makes it small.
 
     Figures are floats, computed with a margin of 10^-9 to the safe side.
 
@@ -73,32 +74,23 @@ def advanced_epsilon(charge: float, runs: int, delta: float) -> float:
     return total * (1 + _SAFETY)
 
 
-def zcdp_delta(rho: float, epsilon: float) -> float:
-    """Delta for which a rho-zCDP release is (epsilon, delta)-private."""
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Epsilon for which a rho-zCDP release is (epsilon, delta)-private; at most rho + 2 sqrt(rho ln(1/delta))."""
     from scipy.optimize import minimize_scalar
 
-    require(rho >= 0 and epsilon >= 0, "rho and epsilon are 0 or more")
+    _require_delta(delta)
+    require(rho >= 0, "rho is 0 or more")
     if rho == 0:
         return 0.0
 
-    def logarithm(t: float) -> float:
+    def bound(t: float) -> float:
         above = math.exp(t)  # alpha - 1
         alpha = 1 + above
-        return above * (alpha * rho - epsilon) - alpha * math.log1p(1 / above) - t
+        return alpha * rho - (alpha * math.log1p(1 / above) + t + math.log(delta)) / above
 
-    bounds = (-25.0, math.log((epsilon / rho + 2) * 2 + 2))
-    best = float(minimize_scalar(logarithm, bounds=bounds, method="bounded", options={"xatol": 1e-9}).fun)
-    return min(1.0, math.exp(min(0.0, best)) * (1 + _SAFETY))
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Epsilon for which a rho-zCDP release is (epsilon, delta)-private; at most rho + 2 sqrt(rho ln(1/delta))."""
-    _require_delta(delta)
-    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    while high - low > _SAFETY / 10 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if zcdp_delta(rho, middle) <= delta else (middle, high)
-    return high * (1 + _SAFETY)
+    centre = math.log(math.log(1 / delta) / rho) / 2
+    found = minimize_scalar(bound, bounds=(centre - 9, centre + 9), method="bounded", options={"xatol": 1e-9})
+    return max(0.0, float(found.fun)) * (1 + _SAFETY)
 
 
 def _require_delta(delta: float) -> None:

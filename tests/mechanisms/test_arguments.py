@@ -46,7 +46,7 @@ from stream_svt.mechanisms.contract import mechanism_id
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import head, mean, pmf, tail, variance
-from stream_svt.mechanisms.sparse import zcdp_delta
+from stream_svt.mechanisms.sparse import zcdp_epsilon
 
 ONE = 10**9
 SALT = (1, 2)
@@ -511,7 +511,7 @@ def test_what_a_mechanism_cannot_do_is_refused_with_the_reason():
         ("at least one answer", partial(stepped, SELECTIONS["hybrid_identity"](), few)),
         ("refine less", partial(stepped, SELECTIONS["noisy_max"](), np.array([2**46, 0]))),
         ("one branch and one top", partial(replace, sums, per_top=STREAMS["adaptive"]())),
-        ("0 or more", partial(zcdp_delta, -1.0, 1.0)),
+        ("0 or more", partial(zcdp_epsilon, -1.0, 0.5)),
         ("lower the count", partial(stepped, top_k, few)),
         ("lower the count", partial(stepped, SELECTIONS["noisy_max"](), few)),
         ("at least two", partial(stepped, ALL["exponential"](), few)),
