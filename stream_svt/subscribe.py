@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -78,20 +78,7 @@ class Event(Generic[Data_co]):
     data: Data_co
 
 
-class _HandOver(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Says when partitions go to another member of the group."""
-
-    def __init__(self, revoked: Callable[[], Awaitable[None]]) -> None:
-        self._revoked = revoked
-
-    async def on_partitions_revoked(self, _: set[TopicPartition]) -> None:
-        await self._revoked()
-
-    async def on_partitions_assigned(self, _: set[TopicPartition]) -> None:
-        pass
-
-
-class Subscription(Generic[Data_co]):
+class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore[misc]  # aiokafka has no types
     """Events of one alert topic: an asynchronous iterator, and an asynchronous context manager.
 
     Made by `subscribe`. Used as a context manager it is connected when the body begins, so that what is
@@ -157,6 +144,13 @@ class Subscription(Generic[Data_co]):
         finally:
             if opened:
                 await self.close()
+
+    async def on_partitions_revoked(self, _: set[TopicPartition]) -> None:
+        """Commit before another member of the group gets the partitions."""
+        await self._commit()
+
+    async def on_partitions_assigned(self, _: set[TopicPartition]) -> None:
+        """Nothing is to be done."""
 
     async def _commit(self) -> None:
         """Commit how far a group has come, without the event that is in hand.
@@ -224,7 +218,7 @@ class Subscription(Generic[Data_co]):
             fetch_max_wait_ms=100,
         )
         if self._group is not None:
-            consumer.subscribe([self._topic], listener=_HandOver(self._commit))
+            consumer.subscribe([self._topic], listener=self)
             await consumer.start()
             await self._commit()
             return

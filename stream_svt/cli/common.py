@@ -125,17 +125,18 @@ def load(path: Path) -> Config:
     return load_config(path, os.environ)
 
 
-def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
+def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
     """Return how to reach the alert topic: from a configuration, or from its parts on the command line."""
+    tune()
+    arguments: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:9092"]}
     if config is not None:
-        arguments = config.kafka_arguments()
-        if servers is not None:
-            arguments["bootstrap_servers"] = servers.split(",")
-        return arguments, topic or config.topics.alerts
+        arguments, topic = config.kafka_arguments(), topic or config.topics.alerts
     if topic is None:
         message = "give -c FILE, or --topic TOPIC, with --bootstrap-servers HOST:PORT unless the broker is"
         raise ConfigError([Problem(0, "", f"{message} 127.0.0.1:9092")], "alert topic")
-    return {"bootstrap_servers": (servers or "127.0.0.1:9092").split(",")}, topic
+    if servers is not None:
+        arguments["bootstrap_servers"] = servers.split(",")
+    return Cluster(arguments), topic
 
 
 def alert_topic_options(command: Command) -> Command:
@@ -165,17 +166,13 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
         return None
     try:
         key = signing_key(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        wrong = "is not text"
-    except OSError as error:
-        wrong = f"cannot be read: {error.strerror or 'unknown reason'}"
-    except ValueError as error:
-        wrong = str(error)
-    else:
-        if not known or key.name in known:
-            return key
-        wrong = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
-    raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key")
+        if known and key.name not in known:
+            knows = f"section control knows {', '.join(known)}"
+            raise ValueError(f"key {key.name} may not give commands here; {knows}")
+    except (OSError, ValueError) as error:
+        wrong = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key") from None
+    return key
 
 
 def confirm(question: str) -> None:

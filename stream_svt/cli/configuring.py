@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,18 +195,11 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
     """Apply a file without asking, and without waiting for shards; nothing happens where it is applied already."""
     config = common.load(path)
     brokers, key = common.cluster(config), common.signing_key_of(config, key_file)
-    for last in (False, False, True):
-        proposal = asyncio.run(applied.propose(config, brokers, bundle_of(path)))
-        if not proposal.is_new:
-            return
+    while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
         _refuse_to_retire(config, proposal, "with 'stream-svt apply', if that is meant")
         bundle, before = proposal.bundle, proposal.before
-        try:
+        with contextlib.suppress(applied.Overtaken):  # workers of one file start side by side
             version = asyncio.run(applied.publish(config, brokers, bundle, before=before, key=key))
-        except applied.Overtaken:  # workers of one file start side by side
-            if last:
-                raise
-        else:
             _show(config, proposal)
             click.echo(_applied(config, version), err=True)
             return

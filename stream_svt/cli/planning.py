@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from stream_svt.settings.monitors import MonitorSpec
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SUFFIXES = (".png", ".svg", ".pdf")
 _LEGEND = """
 First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or
 otherwise distributed. F: alerts a run may waste if every query lay on the threshold. {tried} settings tried.
@@ -148,8 +147,6 @@ def plan(
     from stream_svt.planning import Belief, Drift, advice, recommend
     from stream_svt.settings.fields import Sweep
 
-    if plot is not None and plot.suffix not in _SUFFIXES:
-        raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
     monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
     queries = queries or monitor.expected_queries
     if queries is None:
@@ -169,8 +166,8 @@ def plan(
 
         try:
             draw(found).savefig(plot, dpi=150)
-        except OSError as error:
-            raise click.UsageError(f"--plot {plot}: {error.strerror}.") from None
+        except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
+            raise click.UsageError(f"--plot {plot}: {error}") from None
     if as_json:
         common.print_json(advice.as_json(found, budget))
         return

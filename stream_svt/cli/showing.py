@@ -22,8 +22,7 @@ from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Account, Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
-from stream_svt.service.kafka import Cluster
-from stream_svt.subscribe import Event, Subscription, subscribe
+from stream_svt.subscribe import Event, Subscription
 
 if TYPE_CHECKING:
     from stream_svt.protocol.audit import Audit
@@ -50,19 +49,17 @@ def watch(
     limit: int | None,
 ) -> None:
     """Follow alerts as they are published, until interrupted."""
-    arguments, topic = common.alert_topic(None if path is None else common.load(path), servers, topic)
-    subscription = subscribe(topic=topic, from_beginning=from_beginning, lifecycle=lifecycle, **arguments)
-    asyncio.run(_follow(subscription, as_json, limit))
+    brokers, topic = common.alert_topic(None if path is None else common.load(path), servers, topic)
+    options = {"from_beginning": from_beginning, "lifecycle": lifecycle}
+    asyncio.run(_follow(Subscription(brokers, topic, None, **options), as_json, limit))
 
 
 async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, limit: int | None) -> None:
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    if task is not None:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    shown = 0
     with contextlib.suppress(asyncio.CancelledError):
         async with subscription:
-            shown = 0
             async for event in subscription:
                 click.echo(msgspec.json.encode(event) if as_json else in_words(event))
                 shown += 1
@@ -123,15 +120,11 @@ def _get(url: str) -> dict[str, Any]:
         page = url.rstrip("/") + "/api/v1/status"
         with urllib.request.urlopen(page, timeout=10) as response:  # noqa: S310 - checked above
             answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        raise StreamSvtError(f"{url} answered {error.code} {error.reason}: is that a worker?") from None
-    except (urllib.error.URLError, OSError) as error:
+        if not isinstance(answer, dict) or "datasets" not in answer:
+            raise ValueError("this is not the status of a worker")
+    except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or "datasets" not in answer:
-        raise StreamSvtError(f"{url} is not the address of a worker's pages")
     return answer
 
 
@@ -220,12 +213,12 @@ def audit(
     if state and (path is None or servers is not None or topic is not None):
         raise click.UsageError("--state takes topics and brokers from the configuration: give -c FILE only.")
     config = None if path is None else common.load(path)
-    arguments, topic = common.alert_topic(config, servers, topic)
+    brokers, topic = common.alert_topic(config, servers, topic)
     if state and config is not None:
         found = asyncio.run(audit_state(config, common.cluster(config)))
     else:
         monitors = () if config is None else config.spec.monitors
-        found = asyncio.run(audit_topic(Cluster(arguments), topic, monitors))
+        found = asyncio.run(audit_topic(brokers, topic, monitors))
     applications = [(found, topic)]
     for before in map(common.load, earlier):
         topic = before.topics.alerts

@@ -4,9 +4,3 @@ Three processes: a Kafka broker, the service, and this one, which sends the quer
 The screen reads the alert topic (committed records only) and the status API; true counts appear on it only
 where it says so.
 """
-
-from __future__ import annotations
-
-from stream_svt.demo.session import run_demo
-
-__all__ = ["run_demo"]

@@ -120,7 +120,7 @@ FIGURES = " ".join(map(str, [*BASE, *MARGINS]))
                 ("--granularity 0", "granularity"),
                 ("--epsilon 1e-8 --cutoff 5000", "epsilon"),
                 ("--set --drift 5", "do not drift"),
-                ("--plot plan.gif", ".svg"),
+                ("--plot plan.xyz", "svg"),
                 ("--plot none/plan.svg", "No such file"),
                 ("--monitor hot", "-c FILE"),
                 ("--uncertainty 0.5", "uncertainty"),

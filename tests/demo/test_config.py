@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stream_svt.demo import config, run_demo
+from stream_svt.demo import config
 from stream_svt.demo.config import Setting
+from stream_svt.demo.session import run_demo
 
 
 def test_show_config_prints_it_and_starts_nothing(capsys, clock):

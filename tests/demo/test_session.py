@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stream_svt.demo import run_demo, session
+from stream_svt.demo import session
 from stream_svt.demo.config import ADAPTIVE, APPEND
 from stream_svt.demo.queries import WeekClock
-from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, start, stop
+from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, run_demo, start, stop
 from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
 
