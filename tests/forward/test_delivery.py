@@ -13,8 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stream_svt.forward.delivery import (
     DESTINATION_HEADER,
@@ -274,20 +272,6 @@ async def test_draining_waits_for_what_ends_in_time_and_lets_go_of_the_rest(desk
     desk.put(1, "b")
     await desk.let(1)
     assert desk.delivered == [0, 1]
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())
-def test_what_may_be_committed_never_passes_an_event_that_is_not_delivered(steps, data):
-    progress, offset = Progress(10), 10
-    for step in steps:
-        offset += step
-        progress.waiting[offset] = datetime.now(UTC)
-        progress.advance(offset + 1)
-        while progress.waiting and data.draw(st.booleans()):
-            del progress.waiting[data.draw(st.sampled_from(sorted(progress.waiting)))]
-        assert progress.next == min(progress.waiting, default=offset + 1)
-    progress.advance(offset + 50)
-    assert progress.next == min(progress.waiting, default=offset + 50)
 
 
 # What is read, and what the gauges show

@@ -49,7 +49,7 @@ def signed(body: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("length", "status"),
-    [("-1", 411), ("", 411), ("x", 411), ("1e3", 411), ("1048577", 413), ("9" * 5000, 413), ("0", 401)],
+    [("-1", 411), ("", 411), ("1e3", 411), ("1048577", 413), ("9" * 5000, 413), ("0", 401)],
 )
 def test_a_length_is_refused_before_anything_is_read(desk, length, status):
     answer = exchange(desk, f"POST / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode())

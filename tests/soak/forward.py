@@ -130,7 +130,7 @@ def judged(sent: Mapping[str, Sequence[bytes]], taken: Sequence[bytes]) -> list[
 
 def _waiting(forwarder: Forwarder) -> float:
     """Return how many events are under way, 0 while its pages are not there."""
-    return sum(max(0.0, forwarder.metric("waiting_events", destination=name)) for name in DESTINATIONS)
+    return sum(max(0.0, forwarder.metric("waiting_events", name)) for name in DESTINATIONS)
 
 
 async def _publish(stage: Stage, chance: random.Random) -> None:

@@ -110,13 +110,17 @@ class Receiver:
             yield self
 
 
-def scraped(metrics: ForwardMetrics, gauges: Samples | None = None) -> dict[tuple[str, ...], float]:
+def samples_of(text: str) -> dict[tuple[str, ...], float]:
     """Return all samples by their name and the values of their labels, in the order of the labels' names."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.text(gauges or {}).decode())
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def scraped(metrics: ForwardMetrics, gauges: Samples | None = None) -> dict[tuple[str, ...], float]:
+    return samples_of(metrics.text(gauges or {}).decode())
 
 
 def moment(text: str) -> datetime:
@@ -131,13 +135,9 @@ class Forwarder(Service):
     def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
         super().__init__(config, port, log, *options, env={"STREAM_SVT_WEB_PORT": str(port)}, applies=False)
 
-    def metric(self, name: str, **labels: str) -> float:
+    def metric(self, name: str, *labels: str) -> float:
         """Return a sample of the metrics page, NaN where there is none."""
-        for family in text_string_to_metric_families(self.fetch("/metrics") or ""):
-            for sample in family.samples:
-                if sample.name == f"stream_svt_forward_{name}" and labels.items() <= sample.labels.items():
-                    return float(sample.value)
-        return math.nan
+        return samples_of(self.fetch("/metrics") or "").get((f"stream_svt_forward_{name}", *labels), math.nan)
 
 
 class Stage:
