@@ -125,8 +125,7 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
         service = await start(["run", "--apply", "-c", str(config)], log)
         stack.push_async_callback(stop, service)
         address = f"http://127.0.0.1:{setting.port}"
-        http = await stack.enter_async_context(aiohttp.ClientSession(address))
-        await _first(_ready(http), must_go_on(service, log))
+        await _first(_ready(address), must_go_on(service, log))
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
         pages = {"page": "/", "metrics": "/metrics", "health": "/health/ready", "status": "/api/v1/status"}
@@ -135,7 +134,7 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
         if not console.is_terminal:
             screen.say(screen.foot)
         board = Board({name: float(limit) for name, limit in limits(clock).items()}, await counting)
-        await Session(setting, clock, board, events, http, screen).run(service, log, duration)
+        await Session(setting, clock, board, events, address, screen).run(service, log, duration)
         return board
 
 
@@ -151,12 +150,10 @@ async def must_go_on(service: Process, log: Path) -> None:
 
 async def stop(service: Process) -> int:
     """Ask the service to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
-    for end in (service.terminate, service.kill):
-        with contextlib.suppress(ProcessLookupError):
-            end()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE):
-                return await service.wait()
+    with contextlib.suppress(ProcessLookupError):
+        service.terminate()
+        await asyncio.wait([asyncio.ensure_future(service.wait())], timeout=GRACE)
+        service.kill()
     return await service.wait()
 
 
@@ -173,22 +170,21 @@ async def start(arguments: Sequence[str], log: Path) -> Process:
         )
 
 
-async def _ready(http: aiohttp.ClientSession) -> None:
+async def _ready(address: str) -> None:
     """Wait for the service."""
     until = time.monotonic() + READY_SECONDS
-    while await _fetched(http, "/health/ready") is None:
+    while await _fetched(address + "/health/ready") is None:
         if time.monotonic() > until:
             raise StreamSvtError(f"the service is not ready after {READY_SECONDS:g} s")
         await asyncio.sleep(0.1)
 
 
-async def _fetched(http: aiohttp.ClientSession, path: str) -> bytes | None:
+async def _fetched(url: str) -> bytes | None:
     """Return what the service's web server answers, None unless it is a success."""
-    try:
-        async with http.get(path, timeout=aiohttp.ClientTimeout(5)) as answer:
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with aiohttp.request("GET", url, timeout=aiohttp.ClientTimeout(5)) as answer:
             return await answer.read() if answer.ok else None
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return None
+    return None
 
 
 def looked_at(status: dict[str, Any], topic: str) -> int:
@@ -208,7 +204,7 @@ class Session:
     clock: WeekClock
     board: Board
     events: AIOKafkaConsumer
-    http: aiohttp.ClientSession
+    address: str
     screen: Screen
     began: float = field(default_factory=time.monotonic)
 
@@ -249,7 +245,7 @@ class Session:
         board, before, since = self.board, (-1, -1), time.monotonic()
         while time.monotonic() - since < STALLED_SECONDS:
             await self._take()
-            if (body := await _fetched(self.http, "/api/v1/status")) is not None:
+            if (body := await _fetched(self.address + "/api/v1/status")) is not None:
                 board.seen = looked_at(json.loads(body), self.setting.topic("counts"))
             if (now := (board.sent, board.seen)) != before:
                 before, since = now, time.monotonic()

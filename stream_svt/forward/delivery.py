@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -113,24 +113,20 @@ class DeliveryRefused(StreamSvtError):
     """A destination will never take an event, and is to stop rather than to lose it."""
 
 
+@dataclass(slots=True)
 class Delivery:
     """Delivers the events of one destination, each until it is taken; ``producer`` writes what is parked."""
 
-    def __init__(
-        self,
-        config: ForwardConfig,
-        destination: Destination,
-        post: Post,
-        metrics: ForwardMetrics,
-        producer: Any = None,  # noqa: ANN401 - aiokafka is taken as Any
-    ) -> None:
-        self.destination = destination
-        self.metrics = metrics
-        self._config = config
-        self._post = post
-        self._producer = producer
-        self._slots = asyncio.Semaphore(destination.config.concurrency)
-        self._silent_until = 0.0
+    config: ForwardConfig
+    destination: Destination
+    post: Post
+    metrics: ForwardMetrics
+    producer: Any = None
+    _silent_until: float = 0.0
+    _slots: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.destination.config.concurrency)
 
     async def deliver(self, event: AlertRecord) -> None:
         """Return once a record is delivered or parked; raises Refused where the destination is to stop."""
@@ -178,7 +174,7 @@ class Delivery:
             while (silence := self._silent_until - time.monotonic()) > 0:  # noqa: ASYNC110  it may grow meanwhile
                 await asyncio.sleep(silence)
             request = request_of(self.destination, event, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._post(url, request) for url in self.destination.urls))
+            answers = await asyncio.gather(*(self.post(url, request) for url in self.destination.urls))
             for answer in answers:
                 self.metrics.attempts.labels(self.destination.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
@@ -191,11 +187,11 @@ class Delivery:
         headers = [
             (DESTINATION_HEADER, self.destination.name.encode()),
             (REASON_HEADER, reason.encode()),
-            (PLACE_HEADER, f"{self._config.topic}/{event.partition}/{event.offset}".encode()),
+            (PLACE_HEADER, f"{self.config.topic}/{event.partition}/{event.offset}".encode()),
         ]
-        topic = self._config.park_topic
+        topic = self.config.park_topic
         async with deadline(CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
-            await self._producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
+            await self.producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
 
     def _say(self, level: int, what: str, event: AlertRecord, answer: Answer) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d reason=%r"

@@ -174,7 +174,7 @@ async def test_no_more_requests_are_under_way_than_allowed_and_waiting_takes_no_
             return await super().post(url, request)
 
     way = Way(tmp_path, Result.ACCEPTED, settings=", concurrency: 3")
-    way.delivery._post = Slow(*[Result.FAILED] * 10, Result.ACCEPTED).post
+    way.delivery.post = Slow(*[Result.FAILED] * 10, Result.ACCEPTED).post
     events = [received(alert(dataset=f"d{number}")) for number in range(12)]
     await asyncio.gather(*(way.delivery.deliver(event) for event in events))
     assert max(under_way) == 3
