@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -329,32 +329,16 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
 def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
     """Precision and recall of the candidates, with the ranges of what margins may be."""
     best, present = recommendation.best, recommendation.present
-    now = [] if present is None else [present]
-    kinds: list[tuple[str, str, Sequence[Candidate]]] = [
-        ("other settings", _OTHER, recommendation.candidates[1:]),
-        ("as it is now", _FALSE, now),
-        (f"recommended: {correction_in_words(best)}", _TRUE, [best]),
-    ]
-    for label, colour, candidates in kinds:
-        width, alpha = (1.5, 1.0) if colour == _TRUE else (0.7, 0.7)
-        spans = [[one.range(figure) for one in candidates] for figure in ("recall", "precision")]
-        x, y = ([span.middle for span in each] for each in spans)
-        xerr, yerr = (
-            np.array([(span.middle - span.low, span.high - span.middle) for span in each]).T for each in spans
-        )
-        if candidates:
-            axes.errorbar(
-                x,
-                y,
-                xerr=xerr,
-                yerr=yerr,
-                color=colour,
-                marker="o",
-                ls="",
-                label=label,
-                lw=width,
-                alpha=alpha,
-            )
+    choices = [("other settings", _OTHER, one) for one in recommendation.candidates[1:]]
+    choices += [] if present is None else [("as it is now", _FALSE, present)]
+    choices.append((f"recommended: {correction_in_words(best)}", _TRUE, best))
+    drawn = set[str]()
+    for label, colour, candidate in choices:
+        x, y = candidate.range("recall"), candidate.range("precision")
+        xerr, yerr = ([[span.middle - span.low], [span.high - span.middle]] for span in (x, y))
+        named = "" if label in drawn else label
+        axes.errorbar(x.middle, y.middle, yerr, xerr, "o", color=colour, label=named)
+        drawn.add(label)
     axes.set(title="Settings, with the ranges of margins", xlabel="recall", ylabel="precision")
     axes.set(xlim=(-0.02, 1.04), ylim=(-0.22, 1.04), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.legend(loc="lower left", fontsize="small")

@@ -93,7 +93,9 @@ def explain(spec: ApplicationSpec) -> list[str]:
         for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
             groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
         for datasets in groups.values():
-            others = [one.name for one in spec.monitors_of(datasets[0].name) if one is not monitor]
+            others = [
+                one.name for one in spec.monitors if one is not monitor and one.covers(datasets[0].name)
+            ]
             lines += [*_paragraph(monitor, datasets, others), ""]
     return lines[:-1]
 

@@ -258,7 +258,7 @@ class _World:
         started = [event.data for event in commit.events if event.type is EventType.RUN_STARTED]
         for number, run in zip(self.noise.opened, started, strict=False):
             dataset = [known.name for known in self.spec.datasets].index(run.dataset)
-            monitor = self.spec.monitor(run.monitor)
+            monitor = next(one for one in self.spec.monitors if one.name == run.monitor)
             self.runs[number] = _Opened(dataset, monitor, monitor.mechanism())
             self.numbers[run.dataset, run.monitor, run.run] = number
         self.seen.append(("how many runs drew noise", len(self.noise.opened)))

@@ -60,10 +60,6 @@ class ApplicationSpec:
         found = tuple(dataset for generator in self.generators for dataset in generator.open_at(now_ms))
         return replace(self, datasets=self.datasets + found)
 
-    def monitors_of(self, dataset: str) -> tuple[MonitorSpec, ...]:
-        """Return the monitors that run on a dataset, in order."""
-        return tuple(monitor for monitor in self.monitors if monitor.covers(dataset))
-
     def dataset(self, name: str) -> DatasetSpec:
         """Return a dataset by name, generated ones included; KeyError where it is not declared."""
         if (found := self.find(name)) is None:
@@ -74,10 +70,6 @@ class ApplicationSpec:
         """Return a dataset by name, generated ones included; None where it is not declared."""
         made = (generator.find(name) for generator in self.generators)
         return self._datasets_by_name.get(name) or next(filter(None, made), None)
-
-    def monitor(self, name: str) -> MonitorSpec:
-        """Return a monitor by name; KeyError where there is none."""
-        return self._monitors_by_name[name]
 
     def topics(self) -> tuple[str, ...]:
         """Return the query topics, sorted."""
@@ -136,10 +128,6 @@ class ApplicationSpec:
     @cached_property
     def _datasets_by_name(self) -> dict[str, DatasetSpec]:
         return {dataset.name: dataset for dataset in self.datasets}
-
-    @cached_property
-    def _monitors_by_name(self) -> dict[str, MonitorSpec]:
-        return {monitor.name: monitor for monitor in self.monitors}
 
 
 def load_spec(

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import MONITORED, Noise
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_units
+from stream_svt.privacy.loss import KINDS, Kind, exact, to_units
 from stream_svt.settings.document import Strict, did_you_mean, quote
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
@@ -138,14 +138,8 @@ class Limit:
     kind: Kind
     units: int
 
-    def written(self) -> dict[str, str]:
-        """Return the limit as it stands in a file."""
-        return {self.kind.measure: as_text(self.units, self.kind)}
-
 
 def _limit(value: object) -> Limit:
-    if isinstance(value, Limit):
-        return value
     kind, amount = Kind.PURE, value
     if isinstance(value, dict):
         if len(value) != 1:
@@ -177,7 +171,6 @@ LimitField = Annotated[
     Form(
         _limit,
         {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]},
-        Limit.written,
     ),
 ]
 
@@ -228,15 +221,13 @@ Text = Annotated[
 
 
 def _day(value: object) -> date:
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value
     try:
         return date.fromisoformat(value)  # type: ignore[arg-type]  # refuses what is no text
     except (TypeError, ValueError):
         raise ValueError(f"expected a day such as 2026-01-05, found {quote(value)}") from None
 
 
-Day = Annotated[date, Form(_day, {"type": "string", "format": "date"}, str)]
+Day = Annotated[date, Form(_day, {"type": "string", "format": "date"})]
 
 
 def midnight_ms(day: date) -> int:
@@ -378,8 +369,6 @@ class Lifetime:
 
 
 def _lifetime(value: object) -> Lifetime:
-    if isinstance(value, Lifetime):
-        return value
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError(f"must be at least 1 offset, found {value}")

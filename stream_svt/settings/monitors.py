@@ -132,11 +132,6 @@ class MonitorSpec(Strict):
 
     # -- what the file says, on the grid and in units
 
-    @property
-    def epsilon_units(self) -> int:
-        """Units of one whole run, rounded down."""
-        return to_units(self.epsilon, Kind.PURE)
-
     def reserve_units(self, kind: Kind) -> int:
         """Return the units left for other monitors, rounded up."""
         return -to_units(-self.reserve, kind) if self.reserve else 0
@@ -194,7 +189,7 @@ class MonitorSpec(Strict):
             MisuseError: Epsilon cannot be divided among the threshold and so many tops on this grid.
         """
         return _CONSTRUCTORS[self.form](
-            epsilon=self.epsilon_units,
+            epsilon=to_units(self.epsilon, Kind.PURE),
             cutoff=self.cutoff,
             monotonic=self.monotonic,
             correction=self.correction_rule(),
@@ -305,7 +300,7 @@ class MonitorSpec(Strict):
         if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
             message = "for adaptive this is the threshold's share of epsilon and must be below 1"
             yield "split", f"{message}, found {quote(self.split)}"
-        if self.epsilon_units < 1:
+        if to_units(self.epsilon, Kind.PURE) < 1:
             yield "epsilon", "must be at least 1e-9, the unit of the ledger"
         elif self.epsilon > _LARGEST_EPSILON:
             yield "epsilon", f"must be at most {_LARGEST_EPSILON}: far less hides nothing already"
