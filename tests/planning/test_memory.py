@@ -85,10 +85,8 @@ def test_a_worker_needs_most_with_every_shard_and_the_same_with_one_where_there_
     spec = _spec(30, 2)
     many, one = memory.needed(spec, 4), memory.needed(spec, 1)
     assert many.one_shard < many.all_shards < one.all_shards == one.one_shard
-    fixed = memory.PROCESS + memory.WORK + 30 * memory.DECLARED
-    held = 30 * memory.DATASET + 60 * memory.RUN
-    assert many.all_shards == fixed + held + (30 * (memory.RECORD + memory.OBJECT) + 60 * memory.STORED) // 2
-    assert one.all_shards == fixed + held + 2 * (30 * (memory.RECORD + memory.OBJECT) + 60 * memory.STORED)
+    opening = 2 * (30 * (memory.RECORD + memory.OBJECT) + 60 * memory.STORED)
+    assert one.all_shards - many.all_shards == 3 * opening // 4
 
 
 def test_the_limits_that_are_shipped_are_enough_for_800_000_runs_and_a_fifth_more() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -71,11 +72,8 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
         decoders = prepared.decoders(shard, one.datasets)
         assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(range(len(names)))
         assert one.number == other.number
-        for mine, its in (
-            (one.datasets.shown, other.datasets.shown),
-            (one.datasets.limit, other.datasets.limit),
-        ):
-            assert np.array_equal(mine, its)
+        assert np.array_equal(one.datasets.shown, other.datasets.shown)
+        assert np.array_equal(one.datasets.limit, other.datasets.limit)
         for monitor in plain.spec.monitors:
             covers = one.runners[monitor.name].runs.covers.tolist()
             assert covers == [monitor.covers(name) for name in names]
@@ -176,6 +174,23 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
     )
 
 
+@contextmanager
+def collections() -> Iterator[list[int]]:
+    """Give the generations that are collected meanwhile."""
+    seen: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(looked)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(looked)
+        gc.enable()
+
+
 class Cyclic:
     def __init__(self) -> None:
         self.me = self
@@ -198,29 +213,16 @@ async def turns_until(freed: list[str], many: int) -> list[int]:
 async def test_what_a_tenure_left_in_a_cycle_is_gone_soon_and_tenures_share_one_look(monkeypatch) -> None:
     monkeypatch.setattr(event_loop, "COLLECT_DELAY", 0.05)
     monkeypatch.setattr(event_loop, "_next_collection", None)
-    looks: list[int] = []
-
-    def looked(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            looks.append(info["generation"])
-
-    gc.disable()
-    gc.callbacks.append(looked)
-    try:
-        left = weakref.ref(Cyclic())
-        assert left() is not None
-        event_loop.collect_soon()
-        event_loop.collect_soon()
-        await asyncio.sleep(0.2)
-        assert left() is None
-        assert len(looks) == 1
-        again = weakref.ref(Cyclic())
-        event_loop.collect_soon()
-        await asyncio.sleep(0.2)
-        assert again() is None
-    finally:
-        gc.callbacks.remove(looked)
-        gc.enable()
+    with collections() as seen:
+        gc.disable()
+        for tenures, looks in ((2, 1), (1, 2)):
+            left = weakref.ref(Cyclic())
+            assert left() is not None
+            for _ in range(tenures):
+                event_loop.collect_soon()
+            await asyncio.sleep(0.2)
+            assert left() is None
+            assert seen.count(2) == looks
 
 
 @pytest.fixture
@@ -260,17 +262,8 @@ def test_a_full_collection_does_not_walk_what_a_shard_holds() -> None:
 @pytest.mark.usefixtures("collector")
 def test_no_collection_but_of_the_young_comes_by_itself() -> None:
     event_loop.collect_rarely()
-    generations: list[int] = []
-
-    def looked(phase: str, info: dict[str, int]) -> None:
-        if phase == "stop":
-            generations.append(info["generation"])
-
-    gc.callbacks.append(looked)
-    try:
+    with collections() as generations:
         kept = [[] for _ in range(40 * event_loop.COLLECT_AFTER[0])]
-    finally:
-        gc.callbacks.remove(looked)
     assert len(kept) > 1_000_000
     assert set(generations) == {0, 1}
     youngest = sum(event_loop.COLLECT_AFTER[:1]) * (event_loop.COLLECT_AFTER[1] + 2)

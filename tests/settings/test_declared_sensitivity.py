@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.mechanisms.noise import pmf
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import State, TopicRecord, from_bytes, to_bytes
 from stream_svt.monitor.spec_change import change_spec
+from tests.monitor import test_change_spec as changing
+from tests.monitor.test_change_spec import _play, _spec
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance
 
-_LIMIT = "{names: [a, b, c], limit: 40, unit: one basket}"
 _ONE = FORMS["never muted"]
 _FIVE = _ONE.replace("sensitivity: 1", "sensitivity: 5")
 _GENERAL = _ONE.replace("monotonic: true", "monotonic: false")
 _UNSAID = _ONE.replace("monotonic: true, ", "")
 _ELSEWHERE = _ONE.replace("topic: t", "topic: u")
 
-
-def _spec(*forms):
-    return spec_of(*forms, datasets=_LIMIT)
-
-
-def _play(*forms) -> Play:
-    play = Play(_spec(*forms))
-    play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
-    return play
+either_way = pytest.mark.parametrize("restart", [False, True])
+more_cautious = pytest.mark.parametrize(
+    ("cautious", "field"), [(_FIVE, "sensitivity"), (_GENERAL, "monotonic")]
+)
 
 
 def _change(play: Play, *forms, restart=False) -> list:
@@ -40,38 +33,15 @@ def _change(play: Play, *forms, restart=False) -> list:
     play.spec = _spec(*forms)
     if restart:
         play.crash()
-    change_spec(play.engine, play.spec)
-    return play.commit().events
+    return changing._change(play, *forms)
 
 
-def _run_state(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.run_state(monitor, number)
+def _closed(events) -> list[tuple[str, str, str]]:
+    data = [event.data for event in events if event.type is EventType.RUN_CLOSED]
+    return [(one.monitor, one.dataset, one.reason) for one in data]
 
 
-def _loss(first: int, second: int) -> float:
-    """Log-ratio of the same alert on two answers under a sensitivity of 1, summed over the threshold noise."""
-    mechanism = Plan.of(_spec(_ONE).monitors[0]).mechanism
-    (branch,) = mechanism.branches
-
-    def probability(value: int) -> float:
-        return math.fsum(
-            pmf(mechanism.threshold_noise, mechanism.threshold_rate, rho)
-            * pmf(mechanism.query_noise, branch.rate, 500 + branch.corrections[0] + rho + 7 - value)
-            for rho in range(2000)
-        )
-
-    return math.log(probability(first)) - math.log(probability(second))
-
-
-def test_answers_of_sensitivity_five_under_a_rate_of_one_lose_five_times_the_charge():
-    """Why less is refused: answers made under the old declaration still lie in the topic."""
-    (branch,) = Plan.of(_spec(_ONE).monitors[0]).mechanism.branches
-    charge = branch.charge / 10**9
-    assert _loss(400, 399) == pytest.approx(charge)
-    assert _loss(400, 395) == pytest.approx(5 * charge)
-
-
-@pytest.mark.parametrize("restart", [False, True])
+@either_way
 @pytest.mark.parametrize(
     ("old", "new", "field", "remedy"),
     [
@@ -84,58 +54,56 @@ def test_answers_of_sensitivity_five_under_a_rate_of_one_lose_five_times_the_cha
     ],
 )
 def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, remedy, restart):
+    """Answers of a sensitivity of five under a rate for one lose five times the charge."""
     play = _play(old)
     with pytest.raises(ConfigError, match=rf"monitors\.{field}: the queries on topic 't' .*{remedy}"):
         _change(play, *new, restart=restart)
     assert play.engine.runners["m0"].spec == _spec(old).monitors[0]
-    assert _run_state(play).state is State.RUNNING
+    assert play.run_state().state is State.RUNNING
 
 
-@pytest.mark.parametrize("restart", [False, True])
+@either_way
 @pytest.mark.parametrize("new", [_FIVE, _GENERAL, _UNSAID], ids=["sensitivity", "not monotonic", "unsaid"])
 def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
     play = _play(_ONE)
     assert play.ledger().reserved > 0
-    events = _change(play, new, restart=restart)
-    closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
-    assert closed == [("a", "changed"), ("b", "changed"), ("c", "changed")]
+    assert _closed(_change(play, new, restart=restart)) == [("m0", name, "changed") for name in "abc"]
     assert play.ledger().reserved == 0
     at = play.engine.next_offset(TOPIC)
     play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
-    assert (_run_state(play).run, play.events[-1].data.spec_hash) == (2, _spec(new).monitors[0].hash())
+    assert (play.run_state().run, play.events[-1].data.spec_hash) == (2, _spec(new).monitors[0].hash())
     assert_books_balance(play)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize(("new", "field"), [(_FIVE, "sensitivity"), (_GENERAL, "monotonic")])
-def test_a_rise_is_one_of_all_monitors_that_read_the_topic(new, field, restart):
+@either_way
+@more_cautious
+def test_a_rise_is_one_of_all_monitors_that_read_the_topic(cautious, field, restart):
     """They test the same answers: one that declared less would lose more than it charges."""
     play = _play(_ONE, _ONE)
-    for part in ((_ONE, new), (new, _ONE), (_ONE, _ONE, new)):
-        unchanged = "m1" if part[0] == new else "m0"
+    for part in ((_ONE, cautious), (cautious, _ONE), (_ONE, _ONE, cautious)):
+        unchanged = "m1" if part[0] == cautious else "m0"
         with pytest.raises(ConfigError, match=rf"monitors\.{unchanged}\.{field}"):
             _change(play, *part, restart=restart)
-        assert _run_state(play).state is State.RUNNING
-    events = _change(play, new, new, restart=restart)
-    closed = {(e.data.monitor, e.data.dataset) for e in events if e.type is EventType.RUN_CLOSED}
-    assert closed == {(monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"}
+        assert play.run_state().state is State.RUNNING
+    closed = _closed(_change(play, cautious, cautious, restart=restart))
+    assert {one[:2] for one in closed} == {
+        (monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"
+    }
 
 
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize(("old", "field"), [(_FIVE, "sensitivity"), (_GENERAL, "monotonic")])
-def test_a_declaration_outlives_its_monitor(old, field, restart):
+@either_way
+@more_cautious
+def test_a_declaration_outlives_its_monitor(cautious, field, restart):
     """Removed by one configuration and added again by the next, with restarts between."""
-    play = _play(old)
-    removed = spec_of(_ELSEWHERE, datasets=_LIMIT)
-    (kept,) = [one.model_copy(update={"name": "other"}) for one in removed.monitors]
-    play.spec = replace(removed, monitors=(kept,))
+    play, removed = _play(cautious), _spec(_ELSEWHERE)
+    play.spec = replace(removed, monitors=(removed.monitors[0].model_copy(update={"name": "other"}),))
     change_spec(play.engine, play.spec)
     play.commit()
     play.crash()
     play.commit()
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
         _change(play, _ONE, restart=restart)
-    _change(play, old, restart=restart)
+    _change(play, cautious, restart=restart)
     record = from_bytes(TopicRecord, play.records[b"t/t"], key="t/t")
     assert record == TopicRecord(1, "5" if field == "sensitivity" else "1", field == "monotonic")
 
@@ -171,10 +139,9 @@ def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_pri
     """What an owner before tested and lost would have spent, nobody computes again."""
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
-    before, left = play.ledger().spent, _run_state(play).left
+    before, left = play.ledger().spent, play.run_state().left
     change_spec(play.engine, play.spec, {TOPIC})
-    events = play.commit().events
-    assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
+    assert {reason for *_, reason in _closed(play.commit().events)} == {"unread"}
     assert play.ledger().spent == before + left
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import re
+from functools import reduce
+from operator import getitem
 
 import jsonschema
 import pytest
-import yaml
 
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import parse_config
+from stream_svt.settings.document import read
 from stream_svt.settings.sections import json_schema
 from tests.settings.test_application import FULL
 
@@ -66,19 +68,8 @@ monitors:
 }
 
 
-class Yaml12(yaml.SafeLoader):
-    """Booleans as editors read them: `off` is a text."""
-
-
-Yaml12.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":bool")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Yaml12.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
-
-
 def plain(text: str):
-    return yaml.load(text, Yaml12)  # noqa: S506 - a safe loader with fewer booleans
+    return read(text, "configuration").data
 
 
 @pytest.fixture(scope="module")
@@ -94,27 +85,15 @@ def test_what_the_loader_accepts_is_valid(validator, name):
     assert [error.message for error in validator.iter_errors(plain(EXAMPLES[name]))] == []
 
 
-def mappings(node, path=()):
-    if isinstance(node, dict):
-        yield path
-        for key, value in node.items():
-            yield from mappings(value, (*path, key))
-    if isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from mappings(value, (*path, index))
-
-
 def test_a_typo_in_any_mapping_is_found_by_schema_and_loader(validator):
-    good = plain(EXAMPLES["everything"])
-    for path in mappings(good):
-        bad = copy.deepcopy(good)
-        place = bad
-        for step in path:
-            place = place[step]
-        place["typpo"] = 1
-        assert list(validator.iter_errors(bad)), path
-        with pytest.raises(ConfigError):
-            parse_config(yaml.safe_dump(bad))
+    for path in read(EXAMPLES["everything"], "configuration").lines:
+        bad = plain(EXAMPLES["everything"])
+        place = reduce(getitem, path, bad)
+        if isinstance(place, dict):
+            place["typpo"] = 1
+            assert list(validator.iter_errors(bad)), path
+            with pytest.raises(ConfigError):
+                parse_config(json.dumps(bad, default=str))
 
 
 @pytest.mark.parametrize(
