@@ -106,7 +106,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     """Create the topics that are not there; return what was done, and what could not be."""
-    doing, findings = "creating topics", []
+    doing = "creating topics"
     counts = await kafka.partition_counts(cluster, doing)
     count, copies = config.topics.partitions, config.topics.replication_factor
     wanted = [
@@ -122,12 +122,13 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     ):
         answer = await admin.create_topics(wanted)
     made = {name for name, code, *_ in answer.topic_errors if code == 0}
+    findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(made)]
     for name, code, *rest in answer.topic_errors:
         detail = (rest[0] if rest else None) or for_code(code).__name__
         if code == TopicAuthorizationFailedError.errno:
             detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
-        wrong = _problem("topics", f"topic {name!r} could not be created: {detail}")
-        findings.append(_ok("topics", f"created {name!r} with {count} partitions") if name in made else wrong)
+        if code:
+            findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
     # The controller has created them; each broker learns of it a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
     while True:
@@ -169,35 +170,24 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     """Yield what is said of settings with which the service works, and may not work well."""
     own = config.topics
-    state = topology.settings.get(own.state, {})
-    segment, ratio = state.get("segment.bytes", "0"), state.get("min.cleanable.dirty.ratio", "0")
-    weak = {
-        f"topic {own.state!r} rolls segments of {segment} bytes: compaction never touches the newest one, so a "
-        "takeover reads all of it and closed runs stay readable; set segment.bytes=67108864": (
-            int(segment) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS
-        ),
-        f"min.cleanable.dirty.ratio={ratio} compacts late; 0.1 keeps takeovers short": float(ratio) > 0.3,
-        "unclean.leader.election.enable=true can lose the newest charges; set it to false": (
-            state.get("unclean.leader.election.enable") == "true"
-        ),
-        "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2": (
-            own.replication_factor >= 2 and state.get("min.insync.replicas") == "1"
-        ),
-    }
-    yield from (_note("topics.state", message) for message, holds in weak.items() if holds)
-    alerts = topology.settings.get(own.alerts, {})
+    state, alerts = (topology.settings.get(topic, {}) for topic in (own.state, own.alerts))
+    if state.get("unclean.leader.election.enable") == "true":
+        weak = "unclean.leader.election.enable=true can lose the newest charges; set it to false"
+        yield _note("topics.state", weak)
+    if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
+        weak = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
+        yield _note("topics.state", weak)
     names = ("retention.ms", "retention.bytes")
     if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
         # What is left of the budgets of a lost state is read from there.
-        loss = (
-            f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
-            "charged, and where a state is lost, datasets without an event that is left have nothing left"
-        )
+        made, remedy = _problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
         if own.allow_alert_retention:
-            yield _note("topics.alerts", f"{loss}; topics.allow_alert_retention accepts that")
-        else:
-            remedy = "Set both to -1, or accept it: topics.allow_alert_retention: true"
-            yield _problem("topics.alerts", f"{loss}. {remedy}")
+            made, remedy = _note, "topics.allow_alert_retention accepts that"
+        yield made(
+            "topics.alerts",
+            f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
+            f"charged, and where a state is lost, datasets without an event that is left have nothing left. {remedy}",
+        )
     for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
         if path != "monitors.topic" and settings.get("message.timestamp.type") == "CreateTime":
