@@ -38,8 +38,6 @@ SEARCHED_NAMES = 1_000
 """Declared names among which one is looked for that is nearly the one given."""
 MOST_BEFORE_END = 160_000
 """How far before the end of its alert partition the newest event of a shard is looked for."""
-FIRST_LOOK_MS = 300
-"""Milliseconds for the broker to say that the alert topic may not be read."""
 
 
 class Addressed(NamedTuple):
@@ -310,10 +308,6 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
     for place in places:
         if (event := await kafka.newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
             found[place.partition] = NewestEvent.said_by(*event)
-    kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
-    async with kafka.deadline(kafka.CALL_DEADLINE, doing):
-        # Without the right to READ the commands would be sent, and nothing be known of them.
-        await reader.getmany(timeout_ms=1 if found else FIRST_LOOK_MS)
     kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     return found
 
