@@ -6,16 +6,16 @@ There is no container engine where the tests run. What its images add (users, cl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import yaml
@@ -23,8 +23,9 @@ import yaml
 from stream_svt.demo.config import Setting
 from stream_svt.demo.session import delete_topics
 from tests.support.http_server import receiving
-from tests.support.process import COMMAND, free_port
+from tests.support.process import COMMAND, Process, free_port
 
+pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = ("worker-1", "worker-2")
@@ -37,40 +38,30 @@ class Stack:
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
         self._directory = directory
-        self._ended = contextlib.ExitStack()
+        self.started: list[Process] = []
         self.ports = {name: free_port() for name in SERVED}
         subprocess.run([shutil.copy(ROOT / "deploy/compose/make-secrets", directory)], check=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._ended.close()
-
-    def start(self, name: str, **changed: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, **changed: str) -> Process:
         """Start a service's command; ``changed`` replaces its arguments, and what stands in the files it mounts."""
         service = SERVICES[name]
-        mounted = {target: self._moved(source, **changed) for source, target, _ in self._mounts(service)}
+        mounts = [volume.split(":") for volume in service["volumes"]]
+        mounted = {target: self._moved(source, **changed) for source, target, _ in mounts}
+        port = self.ports.get(name, 6066)
         environment = os.environ | {
             "STREAM_SVT_CONFIG": mounted.get("/etc/stream-svt/monitors.yaml", ""),
             "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": self._bootstrap,
             "STREAM_SVT_WEB_HOST": "127.0.0.1",
-            "STREAM_SVT_WEB_PORT": str(self.ports.get(name, 6066)),
+            "STREAM_SVT_WEB_PORT": str(port),
         }
         if "sealing_key" in service["secrets"]:
             environment["STREAM_SVT_SEALING_KEY_FILE"] = str(self._directory / "secrets" / "sealing.key")
         arguments = [
             changed.get(argument, mounted.get(argument, argument)) for argument in service["command"]
         ]
-        with (self._directory / f"{name}.log").open("wb") as output:
-            process = subprocess.Popen(
-                [*COMMAND, *arguments], env=environment, cwd=self._directory, stdout=output, stderr=output
-            )
-        self._ended.callback(_end, process)
-        return process
-
-    def log(self, name: str) -> str:
-        return (self._directory / f"{name}.log").read_text()
+        log = self._directory / f"{name}.log"
+        self.started.append(Process([*COMMAND, *arguments], port, log, env=environment, cwd=self._directory))
+        return self.started[-1]
 
     def healthy(self, name: str) -> bool:
         """Run a service's health check."""
@@ -90,60 +81,38 @@ class Stack:
         copy.write_text(text)
         return str(copy)
 
-    @staticmethod
-    def _mounts(service: dict[str, Any]) -> list[list[str]]:
-        return [volume.split(":") for volume in service["volumes"]]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(40)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str]) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, say()
-        time.sleep(0.2)
-
 
 @pytest.fixture
-def stack(broker, tmp_path) -> Iterator[Stack]:
+async def stack(broker, tmp_path) -> AsyncIterator[Stack]:
     setting = Setting(bootstrap=broker.bootstrap_servers)
-    asyncio.run(delete_topics(setting))
-    with Stack(broker.bootstrap_servers, tmp_path) as stack:
-        yield stack
-    asyncio.run(delete_topics(setting))
+    await delete_topics(setting)
+    stack = Stack(broker.bootstrap_servers, tmp_path)
+    yield stack
+    for process in stack.started:
+        await process.end()
+    await delete_topics(setting)
 
 
-@pytest.mark.kafka
-def test_the_stack_alerts_and_forwards_what_it_alerts(stack, broker):
+async def test_the_stack_alerts_and_forwards_what_it_alerts(stack, broker):
     applying = stack.start("apply")
-    assert applying.wait(60) == 0, stack.log("apply")
+    assert await asyncio.to_thread(applying.process.wait, 60) == 0, applying.log
     with receiving("/api/v2/alerts") as (address, received):  # in place of Alertmanager
         others = {"http://alertmanager:9093": address}
         running = {name: stack.start(name, **others) for name in SERVED}
-        for name in SERVED:
-            until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
-        assert [name for name, process in running.items() if process.poll() is not None] == []
+        for name, process in running.items():
+            await process.until(partial(stack.healthy, name))
         feed = stack.start("feed", **{"5": "0.5"})  # the pace
-        alerts = _alerts(broker.bootstrap_servers, 3)
+        alerts = await asyncio.to_thread(_alerts, broker.bootstrap_servers, 3)
         assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
         assert all(alert["gap"] >= 0 for alert in alerts)
-        until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
+        await running["forward"].until(lambda: len(received) >= len(alerts), 30)
         assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
-        feed.terminate()
-        assert feed.wait(30) == 0, stack.log("feed")
-        assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
+        assert await feed.end() == 0, feed.log
+        assert feed.said("set line-00300 of retail-week-1 is closed")
         for name, process in running.items():
-            process.terminate()
-            assert process.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(
-                name
-            )
+            began = time.monotonic()
+            assert await process.end() == 0, process.log
+            assert time.monotonic() - began < int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
 
 
 def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
@@ -159,10 +128,8 @@ def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
     return [json.loads(line)["data"] for line in done.stdout.splitlines()]
 
 
-@pytest.mark.kafka
-def test_a_worker_without_its_topics_waits_is_not_healthy_and_says_what_to_do(stack):
+async def test_a_worker_without_its_topics_waits_is_not_healthy_and_says_what_to_do(stack):
     worker = stack.start("worker-1")
-    waiting = "'stream-svt apply -c FILE --create-topics' creates it"
-    until(lambda: waiting in stack.log("worker-1"), 60, lambda: stack.log("worker-1"))
-    assert worker.poll() is None
+    await worker.until(lambda: worker.said("'stream-svt apply -c FILE --create-topics' creates it"))
+    assert worker.alive
     assert not stack.healthy("worker-1")
