@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,6 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service import kafka
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.documents import status
@@ -90,28 +88,6 @@ async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noi
     await _audited(scene)
 
 
-async def test_a_worker_whose_reject_topic_is_deleted_tries_again_until_it_is_there(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka, "CALL_DEADLINE", 2.0)  # of a transaction; it would be ten seconds
-    worker = await scene.start()
-    await scene.send("a", HIGH)
-    await scene.settled(worker, 1)
-    await scene.delete("rejects")
-    await asyncio.sleep(1)
-    assert worker.ready  # nothing is noticed before something is to be written
-    await scene.send("a", HIGH)
-    await scene.producer.send_and_wait(scene.queries, b"no query", partition=0)
-    await until(lambda: worker.statuses()[0].state is ShardState.RETRYING)
-    assert "no answer from the broker in time" in worker.statuses()[0].reason
-    assert worker.alive
-    await scene.create("rejects")
-    await scene.settled(worker, 3)
-    assert [alert.top for alert in await scene.alerts()] == [1, 2]
-    assert [json.loads(record.value)["offset"] for record in await scene.read("rejects")] == [2]
-    await _audited(scene)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Let a machine's wall clock be moved: by this many seconds all of Python is wrong, and what it sends to Kafka."""
@@ -128,20 +104,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return moved
 
 
-async def test_a_workers_clock_that_is_off_changes_nothing_and_one_far_ahead_is_named_where_topics_go_by_it(
+async def test_a_workers_clock_that_is_far_ahead_is_named_where_topics_go_by_it(
     scene: Scene, clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = scene.config()
-    for number, minutes in enumerate((0, 9, -9, 4)):
-        clock["seconds"] = minutes * 60.0
-        worker = await scene.start(config)
-        await scene.send("a", HIGH, LOW)
-        await scene.settled(worker, 3 * number + 2)
-        clock["seconds"] = -clock["seconds"]
-        await scene.send("a", LOW)
-        await scene.settled(worker, 3 * number + 3)
-        await scene.stop(worker)
-    clock["seconds"] = 0.0
     for name, policy in (("state", "compact"), ("alerts", "delete")):
         await scene.configure(name, {"message.timestamp.type": "CreateTime", "cleanup.policy": policy})
     worker = await scene.start(config)
@@ -151,9 +117,8 @@ async def test_a_workers_clock_that_is_off_changes_nothing_and_one_far_ahead_is_
         await until(lambda: "set this machine's clock" in caplog.text)
     assert worker.alive
     clock["seconds"] = 0.0
-    await scene.settled(worker, 13)
-    assert [alert.position.offset for alert in await scene.alerts()] == [0, 3, 6, 9, 12]
-    assert (await _audited(scene)).alerts == 5
+    await scene.settled(worker, 1)
+    assert (await _audited(scene)).alerts == 1
 
 
 def _day(later: int = 0) -> str:

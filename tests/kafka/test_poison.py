@@ -14,6 +14,7 @@ from tests.support.records import send_mixed
 from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka
+CONTROL = [(value, True) for value in (b"x", b"[" * 100_000, b'{"id":"' + b"x" * 100_000, b'{"id":1e400}')]
 SCENE = {"partitions": 1, "limit": 50}
 
 
@@ -32,14 +33,14 @@ async def test_workers_and_subscriptions_read_past_poison_on_every_topic(scene: 
     await send_mixed(scene.servers, scene.queries, [(query, True), (query, False), (query, True)], key=b"a")
     paused = await pause(scene)
     control = f"{scene.application}.control"
-    await send_mixed(scene.servers, control, [(b"x", True), (paused, True), (b"{}", False)], key=b"a")
+    await send_mixed(scene.servers, control, [*CONTROL, (paused, True), (b"{}", False)], key=b"a")
     alerts = f"{scene.application}.alerts"
     forged = [(b'{"id":"\xff"}', True), (b"[" * 60_000, True)]
     await send_mixed(scene.servers, alerts, forged, key=b"a")
     await send_mixed(scene.servers, f"{scene.application}.state", [(b"x", True)], key=b"ob/7")
     await scene.send("b", HIGH)
     await scene.settled(worker, 5)
-    await scene.rejected(2)
+    await scene.rejected(len(CONTROL) + 1)
     assert worker.alive
     await scene.stop(worker)
     following = await scene.start()

@@ -35,12 +35,12 @@ from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.settings.application import load_spec
+from tests.protocol.test_forged_records import CONTENTS
 from tests.simulation.effects import PLACE, finish, holding
 from tests.simulation.log import Entry
 from tests.soak import report
 from tests.soak.poison import (
     ARROW_TYPE,
-    DEEP,
     ODD_HEADERS,
     Streams,
     add_up,
@@ -462,7 +462,7 @@ class Fuzzer:
             case 0:
                 content = self.mutated(opened.content)
             case 1:
-                content = self.chance.choice(DEEP)
+                content = self.chance.choice([*CONTENTS.values(), b""])
             case _ if key == OUTBOX_FIRST:
                 content = zlib.compress(forged(self.chance, zlib.decompress(opened.content)))
             case _:

@@ -17,6 +17,7 @@ from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
+from tests.protocol.test_forged_records import ALERTS
 from tests.service.test_poison import values as odd_columns
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of
 from tests.simulation.log import Broker
@@ -110,21 +111,13 @@ _FORGED: tuple[Any, ...] = (
     -1, 0, 1 << 63, (1 << 64) - 1, 1 << 70, 1e300, -1e300, 1e18, None, "", "x" * 5000, "9" * 5000, "a/" + "9" * 5000,
     "\u0000", [], {}, True, "epsilon", "rho", "io.stream-svt.dataset.moved.v1",
 )  # fmt: skip
-_RAW = (
-    b'{"id":"\xff"}',
-    b"[" * 60_000,
-    b'{"data":' + b"[" * 30_000,
-    b'{"data":' + b'{"a":' * 30_000,
-    b"\xff",
-    b"",
-)
 
 
 def alerts(chance: random.Random, mutated: Callable[[bytes], bytes]) -> bytes:
     """Return a record that might stand on the alert topic."""
     match chance.randrange(6):
         case 0:
-            return chance.choice(_RAW)
+            return chance.choice([*ALERTS.values(), b""])
         case 1 | 2:
             return mutated(chance.choice(_EVENTS))
         case _:
@@ -202,14 +195,3 @@ def forged(chance: random.Random, content: bytes) -> bytes:
     else:
         return msgspec.msgpack.encode(chance.choice(FORGED_FIELDS))
     return msgspec.msgpack.encode(fields)
-
-
-DEEP = (
-    b"\x91" * 60_000 + b"\x01",
-    b"\x81\xa1x" + b"\x91" * 60_000 + b"\x01",
-    b"\x81\xa4\xff\xff\xff\xff\x01",
-    b"\xdf\xff\xff\xff\xff",
-    b"\xdd\xff\xff\xff\xff",
-    b"\xc6\xff\xff\xff\xff",
-    b"",
-)

@@ -28,7 +28,6 @@ class Fault(StrEnum):
 
     REQUEST_LOST = "request lost"
     REPLY_LOST = "reply lost"
-    NO_REPLY = "no reply"
     REPLY_LATE = "reply late"
     REQUEST_LATE = "request late"
     REQUEST_ASTRAY = "connection lost, request late"
@@ -41,7 +40,7 @@ _LATE = {Fault.REQUEST_LATE, Fault.REQUEST_ASTRAY}
 class Strike:
     """One fault, waiting for the next request of its kind.
 
-    ``seconds`` is how late something comes, or for how long there is no reply, to repeated requests either.
+    ``seconds`` is how late something comes.
     ``done`` is set once the fault has struck and the connection goes on or is gone.
     """
 
@@ -51,9 +50,8 @@ class Strike:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __str__(self) -> str:
-        word = "for" if self.fault is Fault.NO_REPLY else "by"
         lost = self.fault in {Fault.REQUEST_LOST, Fault.REPLY_LOST}
-        detail = "" if lost else f" {word} {self.seconds:.1f} s"
+        detail = "" if lost else f" by {self.seconds:.1f} s"
         return f"{self.api.name}: {self.fault}{detail}"
 
 
@@ -83,7 +81,6 @@ class Proxy:
         self.address = f"127.0.0.1:{port}"
         self._port, self._behind = port, behind
         self._armed: list[Strike] = []
-        self._ends: dict[Strike, float] = {}
         self._links: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -103,16 +100,11 @@ class Proxy:
         self._armed.append(strike)
 
     def strike(self, api: int) -> Strike | None:
-        """Return the fault that strikes a request, and disarm it unless it lasts."""
-        for strike in [strike for strike in self._armed if strike.api == api]:
-            if strike.fault is not Fault.NO_REPLY:
-                self._armed.remove(strike)
-                return strike
-            now = asyncio.get_running_loop().time()
-            if now < self._ends.setdefault(strike, now + strike.seconds):
-                return strike
+        """Return the fault that strikes a request, and disarm it."""
+        strike = next((strike for strike in self._armed if strike.api == api), None)
+        if strike is not None:
             self._armed.remove(strike)
-        return None
+        return strike
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -137,7 +129,6 @@ class _Link:
         self._proxy = proxy
         self._client, self._broker = client, broker
         self._struck: dict[int, Strike] = {}
-        self._silent = False
         self._replying: asyncio.Task[None]
 
     async def carry(self) -> None:
@@ -190,9 +181,8 @@ class _Link:
                     strike.done.set()
                     if strike.fault is Fault.REPLY_LOST:
                         writer.close()
-                    self._silent |= strike.fault is Fault.NO_REPLY
-                # What the client does not take, or is not to get, is read all the same: the broker goes on.
-                if not self._silent and not writer.is_closing():
+                # What the client does not take is read all the same: the broker goes on.
+                if not writer.is_closing():
                     writer.write(frame)
                     await writer.drain()
         writer.close()

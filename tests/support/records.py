@@ -90,17 +90,13 @@ class Odd(str):
         return b"\xff\xfe"
 
 
-async def send_mixed(
-    servers: str, topic: str, records: list[tuple[bytes, bool]], *, key: bytes, compression: str | None = None
-) -> None:
+async def send_mixed(servers: str, topic: str, records: list[tuple[bytes, bool]], *, key: bytes) -> None:
     """Send records to partition 0, in batches; those marked have an odd header."""
     async with AIOKafkaProducer(bootstrap_servers=servers, acks="all", max_batch_size=1 << 20) as producer:
         for start in range(0, len(records), 50):
             batch: Any = producer.create_batch()
             # The compiled one takes no text that is none.
-            batch._builder = _DefaultRecordBatchBuilderPy(
-                2, {None: 0, "zstd": 4}[compression], 0, -1, -1, 0, 1 << 20
-            )
+            batch._builder = _DefaultRecordBatchBuilderPy(2, 0, 0, -1, -1, 0, 1 << 20)
             for value, odd in records[start : start + 50]:
                 headers = [(Odd("x"), b"1"), ("content-type", b"application/json")] if odd else []
                 assert batch.append(timestamp=None, key=key, value=value, headers=headers) is not None

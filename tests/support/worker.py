@@ -22,11 +22,10 @@ from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
-from stream_svt.service.reading import VersionRead, read
+from stream_svt.service.reading import VersionRead
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker, WorkerState, cluster_of
 from tests.support import records
@@ -143,13 +142,6 @@ class Scene:
         """Have a worker adopt a version, by default the next one."""
         version = Version(number or worker.workload.version[0] + 1, Bundle(repr(config.spec.hash())))
         await worker.adopt(VersionRead(version, config.spec, config.spec.hash()))
-
-    async def follow(self, worker: Worker) -> None:
-        """Have a worker adopt the version on the configuration topic."""
-        topic = worker.config.topics.config
-        version = newest(await read_versions(worker.config, cluster_of(worker.config)), topic)
-        assert version is not None
-        await worker.adopt(await read(version))
 
     async def stop(self, worker: Worker) -> None:
         self.workers.remove(worker)
