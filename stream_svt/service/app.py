@@ -20,9 +20,9 @@ from faust.app.base import BootStrategy
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import Version
 from stream_svt.service import web
+from stream_svt.service.applied import read
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_rarely
-from stream_svt.service.reading import read
 from stream_svt.service.shard import describe
 from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker

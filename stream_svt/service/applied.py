@@ -1,16 +1,23 @@
-"""The configuration topic: its versions are read, followed, compared with a file, and published one after the other.
+"""The configuration topic: its versions are followed, parsed, compared with a file, and published one after the other.
 
 All records stand on partition 0. A version is written in one transaction of a producer that whoever applies a
 configuration shares with all others who do: the one that starts later fences the earlier, and reads the topic then. So
 two versions never have one number, and nobody replaces a version that he has not seen.
+
+Parsing hundreds of thousands of names takes seconds, and the parser keeps the interpreter to itself, in a thread as
+well. So a process of its own parses a version for a worker, and hands it over in pieces of a few milliseconds each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import pickle
+import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,13 +28,15 @@ from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
 from stream_svt.service import kafka
-from stream_svt.service.assignor import user_data
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
+from stream_svt.service.group import user_data
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import place_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import require, unseen
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +45,11 @@ FOLLOW_WAIT: Final = 1.0
 """Seconds that a fetch waits for another version."""
 BACKOFF: Final = (1.0, 2.0, 5.0, 10.0)
 """Seconds before the topic is read again after an error."""
+
+AT_ONCE = 500
+"""Datasets in a piece."""
+
+_PROGRAM = f"from {__name__} import parse; parse()"
 
 
 class Overtaken(StreamSvtError):
@@ -117,6 +131,60 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
             if version is not None and (version.number, version.digest) != last:
                 last = (version.number, version.digest)
                 yield version
+
+
+# Parsing
+
+
+class VersionRead(NamedTuple):
+    """The specification of a version, and its digest, which takes long to compute."""
+
+    version: Version
+    spec: ApplicationSpec
+    application_hash: str
+
+
+async def read(version: Version) -> VersionRead:
+    """Return what a version says; raise ConfigError where it cannot be read, or the process that parses it ended."""
+    source = f"version {version.number} of the configuration"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await process.communicate(msgspec.json.encode(version.bundle))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        message = f"the process that reads it ended early, with {process.returncode}; nothing was changed"
+        raise ConfigError([Problem(0, "", message)], source)
+    # From a process of our own, through a pipe that nobody else has.
+    found = pickle.loads(output)  # noqa: S301
+    if isinstance(found, ConfigError):
+        raise found
+    spec, application_hash, pieces = found
+    datasets: list[DatasetSpec] = []
+    for piece in pieces:
+        datasets += pickle.loads(piece)  # noqa: S301
+        await asyncio.sleep(0)
+    return VersionRead(version, replace(spec, datasets=tuple(datasets)), application_hash)
+
+
+def parse() -> None:
+    """Parse the content of a version from standard input, and write what it says to standard output."""
+    # What a library prints must not come in between.
+    with os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        found: object
+        try:
+            spec = spec_of(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle), sys.argv[1])
+        except ConfigError as error:
+            found = error
+        else:
+            pieces = (spec.datasets[at : at + AT_ONCE] for at in range(0, len(spec.datasets), AT_ONCE))
+            found = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
+        output.write(pickle.dumps(found))
 
 
 # Applying

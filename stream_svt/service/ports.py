@@ -40,7 +40,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first, rest
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.signatures import Verifier
-from stream_svt.service.topology import another_count
+from stream_svt.service.topology import another_count, unseen
 
 LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits: what is read there ends at an offset that is known."""
@@ -372,10 +372,7 @@ class ShardFeed:
             elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:
                 if aiokafka_fixes.is_denied(self._client, place.topic):
                     raise TopicAuthorizationFailedError(place.topic)
-                raise BrokerUnavailable(
-                    f"partition {place.partition} of topic {place.topic!r} does not exist any more, or this user may "
-                    f"not see it: then permission is missing, operation READ on resource TOPIC {place.topic!r}"
-                )
+                raise BrokerUnavailable(unseen(place.topic, "READ"))
 
     def _place(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.shard)

@@ -22,13 +22,13 @@ from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
+from stream_svt.service.applied import VersionRead
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import sealing_of, stored_metas
-from stream_svt.service.reading import VersionRead
 from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.shard import WorkerParts, describe
 from stream_svt.service.topology import require

@@ -22,11 +22,11 @@ from stream_svt.service.applied import (
     newest,
     propose,
     publish,
+    read,
     read_versions,
 )
 from stream_svt.service.config import Config, bundle_of, load_config
 from stream_svt.service.ports import place_of, verifier_of
-from stream_svt.service.reading import read
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import cluster_of
 from tests.support.keys import ed25519_pair

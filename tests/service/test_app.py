@@ -16,9 +16,9 @@ from stream_svt.service import app as module
 from stream_svt.service import group as groups
 from stream_svt.service import worker as service
 from stream_svt.service.app import LimitByPlace, Monitoring, limit_logs
+from stream_svt.service.applied import VersionRead, read
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE, BrokerUnavailable
-from stream_svt.service.reading import VersionRead, read
 from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 

@@ -13,9 +13,9 @@ from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, EventType, decode
 from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.protocol.configuration import Bundle, Version
+from stream_svt.service.applied import VersionRead
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.reading import VersionRead
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.web.overview import KEPT, Overview

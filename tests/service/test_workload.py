@@ -16,9 +16,9 @@ from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import codec, event_loop, workload
+from stream_svt.service.applied import read
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
-from stream_svt.service.reading import read
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings import application as spec

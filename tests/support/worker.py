@@ -22,10 +22,10 @@ from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
+from stream_svt.service.applied import VersionRead
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
-from stream_svt.service.reading import VersionRead
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker, WorkerState, cluster_of
 from tests.support import records

@@ -8,9 +8,9 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.service import reading
+from stream_svt.service import applied
+from stream_svt.service.applied import read
 from stream_svt.service.config import spec_of
-from stream_svt.service.reading import read
 from stream_svt.settings.datasets import DatasetSpec
 from tests.service.test_metrics import SPEC
 
@@ -25,7 +25,7 @@ def version(text: str = TEXT) -> Version:
 
 async def test_what_another_process_read_is_what_the_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = spec_of(version().bundle)
-    monkeypatch.setattr(reading, "spec_of", None)  # not here
+    monkeypatch.setattr(applied, "spec_of", None)  # not here
     found = await read(version())
     assert found.version == version()
     assert found.spec == wanted
@@ -34,14 +34,14 @@ async def test_what_another_process_read_is_what_the_version_says(monkeypatch: p
 
 async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[int] = []
-    loads = reading.pickle.loads
+    loads = applied.pickle.loads
 
     def counted(piece: bytes):
         found = loads(piece)
         pieces.append(len(found) if isinstance(found[0], DatasetSpec) else 0)
         return found
 
-    monkeypatch.setattr(reading.pickle, "loads", counted)
+    monkeypatch.setattr(applied.pickle, "loads", counted)
     await read(version())
     assert pieces == [0, 500, 500, 200]
 
@@ -65,6 +65,6 @@ async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here(wrong: str,
 
 async def test_a_process_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import os; os.kill(os.getpid(), {signal.SIGKILL})"
-    monkeypatch.setattr(reading, "_PROGRAM", program)
+    monkeypatch.setattr(applied, "_PROGRAM", program)
     with pytest.raises(ConfigError, match=r"ended early, with -?\d+; nothing was changed"):
         await read(version())
