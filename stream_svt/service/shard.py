@@ -37,7 +37,7 @@ from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
-from stream_svt.protocol.session import COMMAND_FETCH, ShardSession
+from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import kafka, remedy
 from stream_svt.service.config import Config
@@ -381,13 +381,11 @@ class Shard:
             if around is not None and around.control_end is not None and self._heard is not None:
                 feed.seek(control, self._heard)
                 feed.resume([control])
-                while (left := until - time.monotonic()) > 0:
-                    records = (await feed.fetch([control], min(left, COMMAND_FETCH))).get(control, [])
-                    self._beat()
-                    if records:
-                        log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
-                        self._heard, self._looks = records[-1].offset + 1, 0
-                        return records
+                records = (await feed.fetch([control], until - time.monotonic())).get(control, [])
+                if records:
+                    log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
+                    self._heard, self._looks = records[-1].offset + 1, 0
+                return records
         except Stopped:
             return ()
         except RecordsLost:  # the control topic was made anew

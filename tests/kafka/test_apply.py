@@ -184,7 +184,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
 async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
     scene: Scene, file: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
+    monkeypatch.setattr("stream_svt.service.group.FORMAT", 0)
     await scene.start()
     with pytest.raises(
         ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
