@@ -182,9 +182,8 @@ PROGRESS = (200, 200.0)
 class LimitByPlace(logging.Filter):
     """Lets so many records of each line of code pass, and all critical ones: an outage must not fill a disk."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._now = now
         self._counts: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -197,7 +196,7 @@ class LimitByPlace(logging.Filter):
 
     def _take(self, record: logging.LogRecord) -> bool:
         most, seconds = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
-        place, now = (record.pathname, record.lineno, record.levelno), self._now()
+        place, now = (record.pathname, record.lineno, record.levelno), time.monotonic()
         began, count = self._counts.get(place, (now, 0))
         if now - began >= seconds:
             if count > most:
