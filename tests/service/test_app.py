@@ -11,14 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import app as module
 from stream_svt.service import group as groups
-from stream_svt.service import worker as service
 from stream_svt.service.app import Monitoring, limit_logs
-from stream_svt.service.applied import VersionRead, read
-from stream_svt.service.config import Config, parse_config
-from stream_svt.service.kafka import DISCARD_DEADLINE, BrokerUnavailable
+from stream_svt.service.applied import VersionRead
+from stream_svt.service.kafka import DISCARD_DEADLINE
 from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 
@@ -52,30 +49,6 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
     assert "event=configuration_refused version=1" in caplog.text
     assert said in caplog.text
     assert "4711" not in caplog.text
-
-
-async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(monkeypatch) -> None:
-    joined = []
-
-    async def require(config: Config, cluster: object) -> None:
-        joined.append(config.spec.application)
-        raise BrokerUnavailable("away")
-
-    monkeypatch.setattr("stream_svt.service.worker.require", require)
-    monkeypatch.setattr("stream_svt.service.worker.JOIN_BACKOFF", (0.01, 60.0))
-    worker = service.Worker(parse_config(SPEC, is_whole=False))
-    worker.start()
-    await asyncio.sleep(0.05)
-    assert not worker.ready
-    assert worker.fault == service.WorkerFault(Cause.CONFIGURATION, service.NOTHING_APPLIED)
-    assert joined == []
-    version = Version(3, Bundle(SPEC))
-    await worker.adopt(await read(version))
-    await asyncio.sleep(0.05)
-    assert joined == ["shop"]
-    assert worker.workload.version == (3, version.digest)
-    assert worker.config.spec == parse_config(SPEC).spec
-    await worker.stop()
 
 
 def test_the_parts_of_a_stop_fit_into_it() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
+from stream_svt.service.applied import read
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable, Denied
 from stream_svt.service.worker import Worker, WorkerFault
@@ -24,7 +26,7 @@ CLOCK = WorkerFault(Cause.CLOCK, "this machine's clock is off")
 class Group:
     """A membership that ends in order, or as ``ending`` says."""
 
-    def __init__(self, fatal: Callable[[BaseException], None]) -> None:
+    def __init__(self, _: object, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
         self.shards: dict[int, Any] = {}
         self.joined = self.has_joined = self.left = False
@@ -51,8 +53,8 @@ class Play:
         self.tests: list[WorkerFault | Exception | None] = []
         self.groups: list[Group] = []
 
-        def made(_: object, fatal: Callable[[BaseException], None]) -> Group:
-            self.groups.append(Group(fatal))
+        def made(*arguments: Any) -> Group:
+            self.groups.append(Group(*arguments))
             return self.groups[-1]
 
         async def found(*_: object) -> SimpleNamespace:
@@ -155,9 +157,10 @@ async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again
     assert not play.ended()
 
 
-async def test_a_broker_whose_clock_is_off_has_the_worker_tested_now_and_then(
+async def test_reasons_to_test_lead_to_a_test_now_and_then_and_the_last_one_is_not_forgotten(
     play: Play, monkeypatch
 ) -> None:
+    """Whoever gives one, such as a shard that parks, does not come again."""
     monkeypatch.setattr(module, "TEST_EVERY", 0.2)
     play.worker.epoch = lambda: 1_000_000.0
     await play.start()
@@ -172,18 +175,21 @@ async def test_a_broker_whose_clock_is_off_has_the_worker_tested_now_and_then(
         play.worker._compare_clocks(2_000_000.0)  # with every commit
         await asyncio.sleep(0.005)
     assert tests[0] - began < 0.1  # the first one at once
-    assert 2 <= len(tests) <= 4
+    count = len(tests)
+    assert 2 <= count <= 4
+    await asyncio.sleep(0.5)
+    assert len(tests) == count + 1
 
 
-async def test_a_reason_to_test_that_comes_soon_after_a_test_is_not_forgotten(
-    play: Play, monkeypatch
-) -> None:
-    """Whoever gives it, such as a shard that parks, does not come again."""
-    monkeypatch.setattr(module, "TEST_EVERY", 0.2)
-    await play.start()
-    play.worker._suspect()
+async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(play: Play) -> None:
+    play.worker = Worker(parse_config(SPEC, is_whole=False))
+    play.worker.start()
     await asyncio.sleep(0.05)
-    play.tests = [CLOCK]
-    play.worker._suspect()
-    await play.joins(2)
-    assert play.groups[0].left
+    assert not play.worker.ready
+    assert play.worker.fault == WorkerFault(Cause.CONFIGURATION, module.NOTHING_APPLIED)
+    assert play.groups == []
+    version = Version(3, Bundle(SPEC))
+    await play.worker.adopt(await read(version))
+    await play.joins(1)
+    assert play.worker.workload.version == (3, version.digest)
+    assert play.worker.config.spec == parse_config(SPEC).spec
