@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -18,6 +20,7 @@ from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.ports import Hold, ShardFeed
 from stream_svt.service.shard import CLOCK, give_way
 from tests.support.reading_client import Brokers, Client
+from tests.support.worker import until
 
 COMMANDS, QUERIES = TopicPartition("control", 0), TopicPartition("counts", 0)
 BOTH = ("control", "counts")
@@ -145,16 +148,11 @@ async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
         await play.fetch(60.0)
 
 
-async def test_records_that_are_gone_are_told() -> None:
+async def test_records_that_are_gone_and_a_client_whose_own_loop_ended_are_told() -> None:
     play = Play()
     play.brokers.errors = {QUERIES: OffsetOutOfRangeError({QUERIES: 0})}
     with pytest.raises(RecordsLost, match="shard 0: offsets are out of range on counts"):
         await play.fetch(0.0)
-
-
-async def test_a_client_whose_own_loop_ended_is_told() -> None:
-    play = Play()
-    assert await play.fetch(0.0) == {}
     play.client.error_future.set_result(None)
     with pytest.raises(BrokerUnavailable, match="fetch loop ended"):
         await play.fetch(0.0)
@@ -202,35 +200,42 @@ async def test_a_topic_that_got_more_partitions_is_refused() -> None:
         await play.fetch(0.0)
 
 
+@contextlib.asynccontextmanager
+async def rounds() -> AsyncIterator[list[list[Any]]]:
+    """Yield lists of which each round of the event loop has one of its own, the last one now."""
+    counted: list[list[Any]] = [[]]
+
+    async def count() -> None:
+        while True:
+            counted.append([])
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield counted
+    finally:
+        counting.cancel()
+
+
 async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(monkeypatch) -> None:
     brokers = Brokers()
     plays = [Play(brokers, shard) for shard in range(4)]
     fetches = [asyncio.create_task(play.fetch(60.0, ["counts"], 7_000)) for play in plays]
-    async with asyncio.timeout(10):
-        while sum(client.in_flight for client in brokers.clients) < 4:
-            await asyncio.sleep(0.001)
-    rounds, getmany = [0], Client.getmany
-    ended = asyncio.Event()
-
-    async def count() -> None:
-        while not ended.is_set():
-            rounds.append(0)
-            await asyncio.sleep(0)
+    await until(lambda: sum(client.in_flight for client in brokers.clients) == 4)
+    getmany = Client.getmany
 
     async def counted(client: Client, *places: TopicPartition, max_records: int):
         found = await getmany(client, *places, max_records=max_records)
-        rounds[-1] += sum(map(len, found.values()))
+        taken[-1].append(sum(map(len, found.values())))
         return found
 
     monkeypatch.setattr(Client, "getmany", counted)
     for shard in range(4):
         brokers.records[TopicPartition("counts", shard)] = 9_000
-    counting = asyncio.create_task(count())
-    brokers.write(QUERIES, 0)  # one answer wakes all
-    found = await asyncio.gather(*fetches)
-    ended.set()
-    await counting
-    assert max(rounds) == module.BITE
+    async with rounds() as taken:
+        brokers.write(QUERIES, 0)  # one answer wakes all
+        found = await asyncio.gather(*fetches)
+    assert max(map(sum, taken)) == module.BITE
     assert found == 4 * [{"counts": list(range(7_000))}]
 
 
@@ -268,25 +273,15 @@ SHARDS, PIECES = 64, 5
 
 @pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), give_way], ids=["session", "journal"])
 async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
-    rounds: list[list[int]] = [[]]
-    ended = asyncio.Event()
-
-    async def count() -> None:
-        while not ended.is_set():
-            rounds.append([])
-            await asyncio.sleep(0)
-
     async def work(shard: int) -> None:
         for _ in range(PIECES):
             await wait()
-            rounds[-1].append(shard)
+            pieces[-1].append(shard)
 
-    counting = asyncio.create_task(count())
-    await asyncio.gather(*(work(shard) for shard in range(SHARDS)))
-    ended.set()
-    await counting
-    assert max(map(len, rounds)) == 1
-    done = [shard for one in rounds for shard in one]
+    async with rounds() as pieces:
+        await asyncio.gather(*(work(shard) for shard in range(SHARDS)))
+    assert max(map(len, pieces)) == 1
+    done = [shard for one in pieces for shard in one]
     assert done == PIECES * list(range(SHARDS))  # in turn: none waits longer than the others
 
 
