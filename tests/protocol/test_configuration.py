@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import pytest
@@ -18,12 +18,9 @@ from stream_svt.protocol.configuration import (
     Versions,
     records,
 )
+from tests.simulation.log import Entry
 
-
-@dataclass(frozen=True)
-class Entry:
-    key: bytes | None
-    value: bytes | None
+written = partial(Entry, "config", 0, 0)
 
 
 def version(number: int, text: str = "application: shop", **files: str) -> Version:
@@ -35,11 +32,11 @@ def shown(*versions: Version, compacted: bool = False) -> list[Entry]:
     found: list[Entry] = []
     before = None
     for one in versions:
-        written = [Entry(*pair) for pair in records(one, before)]
+        parts = [written(*pair) for pair in records(one, before)]
         before = next(
-            msgspec.json.decode(each.value or b"", type=Current) for each in written if each.key == CURRENT
+            msgspec.json.decode(each.value or b"", type=Current) for each in parts if each.key == CURRENT
         )
-        found += written
+        found += parts
     if compacted:
         newest = {entry.key: entry for entry in found}
         found = [entry for entry in found if newest[entry.key] is entry and entry.value is not None]
@@ -84,9 +81,9 @@ def test_a_part_of_something_else_is_noticed() -> None:
     *parts, current = shown(version(1, NOISE))
     for place in range(len(parts)):
         changed = [*parts]
-        changed[place] = Entry(parts[place].key, b"\0" + (parts[place].value or b"")[1:])
+        changed[place] = written(parts[place].key, b"\0" + (parts[place].value or b"")[1:])
         assert read([*changed, current]).newest() == VersionFault.DIGEST
-    cut = [Entry(parts[0].key, (parts[0].value or b"")[:-64]), *parts[1:]]
+    cut = [written(parts[0].key, (parts[0].value or b"")[:-64]), *parts[1:]]
     assert read([*cut, current]).newest() == VersionFault.DIGEST
 
 
@@ -117,7 +114,7 @@ def test_numbers_only_rise_and_name_one_version_also_where_one_is_known_from_els
     ],
 )
 def test_what_is_no_version_changes_nothing(value: bytes | None, why: str) -> None:
-    found = read([*shown(version(2)), Entry(CURRENT, value)])
+    found = read([*shown(version(2)), written(CURRENT, value)])
     assert (found.newest(), found.refused) == (version(2), why)
 
 

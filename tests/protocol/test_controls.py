@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,26 +23,22 @@ from stream_svt.protocol.controls import (
     heard,
     trust_the_topic,
 )
+from tests.simulation.log import Entry
 
 STATE = "5e"
+sent = partial(Entry, "control", timestamp=0, key=None)
 
 
-@dataclass
-class Record:
-    offset: int
-    value: bytes | None
-
-
-def record(offset: int, number: int, action: str = "close", /, **fields: Any) -> Record:
+def record(offset: int, number: int, action: str = "close", /, **fields: Any) -> Entry:
     command = Command(
         **{"id": f"at-{offset}", "dataset": "d", "state": STATE} | fields,
         action=Action(action),
         number=number,
     )
-    return Record(offset, msgspec.json.encode(command))
+    return sent(offset=offset, value=msgspec.json.encode(command))
 
 
-def carry_out(controls: Controls, *records: Record, gate: Gate = Gate.OPEN) -> list[str]:
+def carry_out(controls: Controls, *records: Entry, gate: Gate = Gate.OPEN) -> list[str]:
     """Do what a shard does with records at one barrier; return what happened to each."""
     happened = []
     for one in records:
@@ -198,7 +195,7 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
     ],
 )
 def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | None, reason: str) -> None:
-    found = heard(Record(0, value), trust_the_topic)
+    found = heard(sent(offset=0, value=value), trust_the_topic)
     assert found in set(Malformed)
     assert reason in found
     assert "secret" not in found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stream_svt.protocol.rollback import Seen, contradiction
 from stream_svt.protocol.state_records import Meta
+from tests.simulation.log import Entry
 from tests.support.alerts import encoded, lifecycle
 
 OURS, OTHER, WAITING = "7-aa", "7-bb", "9-cc"
@@ -48,8 +48,7 @@ def found(
     seen, later = Seen(meta, waiting), Seen(meta, waiting)
     for each, records in ((seen, events), (later, committed)):
         for number, origin in records:
-            record: Any = SimpleNamespace(value=event(number, origin), offset=0)
-            each.take(record)
+            each.take(Entry("alerts", 0, 0, None, event(number, origin)))
     return contradiction(None if meta is NOTHING else meta, seen, later, first, end)
 
 
@@ -129,6 +128,5 @@ def test_what_it_does_not_explain_is_found(meta: Meta, events: Any, more: dict[s
 def test_what_is_no_event_is_passed_over() -> None:
     seen = Seen(KNOWN, {4, 5})
     for value in (None, b"", b"{}", b"\xff", event(0, OTHER), event(1 << 63, OTHER)):
-        record: Any = SimpleNamespace(value=value, offset=0)
-        seen.take(record)
+        seen.take(Entry("alerts", 0, 0, None, value))
     assert (seen.foreign, seen.waiting, seen.last) == (0, 0, False)

@@ -21,7 +21,7 @@ from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared
 from tests.simulation.script import Script
-from tests.simulation.world import Variant, World
+from tests.simulation.world import Process, World
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
@@ -52,8 +52,12 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
 
 def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published() -> None:
     shown: list[int] = []
-    world = World(Script(5, 0, 40, ()), Variant(watch=lambda _, status: shown.append(status.outbox)))
-    assert world.run() == []
+
+    class Watched(World):
+        def _answer(self, process: Process) -> None:
+            shown.append(process.status.outbox)
+
+    assert Watched(Script(5, 0, 40, ())).run() == []
     assert max(shown) > 0
     assert shown[-1] == 0
 

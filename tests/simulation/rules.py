@@ -283,8 +283,7 @@ class Rules:
                 for event, encoded in outbox(entry.value):
                     own[event["id"]] = encoded
             elif entry.key.startswith(b"d/"):
-                *_, held = dataset(entry.value)
-                for run, secrets in held.items():
+                for run, secrets in dataset(entry.value).items():
                     if self._secrets.setdefault(run, secrets) != secrets:
                         self.say(f"the noise of run {run} changed")
         self._charged |= own

@@ -245,16 +245,6 @@ def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     assert rejected == [b"command-stale"] * 2
 
 
-def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one() -> None:
-    model = lost()
-    accept(model, "t", 1)
-    model.dies_at(has(EventType.LOSS_ACCEPTED), feed=Patient)
-    assert model.standing()[1] == 0
-    waits(model)
-    assert model.replies() == [("accepted", 1, "reading goes on: t at offset 4")]
-    assert len(model.told(EventType.LOSS_ACCEPTED)) == 1
-
-
 # Queries stamped far ahead of the clock
 
 
