@@ -32,7 +32,7 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
     if spec.carried_digest != engine.spec.carried_digest:
         refusals.insert(0, Problem(0, "carried_over", OTHER_FILE))
     if refusals:
-        raise ConfigError(refusals)
+        raise ConfigError(refusals, "the configuration against the stored state")
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:

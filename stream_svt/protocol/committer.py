@@ -65,10 +65,9 @@ class Committer:
     commands: Controls = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stepped = 0  # records since the last commit
+        self.uncommitted = 0  # records stepped and commands read since the last commit
         self.steps: list[float] = []  # seconds of the engine's steps since then
         self.unread: deque[Record] = deque()  # fetched from the control partition
-        self.taken = 0  # of those, how many were looked at since the last commit
         self.fetched_at = 0.0  # when the records that are stepped now were fetched
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._said_at = self.clock.now()
@@ -79,11 +78,6 @@ class Committer:
     def read_to(self) -> dict[str, int]:
         """By query topic, the offset before which everything lies that any owner may have stepped."""
         return self.journal.meta.read_to
-
-    @property
-    def uncommitted(self) -> int:
-        """Number of records stepped and of commands read since the last commit."""
-        return self.stepped + self.taken
 
     @property
     def seconds_left(self) -> float:
@@ -129,7 +123,7 @@ class Committer:
         if commit.events:
             self._charged_at = self.fetched_at or began
         self.steps = []
-        self.stepped = self.taken = 0
+        self.uncommitted = 0
         self._last_commit = now
         status.committed_at = self.clock.epoch()
         status.offsets = {
@@ -197,7 +191,7 @@ class Committer:
         found = None
         for count in range(1, len(self.unread) + 1):
             record = self.unread.popleft()
-            self.taken += 1
+            self.uncommitted += 1
             found = self.commands.read(record, gate)
             if isinstance(found, Command):
                 break
@@ -226,20 +220,19 @@ class Committer:
             self._tell(command, accepted=accepted)
 
     async def sweep(self) -> None:
-        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
-        under_way = self.commands.under_way
-        if under_way is None:
-            return
-        if self._sweep is None:
-            self._sweep = operations.going_on(self.engine, under_way)
-        for under_way in self._sweep:
-            self.commands.go_on(under_way)
-            if self.engine.full:
-                return
-            await self.clock.sleep(0)
-        self._sweep = None
-        self.commands.end(accepted=under_way.accepted)
-        self._tell(under_way.command, accepted=under_way.accepted)
+        """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
+        if (under_way := self.commands.under_way) is not None:
+            self._sweep = self._sweep or operations.going_on(self.engine, under_way)
+            for under_way in self._sweep:
+                self.commands.go_on(under_way)
+                if self.engine.full:
+                    break
+                await self.clock.sleep(0)
+            else:
+                self._sweep = None
+                self.commands.end(accepted=under_way.accepted)
+                self._tell(under_way.command, accepted=under_way.accepted)
+        await self.commit()
 
     def _refuse(self, offset: int, reason: str) -> None:
         """Report a refused record; where there were many, only count it."""

@@ -73,7 +73,7 @@ class Journal:
     @property
     def pending(self) -> int:
         """Number of events and rejects that are durable but not yet published."""
-        return self.held.pending
+        return len(self.held.outbox) + len(self.held.rejects)
 
     @property
     def backlog(self) -> bool:

@@ -242,7 +242,7 @@ class ShardSession(Committer):
                     await self._stand_by()
                     continue
                 if self.commands.closing:
-                    await self._go_on()
+                    await self.sweep()
                     continue
                 if self.commands.closed:
                     await self.end_closed()
@@ -291,7 +291,7 @@ class ShardSession(Committer):
         if batch.end > self.read_to.get(topic, 0):
             self.read_to[topic] = batch.end
             await self.commit()
-        self.stepped += len(found)
+        self.uncommitted += len(found)
         while True:
             await self.turn()
             began = self.clock.now()
@@ -305,7 +305,7 @@ class ShardSession(Committer):
                 if self.feed.stopping or self.feed.held:
                     self.feed.seek(topic, self.engine.next_offset(topic) or found[0].offset)
                     return False
-                self.stepped += len(found)  # of which some are still to be looked at
+                self.uncommitted += len(found)  # of which some are still to be looked at
         if ahead is not None or (self.policy.cadence is None and step.urgent):
             await self.commit()
         if ahead is not None:
@@ -339,7 +339,7 @@ class ShardSession(Committer):
         if not self._replayed:
             await self._finish_replay()
         if self.commands.may_sweep(replayed=self._replayed):
-            await self._go_on()
+            await self.sweep()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
         while not self.commands.closed and (command := await self.next_command(gate)):
             await self.commit()
@@ -348,12 +348,7 @@ class ShardSession(Committer):
     async def _carry_out(self, command: Command) -> None:
         """Carry out a command and commit: its number becomes durable with what it does."""
         self.carry_out(command)
-        await self._go_on()
-
-    async def _go_on(self) -> None:
-        """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
         await self.sweep()
-        await self.commit()
 
     async def _finish_replay(self) -> None:
         """Go over to the configured specification, once everything is replayed."""
@@ -368,12 +363,7 @@ class ShardSession(Committer):
             if (engine.next_offset(topic) or 0) < self.read_to.get(topic, 0)
         }
         spec = self.workload.spec
-        try:
-            check_spec(engine, spec)
-        except ConfigError as error:
-            raise ConfigError(
-                error.problems, "the configuration against the stored state", error.more
-            ) from error
+        check_spec(engine, spec)
         await self.turn()
         await self.in_slices(close_removed(engine, spec, unread), commits=True)
         await self.in_slices(changing_spec(engine, spec))

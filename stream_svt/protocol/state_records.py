@@ -128,11 +128,6 @@ class ShardRecords:
     outbox: list[Event] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
 
-    @property
-    def pending(self) -> int:
-        """Number of events and rejects that are durable but not yet published."""
-        return len(self.outbox) + len(self.rejects)
-
     def to_publish(self, bounds: Bounds) -> list[Event]:
         """Return the events that the next transaction publishes: all that wait, or as many as it may hold."""
         size, most = 0, max(1, bounds.published - len(self.rejects))
