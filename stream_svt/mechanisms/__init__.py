@@ -38,8 +38,7 @@ from stream_svt.mechanisms.sampler import SAMPLER_VERSION as SAMPLER_VERSION
 from stream_svt.mechanisms.sampler import Identity as Identity
 from stream_svt.mechanisms.sampler import KeyedSampler as KeyedSampler
 from stream_svt.mechanisms.sampler import draw_threshold as draw_threshold
-from stream_svt.mechanisms.sampler import exact_geometric as exact_geometric
-from stream_svt.mechanisms.sampler import exact_gumbel as exact_gumbel
+from stream_svt.mechanisms.sampler import exact_draw as exact_draw
 from stream_svt.mechanisms.sparse import Composition as Composition
 from stream_svt.mechanisms.sparse import Sparse as Sparse
 from stream_svt.mechanisms.sparse import numeric_sparse as numeric_sparse

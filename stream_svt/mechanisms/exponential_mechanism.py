@@ -43,7 +43,7 @@ from stream_svt.mechanisms.arguments import grid_values, require
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, quotient
-from stream_svt.mechanisms.sampler import prefixes
+from stream_svt.mechanisms.sampler import context_of, prefixes
 from stream_svt.mechanisms.top_k import Ranking, TopK
 
 Word = Callable[[], int]
@@ -181,7 +181,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
         sums, error = _cumulative_weights(distances, rate, digits)
         unit = 10**digits
         slack = Fraction(len(distances) + digits * 8, 10 ** (digits - _GUARD)) / rate
-        with decimal.localcontext(_context(digits)):
+        with decimal.localcontext(context_of(digits)):
             shift = quotient(rate * nearest)
             least = _steps(high, Fraction(sums[-1] + error, unit), shift, digits) / rate - slack
             most = _steps(low, Fraction(sums[-1] - error, unit), shift, digits) / rate + slack
@@ -223,10 +223,5 @@ def _weight(distance: int, rate: Fraction, digits: int) -> int:
     x = rate * distance
     if x >= 3 * digits:
         return 0
-    with decimal.localcontext(_context(digits)):
+    with decimal.localcontext(context_of(digits)):
         return int((-quotient(x)).exp().scaleb(digits))
-
-
-def _context(digits: int) -> decimal.Context:
-    """Context of so many digits and unlimited exponents."""
-    return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each, require
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
-from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.noise import Law, Noise, quotient
 
 KEY_BYTES = 32
 SAMPLER_VERSION = 1
@@ -68,36 +68,31 @@ Words = NDArray[np.uint64]
 Salt = tuple[int, int] | tuple[Words, Words]
 
 
-def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
-    """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
+def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
+    """Geometric draw, P(k) proportional to e^(-rate k), or for Gumbel noise one with P(G >= k) = 1 - exp(-e^(-rate k)).
 
-    `word` returns the next 64 bits of the uniform, most significant first; it is called until the draw is settled.
-    Draws above `limit` are returned as `limit`.
+    Exact for any positive rational rate; beyond `limit` in magnitude it is `limit`. `word` returns the next 64 bits of
+    the uniform, most significant first; it is called until the draw is settled.
+
+    For Gumbel noise y is at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below
+    0.7 * bits: the division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
     """
-    for least, most, _, _ in _exponents(word, rate):
-        low = min(max(0, least // rate), limit)
-        high = limit if most is None else min(most // rate, limit)
-        if low == high:
-            return low
-    raise AssertionError  # the refinements do not end
-
-
-def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
-    """Discretised Gumbel draw, P(G >= k) = 1 - exp(-e^(-rate k)), exact for any positive rational rate.
-
-    y is at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
-    division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p. Draws are clipped to
-    [-limit, limit].
-    """
+    least_draw = -limit if noise is Noise.GUMBEL else 0
     for least, most, slack, context in _exponents(word, rate):
-        low, high = -limit, limit
-        if most is not None:
-            low = max(-limit, min((-_logarithm(most, context) - slack) // rate, limit))
-        if least > 0:
-            high = max(-limit, min((-_logarithm(least, context) + slack) // rate, limit))
+        if noise is Noise.GUMBEL:
+            low = -limit if most is None else (-_logarithm(most, context) - slack) // rate
+            high = limit if least <= 0 else (-_logarithm(least, context) + slack) // rate
+        else:
+            low, high = least // rate, limit if most is None else most // rate
+        low, high = (max(least_draw, min(end, limit)) for end in (low, high))
         if low == high:
             return low
     raise AssertionError  # the refinements do not end
+
+
+def context_of(digits: int) -> decimal.Context:
+    """Context of so many digits and unlimited exponents."""
+    return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 
 
 def prefixes(word: Callable[[], int]) -> Iterator[tuple[int, int]]:
@@ -121,9 +116,7 @@ def _exponents(
     require(rate > 0, "a noise rate must be greater than 0")
     for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
-        context = decimal.Context(
-            prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-        )
+        context = context_of(digits)
         slack, whole = Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
         least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
         most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
@@ -132,8 +125,8 @@ def _exponents(
 
 def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
     """Natural logarithm of a positive rational, within the slack of its bounds."""
-    quotient = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
-    return Fraction(context.ln(quotient))
+    with decimal.localcontext(context):
+        return Fraction(quotient(number).ln())
 
 
 def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]) -> int:
@@ -149,7 +142,7 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
         return int.from_bytes(drawn, "big")
 
     if noise is Noise.GUMBEL:
-        return exact_gumbel(word, rate, THRESHOLD_NOISE_LIMIT)
+        return exact_draw(noise, word, rate, THRESHOLD_NOISE_LIMIT)
     if noise is Noise.LAPLACE:
         return _geometric_of_words(word, rate) - _geometric_of_words(word, rate)
     if noise is Noise.EXPONENTIAL:
@@ -166,7 +159,7 @@ def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
         if abs(scaled - round(scaled)) >= _MARGIN * inverse:
             return int(scaled)
     words = itertools.chain([first], iter(word, None))
-    return exact_geometric(lambda: next(words), rate, THRESHOLD_NOISE_LIMIT)
+    return exact_draw(Noise.EXPONENTIAL, lambda: next(words), rate, THRESHOLD_NOISE_LIMIT)
 
 
 class Identity(NamedTuple):
@@ -295,8 +288,7 @@ class KeyedSampler:
     def _exact(self, noise: Noise, rate: Fraction, half: int, index: int) -> int:
         """Settle one draw of the scratch blocks in exact arithmetic."""
         words = self._refined(half, index)
-        settle = exact_gumbel if noise is Noise.GUMBEL else exact_geometric
-        return settle(lambda: next(words), rate)
+        return exact_draw(noise, lambda: next(words), rate)
 
     def _refined(self, half: int, index: int) -> Iterator[int]:
         """Yield the 64 bits that the fast way saw, then further ones without end."""

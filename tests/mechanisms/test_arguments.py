@@ -33,8 +33,7 @@ from stream_svt.mechanisms import (
     above_threshold,
     adaptive,
     draw_threshold,
-    exact_geometric,
-    exact_gumbel,
+    exact_draw,
     gaussian,
     ladder,
     multiple_quantiles,
@@ -366,8 +365,8 @@ def test_a_word_that_has_not_64_bits_is_refused(bits):
         partial(stepped, ALL["exponential"](), values, word=lambda: bits),
         partial(draw_index, values, HALF, lambda: bits),
         partial(draw_gap, values, 1, HALF, lambda: bits),
-        partial(exact_geometric, lambda: bits, HALF),
-        partial(exact_gumbel, lambda: bits, HALF),
+        partial(exact_draw, Noise.EXPONENTIAL, lambda: bits, HALF),
+        partial(exact_draw, Noise.GUMBEL, lambda: bits, HALF),
     ):
         refused("64 uniform bits", call)
 

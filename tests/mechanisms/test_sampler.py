@@ -12,10 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from stream_svt.errors import MisuseError, PackingError
-from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_geometric, sampler
+from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_draw, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import least
-from stream_svt.mechanisms.sampler import exact_gumbel
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
@@ -246,23 +245,23 @@ def test_the_widest_identity_that_fits_is_drawn():
 
 def test_draws_saturate_at_the_limit():
     assert draw(Noise.EXPONENTIAL, Fraction(1, 2**80), 20).tolist() == [NOISE_LIMIT] * 20
-    assert exact_geometric(iter([0] * 9).__next__, Fraction(1, 2**58)) == NOISE_LIMIT
-    assert exact_gumbel(iter([0] * 9).__next__, Fraction(1, 2**62)) == -NOISE_LIMIT
-    assert exact_gumbel(iter([2**64 - 1] * 9).__next__, Fraction(1, 2**62)) == NOISE_LIMIT
+    assert exact_draw(Noise.EXPONENTIAL, iter([0] * 9).__next__, Fraction(1, 2**58)) == NOISE_LIMIT
+    assert exact_draw(Noise.GUMBEL, iter([0] * 9).__next__, Fraction(1, 2**62)) == -NOISE_LIMIT
+    assert exact_draw(Noise.GUMBEL, iter([2**64 - 1] * 9).__next__, Fraction(1, 2**62)) == NOISE_LIMIT
 
 
 def test_rates_beyond_any_float_still_give_the_right_draw():
     assert draw(Noise.EXPONENTIAL, Fraction(10**400), 50).tolist() == [0] * 50
-    assert exact_geometric(iter([0, 2**63]).__next__, Fraction(10**400)) == 0
+    assert exact_draw(Noise.EXPONENTIAL, iter([0, 2**63]).__next__, Fraction(10**400)) == 0
 
 
 @pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1)])
 def test_a_rate_that_is_not_positive_is_refused(rate):
     with pytest.raises(MisuseError):
         draw(Noise.EXPONENTIAL, rate)
-    for exact in (exact_geometric, exact_gumbel):
+    for noise in Noise:
         with pytest.raises(MisuseError):
-            exact(lambda: 1, rate)
+            exact_draw(noise, lambda: 1, rate)
 
 
 def test_a_key_of_another_length_is_refused_and_never_shown():
