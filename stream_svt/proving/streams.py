@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
@@ -48,11 +48,11 @@ class Row:
     """A query, or the marker that closes a set. ``value`` is in 10^-18, None for a value that is not a number."""
 
     dataset: int
-    time_ms: int
     value: int | None
     series: str | None = None
     set_id: str | None = None
     closes: bool = False
+    time_ms: int = 0
     threshold: Fraction | None = None
     monitor: str | None = None
 
@@ -94,10 +94,22 @@ class Case:
     directions: tuple[Neighbours, ...]
 
 
-def batch_of(topic: str, rows: Sequence[Row], first: int, last: int) -> QueryBatch:
+def _split(value: int | None) -> tuple[int, int]:
+    """Return the whole part of a value in 10^-18, saturated, and its fraction."""
+    whole, fraction = (-WHOLE_LIMIT, 0) if value is None else divmod(value, PARTS)
+    return min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT), fraction
+
+
+def batch_of(
+    topic: str,
+    rows: Sequence[Row],
+    first: int,
+    last: int,
+    split: Callable[[int | None], tuple[int, int]] = _split,
+) -> QueryBatch:
     """Return rows [first, last) of a topic as a batch; a row's index is its offset."""
     part = rows[first:last]
-    split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in part]
+    parts = [split(row.value) for row in part]
     return QueryBatch(
         topic=topic,
         first=first,
@@ -106,11 +118,11 @@ def batch_of(topic: str, rows: Sequence[Row], first: int, last: int) -> QueryBat
         row=np.zeros(len(part), dtype=np.int64),
         timestamp_ms=np.array([row.time_ms for row in part], dtype=np.int64),
         dataset=np.array([row.dataset for row in part], dtype=np.int64),
-        whole=np.array([min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT) for whole, _ in split], dtype=np.int64),
-        fraction=np.array([fraction for _, fraction in split], dtype=np.int64),
+        whole=np.array([whole for whole, _ in parts], dtype=np.int64),
+        fraction=np.array([fraction for _, fraction in parts], dtype=np.int64),
         series=[row.series for row in part],
         set_id=[row.set_id for row in part],
-        threshold={k: row.threshold for k, row in enumerate(part) if row.threshold is not None},
+        threshold={k: Fraction(row.threshold) for k, row in enumerate(part) if row.threshold is not None},
         monitor={k: row.monitor for k, row in enumerate(part) if row.monitor is not None},
         markers={k: row.set_id or "" for k, row in enumerate(part) if row.closes},
         query_id=[f"q{first + k}" for k in range(len(part))],
@@ -176,7 +188,7 @@ def _rows(topic: str, specs: Sequence[ApplicationSpec], chance: Chance) -> list[
         set_id = f"set{number // 40 - (number >= 40 and chance.random() < 0.1)}"
         dataset = chance.randrange(len(datasets))
         if chance.random() < 0.04:
-            rows.append(Row(dataset, max(clock, 0), None, set_id=set_id, closes=True))
+            rows.append(Row(dataset, None, time_ms=max(clock, 0), set_id=set_id, closes=True))
             continue
         monitor = monitors[chance.randrange(len(monitors))]
         threshold = None

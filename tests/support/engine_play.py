@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from stream_svt.monitor import operations
@@ -21,6 +19,8 @@ from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.runs import Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
 from stream_svt.privacy.ledger import Ledger
+from stream_svt.proving import streams
+from stream_svt.proving.streams import Row as Query
 from stream_svt.service.exact import split
 from stream_svt.settings import monitors as monitor_spec
 from stream_svt.settings.application import ApplicationSpec
@@ -62,40 +62,10 @@ def another_release() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Query:
-    """One query or, with ``closes``, the marker that closes its set."""
-
-    dataset: int
-    value: int | Decimal | None
-    series: str | None = None
-    set_id: str | None = None
-    closes: bool = False
-    time_ms: int = 0
-    threshold: int | Fraction | None = None
-    monitor: str | None = None
-
-
 def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> QueryBatch:
-    """Return queries [first, last) of a topic as a batch; a query's index is its offset."""
-    part = queries[first:last]
-    columns = [split(None if q.value is None else Decimal(q.value)) for q in part]
-    return QueryBatch(
-        topic=topic,
-        first=first,
-        end=last,
-        offset=np.arange(first, last, dtype=np.int64),
-        row=np.zeros(len(part), dtype=np.int64),
-        timestamp_ms=np.array([q.time_ms for q in part], dtype=np.int64),
-        dataset=np.array([q.dataset for q in part], dtype=np.int64),
-        whole=np.array([whole for whole, _ in columns], dtype=np.int64),
-        fraction=np.array([fraction for _, fraction in columns], dtype=np.int64),
-        series=[q.series for q in part],
-        set_id=[q.set_id for q in part],
-        threshold={k: Fraction(q.threshold) for k, q in enumerate(part) if q.threshold is not None},
-        monitor={k: q.monitor for k, q in enumerate(part) if q.monitor is not None},
-        markers={k: q.set_id or "" for k, q in enumerate(part) if q.closes},
-        query_id=[f"q{first + k}" for k in range(len(part))],
+    """Return queries [first, last) of a topic, whose values are numbers or decimals, as a batch."""
+    return streams.batch_of(
+        topic, queries, first, last, lambda value: split(None if value is None else Decimal(value))
     )
 
 
