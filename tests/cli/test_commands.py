@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -200,19 +198,12 @@ def test_a_command_to_close_that_makes_no_sense_is_refused(stream_svt, config, o
 RAISE = ("control", "raise-budget", "today", "--limit", "5")
 
 
-def test_without_anybody_to_confirm_nothing_changes_and_it_is_said(stream_svt, config, monkeypatch):
-    with Path(os.devnull).open() as nobody:
-        monkeypatch.setattr(sys, "stdin", nobody)
+def test_a_no_is_heard_as_is_nobody_and_an_interrupt_is_one(stream_svt, config, monkeypatch):
+    for answer, hint in (("n\n", ""), ("", " (--yes where nobody can answer)")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         ended = stream_svt(*RAISE, "-c", config)
-    assert ended.code == 1
-    said = "stream-svt: not confirmed; nothing was changed (--yes where nobody can answer)"
-    assert ended.err.splitlines()[-1] == said
-
-
-def test_a_no_is_heard_and_an_interrupt_is_one(stream_svt, config, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    ended = stream_svt(*RAISE, "-c", config)
-    assert (ended.code, ended.err.endswith("stream-svt: not confirmed; nothing was changed\n")) == (1, True)
+        said = f"stream-svt: not confirmed; nothing was changed{hint}\n"
+        assert (ended.code, ended.err.endswith(said)) == (1, True)
 
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt

@@ -101,6 +101,8 @@ async def blows(
                 await forwarder.end(signal.SIGKILL)
     for name in DESTINATIONS:
         outcome.violations += [f"{name}: {text}" for text in judged(sent, desk.taken[name])]
+    if count >= SHORT and not struck["in the middle"]:
+        outcome.violations.append("no forwarder was struck while it delivered: nothing was tried")
     copies = sum(map(len, desk.taken.values())) - len(DESTINATIONS) * events
     outcome.notes.append(
         f"{events} events to {len(DESTINATIONS)} destinations, {copies} copies; {dict(struck)}"
@@ -109,11 +111,6 @@ async def blows(
 
 
 _KINDS = ("kill", "kill", "away", "stop", "restart")
-
-
-def in_the_middle(outcome: Outcome) -> bool:
-    """Tell whether a forwarder was struck while it delivered."""
-    return any("'in the middle': " in note and "'in the middle': 0" not in note for note in outcome.notes)
 
 
 def judged(sent: Mapping[str, Sequence[bytes]], taken: Sequence[bytes]) -> list[str]:
@@ -157,14 +154,15 @@ def _check_end(forwarder: Forwarder, outcome: Outcome, *more: int) -> None:
 
 
 async def _settled(forwarders: list[Forwarder]) -> None:
-    """Wait until all are in their groups, but not for ever: one may have ended for want of a broker."""
+    """Wait until all are in their groups or have ended, but not for ever."""
+
+    def settled() -> bool:
+        return all(not one.alive or one.fetch("/health/ready") == "ready\n" for one in forwarders)
+
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):
-            for forwarder in forwarders:
-                while (
-                    forwarder.alive and await asyncio.to_thread(forwarder.fetch, "/health/ready") != "ready\n"
-                ):
-                    await asyncio.sleep(0.2)
+            while not await asyncio.to_thread(settled):
+                await asyncio.sleep(0.2)
 
 
 def _revive(stage: Stage, forwarders: list[Forwarder], outcome: Outcome, *, killed: bool = False) -> None:
