@@ -16,7 +16,20 @@ THRESHOLD = 400
 _LIMIT, _SHORT_LIMIT, _SHORT_WEEK = "4", "1.6", 2
 """Epsilon for the baskets of a week. One week has less left, and the demo shows what happens when it is gone."""
 
-_TEMPLATE = Template("""\
+_COMMON = """\
+    topic: $application.counts
+    datasets: ["retail-week-*"]
+    epsilon: 0.8 # of one whole run: its threshold and all its alerts
+    cutoff: 6 # alerts of a run; then it halts and, with budget left, begins anew
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, $most]
+    threshold: $threshold
+    mute: period # an item that was reported stays silent for the rest of its week
+    beta: 0.1 # an alert's bound holds with 90 %
+"""
+_TEMPLATE = Template(
+    """\
 # Differentially private monitoring of a shop's best sellers.
 #
 # Queries: every $every lines of the till's journal (the line number is the public clock), for each item of
@@ -36,36 +49,19 @@ monitors:
   # Each checkpoint is one finite set. Its items are tested at the highest bar as they come; when the set is
   # closed, the bottoms are tested again and again (APPEND) while the bar falls from 12 to 4 noise scales.
   - name: $append
-    topic: $application.counts
-    datasets: ["retail-week-*"]
+COMMON
     mechanism: svt
-    epsilon: 0.8 # of one whole run: its threshold and all its alerts
-    cutoff: 6 # alerts of a run; then it halts and, with budget left, begins anew
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, $most]
-    threshold: $threshold
     correction: {annealed: {start: 12, end: 4}}
     append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: $items}}
-    mute: period # an item that was reported stays silent for the rest of its week
-    beta: 0.1 # an alert's bound holds with 90 %
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
   - name: $adaptive
-    topic: $application.counts
-    datasets: ["retail-week-*"]
+COMMON
     mechanism: adaptive
-    epsilon: 0.8
-    cutoff: 6
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, $most]
-    threshold: $threshold
     correction: {exposure: {false_alerts: 500}} # if all queries sat on the threshold; most are far below
     expected_queries: $expected # of one week: what its budget must last for
-    mute: period
-    beta: 0.1 # an alert's bound holds with 90 %
-""")
+""".replace("COMMON\n", _COMMON)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
