@@ -6,13 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import (
@@ -29,6 +28,9 @@ from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, RunState, Signal, S
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
+
+if TYPE_CHECKING:
+    from stream_svt.monitor.runs import Mutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,6 @@ _RECORD_BYTES, _SLOT_BYTES = 400, 200
 """What a dataset's state record takes, about, and what each slot adds to it."""
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
-SLOTS_AT_ONCE = 10_000
-"""Slots looked at between two yields: a few milliseconds of work."""
-
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
 

@@ -8,12 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.accounts import SLOTS_AT_ONCE, DatasetAccount
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
+from stream_svt.monitor.runs import Mutes
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import ProgressRecord, SpecRecord, TopicRecord, from_bytes
 from stream_svt.monitor.sweep import OpenSets
 from stream_svt.settings.monitors import Declared, MonitorSpec
@@ -71,7 +72,7 @@ def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[st
     for count, (key, data) in enumerate(records.items(), start=1):
         kind, _, rest = key.decode().partition("/")
         found[kind].append((rest, data))
-        if count % SLOTS_AT_ONCE == 0:
+        if count % AT_ONCE == 0:
             yield
     return found
 

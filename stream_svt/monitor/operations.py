@@ -13,18 +13,16 @@ from itertools import chain, islice
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
-from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import State
 from stream_svt.privacy.loss import as_text, exact, to_units
 
 REASONS_SHOWN = 3
 """Refusals that the reply to a command to all datasets repeats."""
-NAMES_AT_ONCE = 5_000
-"""Names sorted between two yields: a few milliseconds of work."""
 DATASETS_AT_ONCE = 200
 """Datasets that a command to all of them is carried out on between two yields: a few milliseconds of work."""
 
@@ -76,7 +74,7 @@ def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, No
     """Return the datasets that are left in order, sorted in slices; a close concerns the retired ones, too."""
     retired = engine.retirement.retired if under_way.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
-    while part := sorted(islice(names, NAMES_AT_ONCE)):
+    while part := sorted(islice(names, AT_ONCE)):
         parts.append(part[bisect_right(part, under_way.after) :])
         yield under_way
     return merge(*parts)
@@ -183,7 +181,7 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
             runner.runs.forget_waiting(number)
             if runner.runs.is_open(number):
                 runner.runs.end_run(number, "loss", full_price=True)
-            if engine.full or count % SLOTS_AT_ONCE == 0:
+            if engine.full or count % AT_ONCE == 0:
                 yield
         yield
 

@@ -11,12 +11,10 @@ from collections.abc import Container, Iterable, Iterator
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.released import PERIOD_OVER, EventType
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import ProgressRecord, Signal, State, from_bytes, to_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
-
-NAMES_AT_ONCE = 10_000
-"""Datasets whose names are looked at between two yields: a few milliseconds of work."""
 
 
 class Retirement:
@@ -38,7 +36,7 @@ class Retirement:
         for count, dataset in enumerate(datasets if self.watermarks else (), start=1):
             if not dataset.pattern and is_over(dataset.name, self.watermarks):
                 self._reused.append(dataset.name)
-            if count % NAMES_AT_ONCE == 0:
+            if count % AT_ONCE == 0:
                 yield
 
     def check(self, declared: Container[str], shard: int, *, may_retire: bool) -> None:

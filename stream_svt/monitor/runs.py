@@ -1,12 +1,14 @@
-"""The runs of one monitor: opened, charged and ended here, and nowhere else.
+"""The runs of one monitor: opened, charged and ended here, and nowhere else; and the series that their tops mute.
 
 What a query meets stands in arrays over the datasets of the shard: it costs the same whether they are one or 100,000.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
@@ -14,12 +16,11 @@ from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Mask
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
-from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
+from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State, StoredMute
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import Mute, OnHalt, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -27,6 +28,46 @@ from stream_svt.settings.monitors import MonitorSpec
 _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is loaded
 
 Q = TypeVar("Q", bound=Queue[Any])
+
+
+FOR_EVER, UNTIL_RUN_ENDS = -1, -2
+"""Instead of a clock: when a mute ends."""
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Mutes(Queue[StoredMute]):
+    """Muted series of a monitor on a dataset, oldest first."""
+
+    kind: ClassVar[int] = 2
+    holds: ClassVar[tuple[type, ...]] = (StoredMute,)
+
+    def is_muted(self, series: str | None, clock_ms: int) -> bool:
+        """Tell whether a series is muted at a clock."""
+        mute = None if series is None else self.entries.get(series)
+        return mute is not None and _holds(mute, clock_ms)
+
+    def add(self, series: str, until: int, clock_ms: int, most: int) -> list[str]:
+        """Mute a series; forget those that ran out, and return the oldest ones, which end beyond ``most``."""
+        self._discard(takewhile(lambda mute: not _holds(mute, clock_ms), self.entries.values()))
+        if series in self.entries:
+            self.remove(series)
+        self.count += 1
+        self.put(StoredMute(self.count, series, until))
+        return self._discard(islice(self.entries.values(), max(0, len(self.entries) - most)))
+
+    def end_run(self) -> None:
+        """End the mutes that hold until the run ends."""
+        self._discard(mute for mute in self.entries.values() if mute.until == UNTIL_RUN_ENDS)
+
+    def _discard(self, mutes: Iterable[StoredMute]) -> list[str]:
+        names = [mute.series for mute in mutes]
+        for series in names:
+            self.remove(series)
+        return names
+
+
+def _holds(mute: StoredMute, clock_ms: int) -> bool:
+    return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
 
 
 class Status:

@@ -13,7 +13,7 @@ from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
 
 AT_ONCE = 5_000
-"""Datasets looked at between two yields: a few milliseconds of work."""
+"""Datasets, names or slots looked at between two yields: a few milliseconds of work."""
 
 NEVER = np.iinfo(np.int64).max
 

@@ -192,7 +192,7 @@ class Block(_Entry, array_like=True, gc=False, tag=2):
 
 
 class StoredMute(_Entry, array_like=True, gc=False, tag=3):
-    """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
+    """A muted series, and the clock (ms) at which it wakes, or what stands for one."""
 
     series: str
     until: WholeNumber

@@ -7,11 +7,11 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
 
@@ -60,7 +60,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
             if runs.is_open(number):
                 reason = "unread" if lost else "removed" if gone[number] else "changed"
                 runs.end_run(number, reason, full_price=lost)
-            if engine.full or count % SLOTS_AT_ONCE == 0:
+            if engine.full or count % AT_ONCE == 0:
                 yield
         yield
 
@@ -116,6 +116,6 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
 def _look_up(engine: Engine, runs: Runs) -> Iterator[None]:
     """Let a monitor go on where its slots stand, of which it may have had some before."""
     numbers = list(engine.accounts.held)
-    for at in range(0, len(numbers), SLOTS_AT_ONCE):
-        engine.projection.changed.update(runs.look_up(numbers[at : at + SLOTS_AT_ONCE]))
+    for at in range(0, len(numbers), AT_ONCE):
+        engine.projection.changed.update(runs.look_up(numbers[at : at + AT_ONCE]))
         yield

@@ -124,7 +124,7 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
-    monkeypatch.setattr(spec_change, "SLOTS_AT_ONCE", 10)
+    monkeypatch.setattr(spec_change, "AT_ONCE", 10)
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
     plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]

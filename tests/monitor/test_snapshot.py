@@ -51,7 +51,7 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     play.play(TOPIC, stream(5, 600, datasets=60))
     play.crash()
     whole = standing(play)
-    monkeypatch.setattr(module, "SLOTS_AT_ONCE", 10)
+    monkeypatch.setattr(module, "AT_ONCE", 10)
     monkeypatch.setattr(module, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
     loaded = [len(play.engine.accounts.held) for _ in loading(play.engine, play.records, play.progress)]

@@ -13,5 +13,5 @@ from stream_svt.monitor.engine import Engine
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a commit hold a few datasets only, so that commands to many take several."""
     monkeypatch.setattr(operations, "DATASETS_AT_ONCE", 7)
-    monkeypatch.setattr(operations, "NAMES_AT_ONCE", 11)
+    monkeypatch.setattr(operations, "AT_ONCE", 11)
     monkeypatch.setitem(Engine.__init__.__kwdefaults__, "bounds", Bounds(records=10))
