@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,12 +14,10 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations, queue_journal
 from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.loading import load
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play
-from tests.support.monitor_forms import FORMS, TOPIC, make_small, spec_of, standing_of, stream
+from tests.support.monitor_forms import FORMS, TOPIC, make_small, spec_of, standing, standing_of, stream
 
 HISTORIES = 40
 TURNS = 25
@@ -39,25 +36,6 @@ CHANGES = (
     lambda form, _: f"{form}, mute: run",
     lambda form, _: form,
 )
-
-
-def picture(engine: Engine) -> dict[Any, Any]:
-    """Return everything of an engine that decides what it does next, and what it shows."""
-    found = standing_of(engine) | {"totals": engine.projection.totals(), "declared": engine.declared}
-    for name, runner in engine.runners.items():
-        found[name, "runs"] = runner.runs.status.tolist(), runner.runs.plan.hash
-    for number, account in engine.accounts.held.items():
-        found["ledger", number] = account.ledger, account.events
-    return found
-
-
-def loaded(play: Play) -> Engine:
-    """Return the engine of whoever takes over now."""
-    engine = play._new()
-    load(engine, play.records, play.progress)
-    for _ in engine.projection.sum_up():
-        pass
-    return engine
 
 
 def other_spec(chance: random.Random, before: ApplicationSpec, forms: list[str]) -> ApplicationSpec | None:
@@ -118,14 +96,12 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(
                 change(play, chance, spec)
             case 2:
                 play.crash()
-                for _ in play.engine.projection.sum_up():
-                    pass
             case _:
                 play.feed(TOPIC, queries, min(len(queries), at + chance.randrange(1, 40)))
         limit = play.engine.accounts.queues.pending_bytes + queue_journal.SLACK
         records = play.commit().records
         assert sum(len(data or b"") for key, data in records.items() if key.startswith(b"w/")) <= limit
-        assert picture(play.engine) == picture(loaded(play))
+        assert standing(play) == standing_of(play.loaded())
 
 
 @pytest.mark.parametrize(

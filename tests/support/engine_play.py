@@ -91,10 +91,15 @@ class Play:
         names = [dataset.name for dataset in self.spec.datasets]
         return Engine(self.spec, shard=0, datasets=names, key=KEY, entropy=self.entropy, bounds=self.bounds)
 
+    def loaded(self) -> Engine:
+        """Return the engine of whoever takes over now."""
+        engine = self._new()
+        load(engine, self.records, self.progress)
+        return engine
+
     def crash(self) -> None:
         """Lose everything since the last commit."""
-        self.engine = self._new()
-        load(self.engine, self.records, self.progress)
+        self.engine = self.loaded()
         for topic in self.engine.topics():
             if self.engine.next_offset(topic) is None:
                 self.engine.begin(topic, 0)

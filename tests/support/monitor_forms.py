@@ -21,7 +21,7 @@ from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
 from stream_svt.monitor.sweep import OpenSets, columns_of
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play, Query, finish
 
 TOPIC = "t"
 
@@ -163,21 +163,25 @@ def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
 
 
 def standing(play: Play) -> dict[Any, Any]:
-    """Return everything of an engine that decides what it does next."""
+    """Return everything of an engine that decides what it does next, and what it shows."""
     return standing_of(play.engine)
 
 
 def standing_of(engine: Engine) -> dict[Any, Any]:
     """See `standing`."""
-    found: dict[Any, Any] = {}
+    finish(engine.projection.sum_up())
+    found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
+    for number, account in engine.accounts.held.items():
+        found["ledger", number] = msgspec.structs.astuple(account.ledger)
     for name, runner in engine.runners.items():
-        found[name] = (runner.offset, runner.row, runner.clock_ms)
+        found[name] = (runner.offset, runner.row, runner.clock_ms, runner.runs.plan.hash)
         for dataset, number in engine.number.items():
             found[name, dataset] = (
                 msgspec.structs.astuple(runner.runs.run_state(number)),
                 mutes_of(runner, number),
                 runner.runs.secrets[number].tobytes(),
                 int(runner.runs.deadline[number]),
+                int(runner.runs.status[number]),
                 runner.runs.queued(number),
             )
             found[name, dataset, "waiting"] = waiting(runner.runs.queues.get(number))
