@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.released import EventType
+from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
@@ -191,34 +191,32 @@ def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -
     return made
 
 
-def standing_of(record: bytes) -> NewestEvent:
-    found = control._event(record_of(record))
-    assert found is not None
-    return NewestEvent.said_by(*found)
+def closed(*, state: str = "5e", reason: str = "command") -> NewestEvent:
+    """Return what the end of a shard says."""
+    return NewestEvent.said_by(*decode(end(state=state, reason=reason)))
 
 
-def test_a_closed_shard_is_sent_nothing_and_says_for_which_successor_alone_it_was_closed() -> None:
-    made = closing("next", "other", standing=standing_of(end()))
+GIVEN_UP = "the state was given up, and the shard is closed"
+
+
+def test_a_closed_shard_is_sent_nothing_but_to_be_given_up_for_the_successor_that_it_was_closed_for() -> None:
+    made = closing("next", "other", standing=closed())
     made.queue.append(Addressed(2, Command("a", Action.PAUSE, dataset="today")))
     assert sent(made) is None
     said = "the shard is closed for ever, for successor 'next'"
-    assert [(one.accepted, one.message) for one in made.all_replies()] == [
-        (True, said),
-        (False, said),
-        (False, said),
-    ]
+    assert [one[1:] for one in made.all_replies()] == [(True, said), (False, said), (False, said)]
+    assert sent(closing("next", standing=closed(), cluster="c")) == ("next", "5e", 0)
+    other = closing("other", standing=closed(), cluster="c")
+    assert sent(other) is None
+    assert other.all_replies()[0].accepted is False
 
 
 def test_a_command_to_give_up_names_the_newest_event_and_the_end_answers_it() -> None:
     made = closing("next", standing=NewestEvent("5e", 4, event=8, origin="6-0a"), cluster="c1")
     command = made.queue[0].command
-    following = made.next()
-    assert following is not None
-    assert following == msgspec.structs.replace(command, state="5e", event=8, origin="6-0a")
+    assert made.next() == msgspec.structs.replace(command, state="5e", event=8, origin="6-0a")
     assert made.take(record_of(end(reason="given-up", of="next")))
-    assert [(one.accepted, one.message) for one in made.all_replies()] == [
-        (True, "the state was given up, and the shard is closed")
-    ]
+    assert [one[1:] for one in made.all_replies()] == [(True, GIVEN_UP)]
 
 
 def test_a_command_to_give_up_may_name_that_there_is_no_event_and_the_end_answers_it_too() -> None:
@@ -230,16 +228,7 @@ def test_a_command_to_give_up_may_name_that_there_is_no_event_and_the_end_answer
     assert "no worker holds the shard parked with a state that it cannot prove" in reply.message
     # The end names no state, for no event did.
     assert made.take(record_of(end(state="", reason="given-up", of="next")))
-    (reply,) = made.all_replies()
-    assert (reply.accepted, reply.message) == (True, "the state was given up, and the shard is closed")
-    again = closing("next", standing=standing_of(end(state="", reason="given-up")), cluster="c")
+    assert [one[1:] for one in made.all_replies()] == [(True, GIVEN_UP)]
+    again = closing("next", standing=closed(state="", reason="given-up"), cluster="c")
     assert sent(again) is None
     assert again.all_replies()[0].accepted
-
-
-def test_a_shard_that_its_owner_closed_may_be_given_up_for_the_same_successor_only() -> None:
-    closed = standing_of(end())
-    assert sent(closing("next", standing=closed, cluster="c")) == ("next", "5e", 0)
-    other = closing("other", standing=closed, cluster="c")
-    assert sent(other) is None
-    assert other.all_replies()[0].accepted is False

@@ -1,4 +1,4 @@
-"""What the client's errors mean to an operator, and that nothing of ours waits for ever."""
+"""What the client's errors mean to an operator, that nothing of ours waits for ever, and odd names of headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
+from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.protocol.metadata import MetadataRequest_v0, MetadataRequest_v5
+from aiokafka.record import memory_records
+from aiokafka.record.default_records import (
+    DefaultRecordBatch,
+    _DefaultRecordBatchBuilderPy,
+    _DefaultRecordBatchPy,
+)
 from aiokafka.structs import BrokerMetadata
 
 from stream_svt import aiokafka_fixes
@@ -24,6 +31,7 @@ from stream_svt.service import kafka
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
 from tests.support.partition_reader import Reader
+from tests.support.records import Odd
 
 
 @pytest.mark.parametrize(
@@ -298,3 +306,51 @@ async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(
         await fails(_log(errors.TopicAuthorizationFailedError("alerts")))
     with pytest.raises(BrokerUnavailable, match=type(met).__name__):
         await fails(_log(None))
+
+
+# --- header names that are no text
+
+
+def batch(*names: str, codec: int = 0, first: int = 0) -> bytes:
+    builder = _DefaultRecordBatchBuilderPy(2, codec, 0, -1, -1, 0, 1 << 20)
+    for offset, name in enumerate(names):
+        builder.append(
+            offset, None, key=b"a", value=b"%d" % offset, headers=[(name, b"\xff"), ("empty", None)]
+        )
+    return first.to_bytes(8, "big") + bytes(builder.build())[8:]
+
+
+def read(content: bytes, offset: int = 0) -> list[tuple[object, ...]]:
+    """Read an answer as a consumer does that fetched from an offset."""
+    aiokafka_fixes.read_every_header_name()
+    batches = aiokafka.consumer.fetcher.MemoryRecords(content)
+    records = PartitionRecords(PLACE, batches, [], offset, None, None, True, 1)
+    found = [(record.offset, record.key, record.value, *record.headers) for record in records]
+    assert records.next_fetch_offset > max((one[0] for one in found), default=-1)
+    return found
+
+
+@pytest.mark.parametrize("compiled", [DefaultRecordBatch, _DefaultRecordBatchPy])
+@pytest.mark.parametrize("codec", range(5))
+def test_odd_names_have_replacement_characters_and_nothing_else_changes(
+    monkeypatch, codec: int, compiled: type
+) -> None:
+    monkeypatch.setattr(memory_records, "DefaultRecordBatch", compiled)
+    names = ["good", Odd("x"), "later", Odd("x"), "good"]
+    content = batch(*names, codec=codec) + batch("next", codec=codec, first=5)
+    shown = ["\ufffd\ufffd" if isinstance(name, Odd) else name for name in names]
+    wanted = [
+        (offset, b"a", b"%d" % (offset % 5), (name, b"\xff"), ("empty", None))
+        for offset, name in enumerate([*shown, "next"])
+    ]
+    assert read(content) == wanted
+    assert read(content, offset=3) == wanted[3:]
+
+
+@pytest.mark.parametrize("compiled", [DefaultRecordBatch, _DefaultRecordBatchPy])
+def test_what_is_corrupt_is_no_odd_name(monkeypatch, compiled: type) -> None:
+    monkeypatch.setattr(memory_records, "DefaultRecordBatch", compiled)
+    flipped = bytearray(batch("good", Odd("x")))
+    flipped[-30] ^= 0x40
+    with pytest.raises(errors.CorruptRecordException):
+        read(bytes(flipped))
