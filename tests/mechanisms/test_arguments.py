@@ -438,7 +438,6 @@ def test_identities_of_any_integer_type_draw_the_same_noise():
 
 
 REFUSED = {
-    "sparse_vector": [({"epsilon": 1}, "epsilon"), ({"sensitivity": 2**47}, r"wider|2\^48")],
     "sparse": [
         ({"cutoff": 0}, "cutoff"),
         ({"epsilon": 1}, "epsilon"),
@@ -469,6 +468,7 @@ REFUSED = {
         ({"level": Fraction(0)}, "level"),
         ({"level": Fraction(1)}, "level"),
         ({"base": Fraction(1)}, "base"),
+        ({"epsilon": 100, "level": Fraction(1, 10**6)}, "wider than the grid"),
         ({"split": Fraction(0)}, "split"),
     ],
     "gaussian": [
@@ -482,6 +482,12 @@ REFUSED = {
         ({"sensitivity": 10**9}, "wide"),
     ],
 }
+BUILT = [
+    ({"cutoff": 0}, "^cutoff must be at least"),
+    ({"sensitivity": 0}, "^sensitivity must be at least"),
+    ({"epsilon": 3}, "too small"),
+    ({"epsilon": 1000, "sensitivity": 10**6}, r"wider than the grid|2\^48"),
+]
 ONE_STEP = [
     ({"epsilon": 0}, "epsilon"),
     ({"sensitivity": 0}, "sensitivity"),
@@ -494,6 +500,7 @@ COUNTED = [*ONE_STEP, ({"count": 0}, "count")]
     ("name", "options", "reason"),
     [
         *((name, *one) for name, several in REFUSED.items() for one in several),
+        *((name, *one) for name in ("sparse_vector", "adaptive", "ladder") for one in BUILT),
         *((name, *one) for name in ("exponential", "noisy_max") for one in ONE_STEP),
         *((name, *one) for name in SELECTIONS if name != "noisy_max" for one in COUNTED),
     ],

@@ -7,8 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms import Run
+from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.quantile import (
     Adjacency,
@@ -64,22 +63,6 @@ def test_charges_are_those_of_the_two_kinds_of_neighbours():
     assert (other.threshold_units, other.query_units, other.threshold_charge) == (4 * ONE, 4 * ONE, 3 * ONE)
 
 
-@pytest.mark.parametrize("adjacency", Adjacency)
-def test_a_run_ends_with_its_top_and_costs_its_threshold_without_one(adjacency):
-    mechanism = quantile(adjacency)
-    data = np.arange(100)
-    run = mechanism.open(0, SALT)
-    assert run.left == mechanism.epsilon - mechanism.threshold_charge
-    run, outcomes = mechanism.step(run, mechanism.answers(data, 0, 3), lambda _: np.zeros(3, dtype=np.int64))
-    assert (outcomes.consumed, outcomes.charge, mechanism.is_over(run)) == (3, 0, False)
-    run = Run.from_bytes(run.to_bytes())
-    run, outcomes = mechanism.step(run, mechanism.answers(data, 3, 6), lambda _: np.zeros(6, dtype=np.int64))
-    assert mechanism.threshold_charge + outcomes.charge == mechanism.epsilon
-    assert (outcomes.tops[0].row, run.left, mechanism.is_over(run)) == (4, 0, True)
-    with pytest.raises(RunExhausted):
-        mechanism.step(run, mechanism.answers(data, 9, 1), lambda _: np.zeros(1, dtype=np.int64))
-
-
 @pytest.mark.parametrize(("records", "covered"), [(1, True), (2, False)])
 def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_them(records, covered):
     """The rounded threshold moves by 0 or 1 for all tests, so the answers less it still move one way by at most 1."""
@@ -125,11 +108,6 @@ def test_several_levels_share_epsilon():
     assert [int(run.candidate(told(run, data))) for run in runs] == [127, 511, 1023]
     with pytest.raises(MisuseError, match="rise strictly"):
         multiple_quantiles(quantile(), levels[::-1])
-
-
-def test_a_level_whose_denominator_makes_the_noise_wider_than_the_grid_is_refused():
-    with pytest.raises(MisuseError, match="wider than the grid"):
-        quantile(Adjacency.ADD_REMOVE, Fraction(1, 10**6), epsilon=100)
 
 
 def test_a_clipped_sum_is_exact_and_priced():
