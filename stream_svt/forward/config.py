@@ -15,9 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.released import EventType
-from stream_svt.service.config import client_arguments, content
+from stream_svt.service.config import SecretFiles, client_arguments, content
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.secret_files import SecretFiles
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
 from stream_svt.settings.sections import KafkaConfig, apply_environment

@@ -247,7 +247,7 @@ def test_a_key_is_what_a_command_prints(directory):
 
 
 def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("stream_svt.service.secret_files.KEY_COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("stream_svt.service.config.KEY_COMMAND_SECONDS", 0.2)
     ((_, _, words),) = problems("sealing: {key_command: [sleep, '60']}", tmp_path)
     assert "did not end within 0.2 s" in words
 
