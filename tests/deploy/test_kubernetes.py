@@ -25,6 +25,7 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES
 from stream_svt.settings.sections import WebConfig
 from tests.support.forwarding import loaded
+from tests.support.keys import write_secrets
 from tests.support.tls import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -327,14 +328,8 @@ def test_what_is_scraped_is_workers_and_forwarders_under_the_job_that_prometheus
 @pytest.fixture
 def secret(tmp_path) -> Callable[[Path], str]:
     """Return the text of a configuration, with the files of the secret that it names in a directory of this machine."""
-    contents = {
-        "sealing.key": b"00" * 32,
-        "kafka.password": b"open sesame",
-        "kafka-ca.pem": Authority.new().pem,
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-        (tmp_path / name).chmod(0o440)
+    pem = Authority.new().pem.decode()
+    write_secrets(tmp_path, {"sealing.key": "00" * 32, "kafka.password": "word", "kafka-ca.pem": pem})
 
     def text(config: Path) -> str:
         for container in (container for pod in PODS.values() for container in pod["spec"]["containers"]):

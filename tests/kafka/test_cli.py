@@ -101,34 +101,21 @@ def test_check_names_each_missing_permission(stream_svt, scene, secure_broker, t
 
 def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, topics):
     declared = lifecycle("declared", run=0, monitor="", account=account_of(charge=0, spent=0))
-    started = lifecycle("first", account=account_of(charge=0.1, spent=0.1, reserved=0.5))
-    top = alert(top=1, account=account_of(charge=0.2, spent=0.3))
     events = [
         encoded(1, declared, kind=EventType.DECLARED),
-        encoded(2, started, kind=EventType.RUN_STARTED),
-        encoded(3, top),
+        encoded(2, lifecycle("first", account=account_of(charge=0.1, spent=0.1, reserved=0.5))),
+        encoded(3, alert(top=1, account=account_of(charge=0.2, spent=0.3))),
     ]
-
-    written = [(0, None, event) for event in events]
-    good, bad = asyncio.run(topics("good")), asyncio.run(topics("bad"))
-    asyncio.run(records.send(broker.bootstrap_servers, good, *written))
-    asyncio.run(records.send(broker.bootstrap_servers, bad, written[0], written[2]))
+    topic = asyncio.run(topics("good"))
+    asyncio.run(records.send(broker.bootstrap_servers, topic, *((0, None, event) for event in events)))
     where = ("--bootstrap-servers", broker.bootstrap_servers, "--topic")
-    balanced = stream_svt("audit", *where, good)
+    balanced = stream_svt("audit", *where, topic)
     assert balanced.code == 0
     assert "shop: epsilon 0.3 of 4 spent, 1 alert, 3 events" in balanced.out
-    assert "The ledgers balance: 3 events" in balanced.out
-    unbalanced = stream_svt("audit", *where, bad)
-    assert unbalanced.code == 1
-    assert "event number 3, expected 2" in unbalanced.err
-    result = json.loads(stream_svt("audit", *where, bad, "--json").out)
-    assert (result["balances"], result["alerts"]) == (False, 1)
     missing = stream_svt("audit", *where, topics.name("none"))
     assert (missing.code, "does not exist" in missing.err) == (3, True)
-    lines = stream_svt("watch", *where, good, "--from-beginning", "--lifecycle", "--limit", 3, "--json").out
+    lines = stream_svt("watch", *where, topic, "--from-beginning", "--lifecycle", "--limit", 3, "--json").out
     assert [json.loads(line)["sequence"] for line in lines.splitlines()] == [1, 2, 3]
-    words = stream_svt("watch", *where, good, "--from-beginning", "--limit", 1).out
-    assert "ALERT  shop/milk  hot  gap 12" in words
 
 
 def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene):

@@ -88,35 +88,23 @@ async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noi
     await _audited(scene)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Let a machine's wall clock be moved: by this many seconds all of Python is wrong, and what it sends to Kafka."""
-    moved = {"seconds": 0.0}
-    real, send = time.time, AIOKafkaProducer.send
-
-    async def stamped(producer: AIOKafkaProducer, *content: object, **options: object) -> object:
-        # The client takes the time of a record by itself, in C.
-        options.setdefault("timestamp_ms", int(time.time() * 1000))
-        return await send(producer, *content, **options)
-
-    monkeypatch.setattr(time, "time", lambda: real() + moved["seconds"])
-    monkeypatch.setattr(AIOKafkaProducer, "send", stamped)
-    return moved
-
-
-async def test_a_workers_clock_that_is_far_ahead_is_named_where_topics_go_by_it(
-    scene: Scene, clock, caplog: pytest.LogCaptureFixture
+async def test_a_record_that_the_brokers_refuse_for_its_time_names_the_workers_clock(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = scene.config()
     for name, policy in (("state", "compact"), ("alerts", "delete")):
         await scene.configure(name, {"message.timestamp.type": "CreateTime", "cleanup.policy": policy})
-    worker = await scene.start(config)
-    clock["seconds"] = 2 * DAY
-    with caplog.at_level("WARNING"):
+    worker = await scene.start()
+    send = AIOKafkaProducer.send
+
+    async def ahead(producer: AIOKafkaProducer, *content: object, **options: object) -> object:
+        at = int((time.time() + 2 * DAY) * 1000)
+        return await send(producer, *content, **options | {"timestamp_ms": at})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AIOKafkaProducer, "send", ahead)
         await scene.send("b", HIGH)
         await until(lambda: "set this machine's clock" in caplog.text)
     assert worker.alive
-    clock["seconds"] = 0.0
     await scene.settled(worker, 1)
     assert (await _audited(scene)).alerts == 1
 

@@ -46,7 +46,7 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
                 await stage.owned()
                 await stage.leave(chance.choice(stage.running))
             await asyncio.sleep(1.5 * chance.random())
-            owners = [*(await stage.owners()).values()]
+            owners = await stage.owners()
             victim = chance.choice(owners or stage.running)
             await stage.kill(victim)
             stage.outcome.count += 1
@@ -71,7 +71,7 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             # One that went on a moment ago may not yet know that its shard is somebody else's.
             while not (owners := await stage.owners()):
                 await asyncio.sleep(0.1)
-            zombie = chance.choice(list(owners.values()))
+            zombie = chance.choice(owners)
             began = time.monotonic()
             zombie.process.send_signal(signal.SIGSTOP)
             try:

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
@@ -179,24 +180,27 @@ class Stage(Scene):
                 f"a worker that was asked to stop ended with {code}:\n{worker.log}"
             )
 
-    async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
-        """Return who has which shard open; a shard that two claim is left out."""
+    async def opened(
+        self, among: Sequence[Service] | None = None
+    ) -> dict[int, tuple[Service, dict[str, Any]]]:
+        """Return who has which shard open, with its status; a shard that two claim is left out."""
         workers = self.running if among is None else among
-        found = await asked(Service.shards, workers)
-        claims = [
-            (number, worker) for worker, shards in zip(workers, found, strict=True) for number in shards
-        ]
-        numbers = [number for number, _ in claims]
-        return {number: worker for number, worker in claims if numbers.count(number) == 1}
+        found = zip(workers, await asked(Service.shards, workers), strict=True)
+        claims = [(number, (worker, shards[number])) for worker, shards in found for number in shards]
+        counts = Counter(number for number, _ in claims)
+        return {number: claim for number, claim in claims if counts[number] == 1}
+
+    async def owners(self) -> list[Service]:
+        """Return who has a shard open that nobody else claims."""
+        return [worker for worker, _ in (await self.opened()).values()]
 
     async def owned(self, among: Sequence[Service] | None = None, seconds: float = 90.0) -> None:
         """Wait until each shard is open at exactly one of these workers, and each has joined."""
-        workers = self.running if among is None else among
 
         async def done() -> bool:
-            found = await asked(Service.status, workers)
+            found = await asked(Service.status, self.running if among is None else among)
             joined = all(status is not None and status["ready"] for status in found)
-            return joined and len(await self.owners(workers)) == self.partitions
+            return joined and len(await self.opened(among)) == self.partitions
 
         await self.until(done, "every shard is open at one worker", seconds)
 
@@ -207,12 +211,10 @@ class Stage(Scene):
             ends = {place.partition: end for place, end in (await self.ends("counts")).items()}
 
             async def done() -> bool:
-                owners = await self.owners(among)
-                found = dict(zip(owners, await asked(Service.shards, owners.values()), strict=True))
-                shards = {number: shards[number] for number, shards in found.items() if number in shards}
-                return len(shards) == self.partitions and all(
+                opened = await self.opened(among)
+                return len(opened) == self.partitions and all(
                     shard["state"] == "running" and shard["offsets"].get(self.queries, 0) >= ends[number]
-                    for number, shard in shards.items()
+                    for number, (_, shard) in opened.items()
                 )
 
             await self.until(done, "what was sent is processed")
