@@ -130,19 +130,3 @@ def test_every_command_of_a_block_is_seen(text, programs):
 )
 def test_code_that_is_wrong_is_found(kind, text, reason):
     assert reason in (problem(Code(PAGE, 1, kind, text)) or "")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "stream-svt control accept-loss -c FILE --shard N",
-        "stream_svt_commit_seconds_bucket",
-        "stream_svt_tops_total",
-        "stream_svt.subscribe(...)",
-        "topics.partitions: N",
-        "raise-budget",
-        "/api/v1/status",
-    ],
-)
-def test_code_in_a_sentence_that_is_true_is_not(text):
-    assert problem(Code(PAGE, 1, "span", text)) is None

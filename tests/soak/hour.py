@@ -166,11 +166,6 @@ def compare(outcome: Outcome, samples: list[Sample], span: float) -> None:
         outcome.notes.append(said)
         if late > early + bound:
             outcome.violations.append(f"growth of {said}")
-    parts = [
-        max((sample.memory for sample in samples if int(CYCLES * sample.at / span) == cycle), default=0)
-        for cycle in range(CYCLES)
-    ]
-    outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
 
 
 async def _sleep_until(moment: float) -> None:

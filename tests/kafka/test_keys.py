@@ -1,0 +1,182 @@
+"""Keys on a real broker: a sealing key is replaced, and signed commands are heard once, whoever owns the shard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+
+from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.sealing import key_id
+from stream_svt.protocol.shard_states import Cause
+from stream_svt.service.check import check_brokers
+from stream_svt.service.codec import home
+from stream_svt.service.config import Config
+from stream_svt.service.control import for_datasets
+from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.web.documents import status
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support.keys import ed25519_pair, write_secrets
+from tests.support.worker import HIGH, Scene, give, until
+
+pytestmark = pytest.mark.kafka
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+SECRET = bytes(range(32)).hex()
+KEYS = "control: {public_key_files: [alice.pub], hmac_key_files: [shared]}\n"
+
+
+class Guarded:
+    """An application that hears signed commands only, and its operator."""
+
+    def __init__(self, scene: Scene) -> None:
+        private, public = ed25519_pair()
+        write_secrets(scene.directory, {"alice.pem": private, "alice.pub": public, "shared": SECRET})
+        self.scene = scene
+        self.alice = signing_key(private)
+        self.topic = f"{scene.application}.control"
+
+    async def command(self, action: Action, dataset: str, key: SigningKey | None = None) -> None:
+        """Have a command accepted."""
+        config = self.scene.config()
+        commands = for_datasets(config, action, [dataset])
+        (reply,) = await give(config, commands, patience=10, signing_key=key or self.alice)
+        assert reply.accepted, reply
+
+    async def copy(self, record, partition: int | None = None) -> None:
+        """Append a record once more, as whoever may write to the topic can."""
+        partition = record.partition if partition is None else partition
+        await self.scene.producer.send_and_wait(
+            self.topic, record.value, key=record.key, partition=partition, headers=list(record.headers)
+        )
+
+    async def refused(self) -> Counter[str]:
+        found = [json.loads(record.value) for record in await self.scene.read("rejects")]
+        return Counter(reject["reason"] for reject in found if reject["topic"] == self.topic)
+
+    async def heard(self) -> list[str]:
+        events = await self.scene.events()
+        return [
+            data.detail["action"] for envelope, data in events if envelope.type == EventType.COMMAND_REPLY
+        ]
+
+    async def until_heard(self, commands: list[str], refused: dict[str, int]) -> None:
+        """Wait until just these commands are carried out, and just these refused."""
+        async with asyncio.timeout(30):
+            while (await self.heard(), await self.refused()) != (commands, refused):
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def guarded(scene: Scene) -> Guarded:
+    """With a worker, of which each shard has said something."""
+    scene.more = KEYS
+    guarded = Guarded(scene)
+    worker = await scene.start()
+    for dataset in "abc":
+        await scene.send(dataset, 0)
+    await scene.settled(worker, 3)
+    return guarded
+
+
+async def restarted(scene: Scene) -> Worker:
+    await scene.stop(scene.workers[0])
+    return await scene.start()
+
+
+async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_included(
+    guarded: Guarded,
+) -> None:
+    scene = guarded.scene
+    await guarded.command(Action.PAUSE, "a")
+    await guarded.command(Action.RESUME, "a")
+    record, _ = await scene.read("control")
+    await guarded.copy(record)
+    await guarded.copy(record, partition=1 - record.partition)
+    await scene.command("pause", "b", partition=home(b"b", 2))
+    refused = {"command-stale": 1, "command-bad-signature": 1, "command-unsigned": 1}
+    await guarded.until_heard(["pause", "resume"], refused)
+    said = scene.workers[0].metrics.rendering()().decode()
+    assert f',reason="command-stale",topic="{guarded.topic}"}} 1.0\n' in said
+    for again in (2, 3):
+        await guarded.copy(record)  # read by an owner that has never seen the first one
+        await restarted(scene)
+        await guarded.until_heard(["pause", "resume"], refused | {"command-stale": again})
+    await guarded.command(Action.PAUSE, "a", signing_key(SECRET))
+    assert await guarded.heard() == ["pause", "resume", "pause"]
+
+
+async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene) -> None:
+    """And `check` says before a worker starts whether it could open what is stored."""
+    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex()})
+    old, new = key_id(OLD).hex(), key_id(NEW).hex()
+
+    def config(sealing: str) -> Config:
+        return scene.config(more=f"sealing: {{{sealing}}}\n")
+
+    def shown(worker: Worker) -> set[str]:
+        return {shard.key_id for shard in status(worker).shards}
+
+    def spent(worker: Worker) -> dict[str, float]:
+        return {view.dataset: view.spent for view in status(worker).datasets}
+
+    async def started(sealing: str) -> Worker:
+        worker = await scene.start(config(sealing))
+        await until(lambda: all(shown(worker)))
+        return worker
+
+    async def checked(sealing: str) -> list[tuple[str, str]]:
+        """Return what `check` says of the state."""
+        said: list[tuple[str, str]] = []
+        async with asyncio.timeout(20):
+            while not said:  # topics that were made a moment ago may not be known yet
+                found = await check_brokers(config(sealing), cluster_of(config(sealing)))
+                said = [
+                    (one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}
+                ]
+        return said
+
+    async def fails(sealing: str) -> str:
+        """Return why a worker stays out of the group: it has no key that opens the state."""
+        worker = await scene.start(config(sealing), ready=False)
+        assert worker.fault is not None
+        assert worker.fault.cause is Cause.SEALING_KEY
+        assert worker.statuses() == []
+        assert worker.alive
+        await scene.stop(worker)
+        return worker.fault.reason
+
+    assert await checked("key_file: old") == [("ok", "nothing is stored yet")]
+    opens = [("ok", "what 2 of 2 shards have stored opens with the configured keys")]
+    worker = await started("key_file: old")
+    assert await checked("key_file: old") == opens
+    assert shown(worker) == {old}
+    await scene.send("a", HIGH)
+    await scene.settled(worker, 1)
+    before = spent(worker)
+    await scene.stop(worker)
+    # Too early: nothing was rewritten yet, and nothing is touched.
+    reason = await fails("key_file: new")
+    assert f"sealed with key {old}" in reason
+    assert "previous_key_files" in reason
+    ((level, problem),) = await checked("key_file: new")
+    assert level == "problem"
+    assert f"shards 0, 1 on topic '{scene.application}.state': it is sealed with key {old}" in problem
+    both = "key_file: new, previous_key_files: [old]"
+    assert await checked(both) == opens
+    # One worker after the other is restarted: the first one's shards are read with the key before.
+    first = await started("key_file: old")
+    second = await scene.start(config(both), ready=False)
+    await until(lambda: second.ready and len(first.statuses()) == len(second.statuses()) == 1)
+    await scene.stop(first)
+    await until(lambda: second.ready and len(second.statuses()) == 2 and shown(second) == {new})
+    await scene.stop(second)
+    # Outbox records that no longer count are left as they are.
+    live = {place: value for place, value in (await scene.live()).items() if place[1][:3] != b"ob/"}
+    assert {value[10:18].hex() for value in live.values()} == {new}
+    worker = await started("key_file: new")
+    assert spent(worker) == before
+    await scene.stop(worker)
+    assert f"sealed with key {new}" in await fails("key_file: old")
