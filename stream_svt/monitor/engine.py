@@ -113,7 +113,7 @@ class Engine:
         """
         detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
         if before := self.spec.carried.application:
-            detail |= {"carried_from": before, "carried_digest": self.spec.carried_digest}
+            detail |= {"carried_from": before, "carried_digest": self.spec.carried.digest}
         self.accounts.shard_event(EventType.STATE_BEGUN, "first-start", **detail)
         for topic, declared in self.declared.items():
             self._announce_declared(topic, declared)
@@ -303,7 +303,7 @@ class Engine:
                 self.accounts.sequence,
                 self.accounts.shard_events,
                 positions,
-                self.spec.carried_digest,
+                self.spec.carried.digest,
                 self.configuration,
                 self.retirement.watermarks,
             )

@@ -51,7 +51,7 @@ def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | No
         engine.declared = {topic: _declared(data, f"t/{topic}") for topic, data in found["t"]}
         same = _load_monitors(engine, found["m"])
     stored = from_bytes(ProgressRecord, progress, key="meta")
-    if stored.carried != engine.spec.carried_digest:
+    if stored.carried != engine.spec.carried.digest:
         raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
     engine.accounts.sequence = stored.sequence
     engine.accounts.shard_events = stored.shard_events

@@ -29,7 +29,7 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
     """Refuse, with a `ConfigError`, another specification that cannot be gone on with; changes nothing."""
     running = {name: runner.spec for name, runner in engine.runners.items()}
     refusals = changes_refused(running, engine.declared, spec.monitors)
-    if spec.carried_digest != engine.spec.carried_digest:
+    if spec.carried.digest != engine.spec.carried.digest:
         refusals.insert(0, Problem(0, "carried_over", OTHER_FILE))
     if refusals:
         raise ConfigError(refusals, "the configuration against the stored state")

@@ -157,8 +157,7 @@ def as_json(recommendation: Recommendation, budget: PaidRuns | None) -> dict[str
     }
 
 
-def correction_in_words(candidate: Candidate) -> str:
-    """Return the correction with the number that matters."""
+def _correction(candidate: Candidate) -> str:
     rule = candidate.monitor.correction
     if isinstance(rule, AnnealedOptions):
         return f"annealed {float(rule.start):g} to {float(rule.end):g}"
@@ -177,7 +176,7 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
 
     return [
         "own" if split is None else f"{float(split):g}",
-        correction_in_words(candidate),
+        _correction(candidate),
         str(candidate.monitor.attempts),
         "-" if candidate.lifetime is None else _short(candidate.lifetime),
         ranged("precision", "{:.2f}".format),
@@ -276,11 +275,10 @@ def draw(recommendation: Recommendation) -> Figure:
         raise MisuseError(
             "a plot needs matplotlib, which is not installed: pip install 'stream-svt[plot]'"
         ) from None
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    margins, alerts, choices = figure.subplots(1, 3)
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    margins, alerts = figure.subplots(1, 2)
     _draw_margins(margins, recommendation)
     _draw_alerts(alerts, recommendation)
-    _draw_choices(choices, recommendation)
     for axes, locator in ((margins, MaxNLocator(5)), (alerts, MaxNLocator(4, integer=True))):
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.xaxis.set_major_locator(locator)
@@ -324,21 +322,3 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
     axes.set(title="When the alerts of a run come", ylabel="alerts so far", xlim=(0, run.time[-1]))
     axes.set(xlabel="passes over the set" if workload.finite else "queries", ylim=(0, most))
     axes.legend(loc="upper left", fontsize="small", ncols=2)
-
-
-def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
-    """Precision and recall of the candidates, with the ranges of what margins may be."""
-    best, present = recommendation.best, recommendation.present
-    choices = [("other settings", _OTHER, one) for one in recommendation.candidates[1:]]
-    choices += [] if present is None else [("as it is now", _FALSE, present)]
-    choices.append((f"recommended: {correction_in_words(best)}", _TRUE, best))
-    drawn = set[str]()
-    for label, colour, candidate in choices:
-        x, y = candidate.range("recall"), candidate.range("precision")
-        xerr, yerr = ([[span.middle - span.low], [span.high - span.middle]] for span in (x, y))
-        named = "" if label in drawn else label
-        axes.errorbar(x.middle, y.middle, yerr, xerr, "o", color=colour, label=named)
-        drawn.add(label)
-    axes.set(title="Settings, with the ranges of margins", xlabel="recall", ylabel="precision")
-    axes.set(xlim=(-0.02, 1.04), ylim=(-0.22, 1.04), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
-    axes.legend(loc="lower left", fontsize="small")

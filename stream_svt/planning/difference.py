@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
@@ -27,25 +27,17 @@ NAMES_SHOWN = 3
 """Names that a line about many datasets gives."""
 
 
-class Change(NamedTuple):
-    """One thing that is added (+), changed (~) or retired (-), and what follows from it."""
-
-    sign: str
-    subject: str
-    effects: Iterable[str] = ()
-
-
-_Found: TypeAlias = Iterator[Change | Problem]
-"""What changes, and why it cannot be applied."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Difference:
     """What a new configuration changes, in words; why it cannot be applied; the datasets that it ends for ever."""
 
-    lines: tuple[str, ...]
-    refused: tuple[Problem, ...]
-    retired: str
+    lines: list[str] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
+    retired: str = ""
+
+    def says(self, subject: str, *effects: str) -> None:
+        """Add one thing that is added (+), changed (~) or retired (-), and what follows from it."""
+        self.lines += [subject, *(f"    {effect}" for effect in effects)]
 
 
 def difference(
@@ -67,38 +59,37 @@ def difference(
         now_ms: The time, in UTC milliseconds.
     """
     before = old or ApplicationSpec(new.application, (), ())
-    datasets = [*_datasets(before, new, raised, frozenset(retired)), *_generators(before, new, now_ms)]
-    found = [*_monitors(before, new), *_topics(before, new), *datasets]
-    lines = [] if any(isinstance(one, Change) for one in found) else ["No change."]
-    for one in found:
-        if isinstance(one, Change):
-            lines += [f"{one.sign} {one.subject}", *(f"    {effect}" for effect in one.effects)]
+    found = Difference()
+    _monitors(found, before, new)
+    _topics(found, before, new)
+    _datasets(found, before, new, raised, frozenset(retired))
+    _generators(found, before, new, now_ms)
+    if not found.lines:
+        found.says("No change.")
     wanted, had = (
         None if spec is None else needed(spec.at(now_ms), partitions).all_shards // MIB for spec in (new, old)
     )
     if wanted != had:
         change = "" if had is None else f", before {had} MiB"
-        lines.append(f"A worker takes up to about {wanted} MiB with all shards{change}.")
-    gone = (one.subject for one in datasets if isinstance(one, Change) and one.sign == "-")
-    refused = tuple(one for one in found if isinstance(one, Problem))
-    return Difference(tuple(lines), refused, next(gone, ""))
+        found.says(f"A worker takes up to about {wanted} MiB with all shards{change}.")
+    return found
 
 
-def _monitors(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
+def _monitors(found: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
-    yield from changes_refused(known, declared_by(old.monitors), new.monitors)
+    found.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
     for name, monitor in wanted.items():
         if name in known:
             if monitor != known[name]:
-                yield Change("~", f"monitor {name}", _fields(known[name], monitor))
+                found.says(f"~ monitor {name}", *_fields(known[name], monitor))
             continue
         kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
-        yield Change("+", f"monitor {name} on topic {monitor.topic}", [cost])
+        found.says(f"+ monitor {name} on topic {monitor.topic}", cost)
     for name in known:
         if name not in wanted:
-            yield Change("-", f"monitor {name}", [_RUNS_END])
+            found.says(f"- monitor {name}", _RUNS_END)
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
@@ -116,20 +107,20 @@ def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _topics(old: ApplicationSpec, new: ApplicationSpec) -> _Found:
+def _topics(found: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
     known, wanted = _declared(old.monitors), _declared(new.monitors)
     for topic in sorted(known | wanted):
         subject, before, after = f"query topic {topic}", known.get(topic, ""), wanted.get(topic, "")
         if not before:
-            yield Change("+", subject, [f"{after}, for ever at least"])
+            found.says(f"+ {subject}", f"{after}, for ever at least")
         elif not after:
-            yield Change("-", subject, ["it is not read any more"])
+            found.says(f"- {subject}", "it is not read any more")
         elif before != after:
-            effects = (
+            found.says(
+                f"~ {subject}: {before} -> {after}",
                 "every open run of the topic ends: it would test the new answers with too little noise",
                 "switch the producers only once every shard has adopted this",
             )
-            yield Change("~", f"{subject}: {before} -> {after}", effects)
 
 
 def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, str]:
@@ -146,35 +137,40 @@ def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[st
 
 
 def _datasets(
-    old: ApplicationSpec, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
-) -> _Found:
+    found: Difference,
+    old: ApplicationSpec,
+    new: ApplicationSpec,
+    raised: Mapping[str, int],
+    used_up: frozenset[str],
+) -> None:
     known, wanted = ({dataset.name: dataset for dataset in spec.datasets} for spec in (old, new))
     alike: dict[str, list[str]] = {}
     for name, one in wanted.items():
         if name not in known:
             alike.setdefault(_each(one), []).append(name)
     for each, names in alike.items():
-        yield Change("+", f"{_listed('dataset', names)}: {each}")
+        found.says(f"+ {_listed('dataset', names)}: {each}")
     if retired := [name for name in known if name not in wanted]:
-        effects = (
+        found.retired = _listed("dataset", retired)
+        found.says(
+            f"- {found.retired}",
             "for ever: no version can declare such a name again",
             "open runs end at full price, the final balance is published, what waits is dropped",
         )
-        yield Change("-", _listed("dataset", retired), effects)
     if again := [name for name in wanted if name in used_up]:
         message = f"{_listed('dataset', again)} retired by an earlier version: a name is never used again"
-        yield Problem(0, "datasets", message)
+        found.refused.append(Problem(0, "datasets", message))
     for name, one in wanted.items():
         before = known.get(name, one)
         if replace(before, limit=one.limit).declaration != one.declaration:
             message = "measure, unit and period of a dataset never change: declare another one"
-            yield Problem(0, f"datasets.{name}", message)
+            found.refused.append(Problem(0, f"datasets.{name}", message))
         elif one.limit not in {before.limit, raised.get(name)}:
             message = (
                 "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
                 f"{name} --limit {as_text(one.limit, one.kind)}', and then by the file"
             )
-            yield Problem(0, f"datasets.{name}.limit", message)
+            found.refused.append(Problem(0, f"datasets.{name}.limit", message))
 
 
 _RETIRED_OPEN = (
@@ -182,7 +178,7 @@ _RETIRED_OPEN = (
 )
 
 
-def _generators(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> _Found:
+def _generators(found: Difference, old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> None:
     # By pattern and name: several may share a pattern.
     before, after = (
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
@@ -192,26 +188,27 @@ def _generators(old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> _Fou
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            yield Change("+", f"generator {one.pattern}: {count} a {period}, {_each(one.each)}")
+            found.says(f"+ generator {one.pattern}: {count} a {period}, {_each(one.each)}")
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
             effects.append(f"adds {added}: {count} a {period}")
-        for field, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
-            if {*map(attrgetter(field), known)} != {attrgetter(field)(one)}:
+        for name, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
+            if {*map(attrgetter(name), known)} != {attrgetter(name)(one)}:
                 effects.append(f"another {what}: a period that was over before stays so")
         if effects:
-            yield Change("~", f"generator {one.pattern}", effects)
+            found.says(f"~ generator {one.pattern}", *effects)
         if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
             message = (
                 "limit, measure and unit of a period that has begun never change: keep the declaration, give it an "
                 "until, and declare the generator once more, from that day on"
             )
-            yield Problem(0, f"datasets.{one.pattern}", message)
+            found.refused.append(Problem(0, f"datasets.{one.pattern}", message))
     for one in old.generators:
         if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
-            yield Change("-", f"generator {one.pattern}{names}", [_RETIRED_OPEN])
+            found.retired = found.retired or f"generator {one.pattern}{names}"
+            found.says(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
 
 
 def _each(one: DatasetSpec) -> str:

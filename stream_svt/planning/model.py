@@ -332,15 +332,18 @@ def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
         np.pad(np.cumsum(np.diff(hits.sum(axis=0), axis=1) * share, axis=1), ((0, 0), (1, 0)))
         for hits in (true_asked, false_asked)
     )
+    if workload.finite:
+        paid = (true_alerts + false_alerts)[:, -1]
+        lives = [max(1.0, mechanism.cutoff / one) if one > 0 else math.inf for one in paid]
+    else:
+        lives = [_used_up(budget, one, time) for one in asked]
     return Course(
         time=time,
         true_alerts=true_alerts,
         false_alerts=false_alerts,
         over=over,
         waited=workload.positives * (steps * share).sum(axis=1),
-        lives=_sets(mechanism.cutoff, (true_alerts + false_alerts)[:, -1])
-        if workload.finite
-        else np.array([_used_up(budget, one, time) for one in asked]),
+        lives=np.array(lives),
     )
 
 
@@ -476,11 +479,6 @@ def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats
     more = np.diff(asked, axis=1)
     share = np.divide(np.diff(paid, axis=1), more, out=np.ones_like(more), where=more > 0)
     return np.clip(share, 0.0, 1.0), 1 - below
-
-
-def _sets(cutoff: int, paid: Floats) -> Floats:
-    """Return after how many sets the units are used, by the alerts of one set."""
-    return np.maximum(1.0, np.divide(cutoff, paid, out=np.full_like(paid, math.inf), where=paid > 0))
 
 
 def _used_up(budget: int, asked: Floats, time: Floats) -> float:

@@ -209,9 +209,8 @@ def _queues(workload: Workload) -> list[tuple[int, int]]:
 
 def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:
     """Return the monitor with other settings, or None where they do not pay for one top."""
-    fields = monitor.model_dump(mode="json", by_alias=True)
-    for name in ("split", "expected_queries", "correction", "append"):
-        fields.pop(name, None)
+    planned = {"split", "expected_queries", "correction", "append"}
+    fields = monitor.model_dump(mode="json", by_alias=True, exclude=planned)
     try:
         return MonitorSpec.model_validate({**fields, **settings})
     except ValueError:

@@ -221,7 +221,7 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
         now_ms=int(time.time() * 1000),
     )
     if found.refused:
-        raise ConfigError(list(found.refused), config.source)
+        raise ConfigError(found.refused, config.source)
     names = {dataset.name for dataset in config.spec.datasets}
     gone = retired.union(() if old is None else (one.name for one in old.datasets if one.name not in names))
     bundle = msgspec.structs.replace(bundle, retired=sorted(gone))

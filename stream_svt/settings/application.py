@@ -82,18 +82,13 @@ class ApplicationSpec:
         timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
         return tuple(sorted({one.topic for one in timed}))
 
-    @cached_property
-    def carried_digest(self) -> str:
-        """Digest of what was taken over, kept."""
-        return self.carried.digest
-
     def hash(self) -> str:
         """Return a short digest; two workers of one application must agree on it."""
         return digest(
             {
                 "application": self.application,
                 "sampler": SAMPLER_VERSION,
-                "carried": self.carried_digest,
+                "carried": self.carried.digest,
                 "datasets": [
                     [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
                 ],

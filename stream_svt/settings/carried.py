@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import msgspec
@@ -67,7 +67,7 @@ class _Head(_Whose, frozen=True, forbid_unknown_fields=True, tag_field="carry_ov
     datasets: int
 
 
-class Carried(_Whose, frozen=True):
+class Carried(_Whose, frozen=True, dict=True):
     """All balances of an application, by the name of the dataset."""
 
     datasets: dict[str, Balance]
@@ -80,7 +80,7 @@ class Carried(_Whose, frozen=True):
             amounts = (as_text(units, one.kind) for units in (one.declared, one.limit, one.spent))
             yield msgspec.json.encode(_Line(name, one.unit, one.kind.measure, *amounts)).decode()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Sixteen hex digits for the content, which the state of every shard of the successor names; "" for nothing."""
         if not self.application:

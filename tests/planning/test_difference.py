@@ -61,7 +61,7 @@ def test_a_rise_of_the_sensitivity_says_when_producers_may_switch() -> None:
     found = difference(spec(), spec(HOT.replace("sensitivity: 1", "sensitivity: 2")), 4)
     assert "~ query topic counts: sensitivity 1, monotonic -> sensitivity 2, monotonic" in found.lines
     assert "    switch the producers only once every shard has adopted this" in found.lines
-    assert found.refused == ()
+    assert not found.refused
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
-from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.planning import memory
 from stream_svt.protocol.state_records import hashing
 from stream_svt.settings.application import ApplicationSpec
+from tests.support.engine_play import Query, batch_of
 from tests.support.monitor_forms import spec_of
 
 ROOT = Path(__file__).parents[2]
@@ -39,17 +39,8 @@ def _held(datasets: int, monitors: int) -> tuple[int, int]:
     try:
         engine = Engine(spec, shard=0, datasets=names, key=bytes(32), entropy=os.urandom)
         engine.begin("t", 0)
-        numbers, zeros = np.arange(datasets), np.zeros(datasets, dtype=np.int64)
-        batch = QueryBatch(
-            topic="t",
-            first=0,
-            end=datasets,
-            offset=numbers,
-            row=zeros,
-            timestamp_ms=np.full(datasets, 1_767_571_200_000),
-            dataset=numbers,
-            whole=zeros,
-            query_id=["q"] * datasets,
+        batch = batch_of(
+            "t", [Query(number, 0, time_ms=1_767_571_200_000) for number in range(datasets)], 0, datasets
         )
         hashes, sizes = dict[bytes, int](), dict[str, int]()
         done = False
@@ -60,7 +51,7 @@ def _held(datasets: int, monitors: int) -> tuple[int, int]:
                 sizes[key.decode()] = len(record or b"")
             engine.committed()
         stored = sum(size for key, size in sizes.items() if key.startswith("d/"))
-        del batch, numbers, zeros, record, sizes
+        del batch, record, sizes
         gc.collect()
         return tracemalloc.get_traced_memory()[0], stored
     finally:

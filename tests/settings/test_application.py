@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from datetime import UTC, datetime
 from fractions import Fraction
 
 import pytest
@@ -157,7 +155,7 @@ def test_passes_of_a_sweep_are_counted_and_retries_are_part_of_the_exposure():
 
 
 def test_append_can_be_switched_off():
-    assert [monitor(append=written).append for written in ("off", None, False)] == [None] * 3
+    assert {monitor(append=written).append for written in ("off", None, False)} == {None}
 
 
 @pytest.mark.parametrize(("form", "branches"), [("svt", 1), ("adaptive", 2), ("ladder", 4)])
@@ -260,26 +258,6 @@ datasets:
 
 def datasets(declaration: str, **options):
     return load_spec(SHORT + declaration, **options).datasets
-
-
-def test_a_generator_declares_one_dataset_a_week_or_day_on_the_public_clock():
-    """Its horizon is the length of a period."""
-    weeks = datasets(
-        "  - {generate: 'retail-{iso_week}', from: 2025-12-29, until: 2026-01-19, lateness: 1h, limit: 1, unit: x}"
-    )
-    assert [week.name for week in weeks] == ["retail-2026-w01", "retail-2026-w02", "retail-2026-w03"]
-    first, *_ = weeks
-    start = int(datetime(2025, 12, 29, tzinfo=UTC).timestamp()) * 1000
-    assert (first.from_ms, first.lateness_ms, first.horizon_ms) == (start, 3_600_000, 7 * 86_400_000)
-    assert first.ends_ms == first.until_ms + 3_600_000
-    assert all(a.until_ms == b.from_ms for a, b in itertools.pairwise(weeks))
-    days = datasets(
-        "  - {generate: 'd-{date}', from: 2026-02-27, until: 2026-03-02, limit: {rho: 1}, unit: one event}"
-    )
-    assert [day.name for day in days] == ["d-2026-02-27", "d-2026-02-28", "d-2026-03-01"]
-    assert {(day.kind, day.limit, day.lateness_ms, day.horizon_ms) for day in days} == {
-        (Kind.ZCDP, 10**12, 0, 86_400_000)
-    }
 
 
 def test_a_horizon_makes_no_other_specification():

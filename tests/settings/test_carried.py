@@ -128,18 +128,12 @@ def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
     assert load(DAYS.replace("'d-", "'e-"), carried=carried).generators
 
 
-def test_a_topic_that_was_not_monotonic_stays_so() -> None:
-    general = replace(CARRIED, topics={"counts": Declared(Fraction(1), monotonic=False)})
-    with pytest.raises(ConfigError, match="declared not monotonic"):
-        load(carried=general)
-    assert load(carried=general, topic="other").topics() == ("other",)
-
-
 GAPPY = replace(CARRIED, complete=False)
 """Alerts are missing."""
 
 
 def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
+    assert load(topic="other").topics() == ("other",)
     with pytest.raises(ConfigError, match=r"'other' is not in the file .* the largest sensitivity"):
         load(carried=GAPPY, topic="other")
     assert load(carried=GAPPY).topics() == ("counts",)
@@ -153,9 +147,7 @@ def test_behind_missing_alerts_what_is_unknown_must_be_declared_new(unknown: str
     with pytest.raises(ConfigError, match=rf"'{name}' is not in the file .* Write new: true"):
         load(unknown, carried=GAPPY)
     assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).spent_before == 0
-
-
-def test_behind_missing_alerts_a_generator_goes_on_behind_the_last_period_that_had_begun() -> None:
+    # A generator goes on behind the last period that had begun.
     assert load(DAYS, carried=replace(GAPPY, watermarks={"d-{date}": 1_767_830_400_000})).generators
 
 

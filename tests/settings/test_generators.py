@@ -8,6 +8,7 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
+from stream_svt.privacy.loss import Kind
 from stream_svt.service import workload
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried
@@ -40,6 +41,7 @@ def test_a_generator_without_an_end_makes_one_dataset_a_period() -> None:
     first = DAYS.dataset(day(0))
     assert (first.from_ms, first.until_ms, first.lateness_ms) == (at(0), at(1), 6 * 3_600_000)
     assert (first.limit, first.unit, first.horizon_ms) == (2 * 10**9, "one event", DAY_MS)
+    assert first.ends_ms == at(1) + 6 * 3_600_000
 
 
 def test_a_generator_makes_a_dataset_for_each_name_and_period() -> None:
@@ -52,7 +54,8 @@ def test_a_generator_makes_a_dataset_for_each_name_and_period() -> None:
     assert [one.name for one in weeks.periods(at(0), at(8))] == [
         f"{name}:2026-w0{week}" for week in (2, 3) for name in ("north", "south-2")
     ]
-    assert spec.dataset("south-2:2026-w04").from_ms == at(14)
+    later = spec.dataset("south-2:2026-w04")
+    assert (later.from_ms, later.kind, later.horizon_ms) == (at(14), Kind.ZCDP, 7 * DAY_MS)
     for name in ("east:2026-w04", "north:2026-w01", "north:2026-w54", "north", "north:2026-w4"):
         with pytest.raises(KeyError):
             spec.dataset(name)
@@ -87,7 +90,7 @@ def test_a_limit_may_change_with_a_later_period() -> None:
     until = GENERATED.replace("lateness", "until: 2026-02-02, lateness")
     later = GENERATED.replace("2026-01-05", "2026-02-02").replace("limit: 2", "limit: 3")
     spec = spec_of(until, later)
-    assert len(spec.datasets) == 28
+    assert [one.name for one in spec.datasets] == [day(number) for number in range(28)]
     assert spec.dataset("d-2026-02-01").limit == 2 * 10**9
     assert spec.dataset("d-2026-02-02").limit == 3 * 10**9
 

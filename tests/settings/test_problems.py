@@ -55,12 +55,10 @@ ADDED = [
     ("form: svt", "form", "unknown key"),
     ("append: rety", "append", "did you mean 'retry'?"),
     ("mute: perod", "mute", "did you mean 'period'?"),
-    ("on_halt: rsample", "on_halt", "'resample'?"),
     ("mechanism: svtt", "mechanism", "'svt'?"),
     ("cutoff: 9", "cutoff", "already stands at line 10"),
     ("beta: 1", "beta", "must be less than 1"),
     ("reserve: 3.5", "reserve", "leaves no room"),
-    ("split: 0", "split", "greater than 0"),
     ("append: {retry: 3}", "append", "mapping of options"),
     ("append: 3", "append", "expected off, sweep, retry"),
     ("append: {retry: {attempts: 1}}", "append.retry.attempts", "must be at least 2"),
@@ -69,7 +67,6 @@ ADDED = [
     ("query_noise: gaussian", "query_noise", "2.3 times the charge"),
     ("mute: 10", "mute", "a duration such as 10m"),
     ("resample_every: 10", "resample_every", "unit is missing"),
-    ("resample_every: 1x", "resample_every", "found '1x'"),
     ("resample_every: 0s", "resample_every", "between 1ms"),
     ("resample_every: 999w999w999w999w999w999w", "resample_every", "100 years"),
     ("reserve: -1", "reserve", "must be at least 0"),
@@ -92,14 +89,12 @@ CORRECTIONS = [
 
 VALUES = [
     ("threshold: high", "expected a number"),
-    ("threshold: .nan", "expected a number"),
     ("threshold:", "found nothing"),
     ("epsilon: -1", "must be greater than 0, found -1"),
     ("epsilon: 1e-12", "at least 1e-9"),
     ("epsilon: 1e-8", "too small"),
     ("epsilon: 10001", "must be at most 10000"),
     ("epsilon: 5", "above the limit epsilon 4"),
-    ("sensitivity: -1", "must be greater than 0"),
     ("sensitivity: 1e99", "smaller sensitivity"),
     ("cutoff: 0", "must be at least 1, found 0"),
     ("cutoff: 1.5", "expected a whole number, found 1.5"),
@@ -117,11 +112,9 @@ VALUES = [
 DATASETS = [
     ("name: week 1", 3, "name", "a dataset name without spaces"),
     ("name: 2026", 3, "name", "found 2026: put it in quotes"),
-    ("name: a/b", 3, "name", "slashes"),
     ("name: week-1\n    names: [b]", 3, "", "found name and names together"),
     ("name: week-1\n    lateness: 1h", 4, "lateness", "generated datasets only"),
     ("generate: 'w-{date}'\n    horizon: 1d\n    until: 2026-01-06", 4, "horizon", "horizon is its period"),
-    ("name: week-1\n    horizon: 90", 4, "horizon", "the unit is missing"),
     ("generate: week", 3, "generate", "with one of {iso_week} or {date}"),
     ("generate: 'w-{iso_week}'\n    from: 2026-01-06", 4, "from", "01-06 is not a Monday"),
     ("generate: 'w-{date}'\n    from: 2026-01-06\n    until: 2026-01-06", 5, "until", "must be after from"),
@@ -166,13 +159,7 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("cutoff: 10", "^\n    mechanism: adaptive\n    split: 2", 12, "m.split", "must be below 1"),
         ("bounds: [0, 1000]", "bounds: [0, x]", 13, "m.bounds[1]", "expected a number"),
         ("    bounds: [0, 1000]\n", "", 7, "m.bounds", "is required: [low, high] in real units"),
-        (
-            "    expected_queries: 1000\n",
-            "",
-            7,
-            "m.expected_queries",
-            "is required by the correction exposure",
-        ),
+        ("    expected_queries: 1000\n", "", 7, "m.expected_queries", "by the correction exposure"),
         ("application: shop", "application: Shop One", 1, "application", "lower-case letters"),
         ("application: shop", "app: shop", 1, "app", "did you mean 'application'?"),
         ("unit: one basket", "unit: ''", 5, "d.unit", "not empty"),
@@ -185,13 +172,7 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("unit: one basket", "unit: !secret x", 5, "d.unit", "tags such as '!secret'"),
         ("unit: one basket", "unit: x\n    <<: 3", 6, "d", "merge keys"),
         ("unit: one basket", "unit: x\n    [1]: 3", 6, "d", "a plain word"),
-        (
-            "monitors:",
-            "  - {name: week-1, limit: 9, unit: y}\n^",
-            6,
-            "datasets[1]",
-            "already declared at line 3",
-        ),
+        ("monitors:", "  - {name: week-1, limit: 9, unit: y}\n^", 6, "datasets[1]", "declared at line 3"),
         ("{epsilon: 4}", "{rho: 0.1}", 9, "m.epsilon", "above the limit rho 0.1 of dataset 'week-1'"),
     ],
 )
@@ -332,9 +313,6 @@ def test_aliases_share_declarations():
 
 
 def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():
-    tiny = f"1/{'9' * 60}"
-    text = GOOD.replace("exposure\n", f"{{exposure: {{false_alerts: '{tiny}'}}}}\n")
-    assert load_spec(text).monitors[0].expected_queries == 1000
     with pytest.raises(ValidationError, match="far too large or small"):
         monitor(correction={"exposure": {"false_alerts": Fraction(1, 10**400)}})
 

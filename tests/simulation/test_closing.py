@@ -264,7 +264,7 @@ def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Mod
     successor.send(60, "more", dataset=NAMES[0])
     successor.serve(2)
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
-    assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried_digest)
+    assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried.digest)
     first = events(successor, EventType.DECLARED)[0]["data"]
     before = model.spent[NAMES[0]]
     assert (first["account"]["spent"], first["detail"]["spent_before"]) == (before, before)
