@@ -190,11 +190,6 @@ class LimitByPlace(logging.Filter):
         """Return whether a record is written; the first one after others were left out says how many."""
         if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
             return True
-        if "passed_limit" not in vars(record):  # of several handlers, the first one decides
-            vars(record)["passed_limit"] = self._take(record)
-        return bool(vars(record)["passed_limit"])
-
-    def _take(self, record: logging.LogRecord) -> bool:
         most, seconds = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
         place, now = (record.pathname, record.lineno, record.levelno), time.monotonic()
         began, count = self._counts.get(place, (now, 0))
@@ -207,7 +202,6 @@ class LimitByPlace(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Limit what the handlers of all loggers write."""
-    limit = LimitByPlace()
+    """Limit what each handler writes."""
     for handler in logging.getLogger().handlers:
-        handler.addFilter(limit)
+        handler.addFilter(LimitByPlace())

@@ -86,6 +86,7 @@ class EmbeddedKafka:
         bootstrap_servers: ``host:port``, the same after a restart.
         data_dir: Holds one sub-directory of log segments a partition.
         log_file: What the broker has printed.
+        process: The broker's process, a child of this one; None where it does not run.
 
     Raises:
         EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be had, the port is
@@ -104,7 +105,7 @@ class EmbeddedKafka:
         self._storage = ("--standalone", "-t", new_cluster_id()) if storage is None else storage
         self._directory = Path(tempfile.gettempdir()) / f"stream-svt-kafka-{secrets.token_hex(8)}"
         self._java: list[str] = []
-        self._broker: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self.bootstrap_servers = f"127.0.0.1:{self._port}"
         self.data_dir = self._directory / "data"
@@ -116,13 +117,6 @@ class EmbeddedKafka:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The broker's process, a child of this one."""
-        if self._broker is None:
-            raise EmbeddedKafkaError("this embedded Kafka is not running: enter its context or call start()")
-        return self._broker
 
     def start(self) -> None:
         """Start the broker and return when it answers; after an error nothing runs and no directory is left."""
@@ -190,7 +184,7 @@ class EmbeddedKafka:
         """Start the broker and its watchdog, and wait for its answer."""
         with self.log_file.open("ab") as log:
             # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
-            broker = self._broker = subprocess.Popen(
+            broker = self.process = subprocess.Popen(
                 self._command("kafka.Kafka"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -215,18 +209,17 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError(f"the embedded Kafka {did}; the end of its log:\n{said}")
 
     def _end_broker(self, grace: float) -> None:
-        if self._broker is not None:
-            self._broker.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
             try:
-                self._broker.wait(grace or None)
+                self.process.wait(grace or None)
             except subprocess.TimeoutExpired:
-                self._broker.kill()
-                self._broker.wait()
-            self._broker = None
+                self.process.kill()
+                self.process.wait()
         if self._watchdog is not None:
             self._watchdog.kill()  # before its pipe closes, which would set it off and remove the directory
             self._watchdog.communicate()
-            self._watchdog = None
+        self.process = self._watchdog = None
 
 
 def _require_free(port: int) -> None:
