@@ -231,12 +231,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     ]
     document.finish()
     return ForwardConfig(
-        cluster=Cluster(
-            arguments,
-            session_timeout=file.kafka.session_timeout / 1000,
-            heartbeat_interval=file.kafka.heartbeat_interval / 1000,
-            group_instance_id=file.kafka.group_instance_id,
-        ),
+        cluster=Cluster(arguments, file.kafka),
         topic=file.topic,
         park_topic=file.park_topic or f"{file.topic}.parked",
         destinations=tuple(destinations),

@@ -25,6 +25,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError
+from stream_svt.settings.sections import KafkaConfig
 
 _Answer = TypeVar("_Answer")
 Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
@@ -207,19 +208,16 @@ async def _ended(*what: Awaitable[Any]) -> None:
 class Cluster:
     """How to reach the brokers, with the keyword arguments of every client, and the clients built from that.
 
-    Times are in seconds. Arguments hold credentials, and are kept out of ``repr``.
+    Arguments hold credentials, and are kept out of ``repr``; of ``config`` the times are used, and the member's name.
     """
 
     arguments: Mapping[str, Any] = field(repr=False)
-    session_timeout: float = 6.0
-    heartbeat_interval: float = 0.5
-    transaction_timeout: float = 15.0
-    group_instance_id: str | None = None
+    config: KafkaConfig = field(default_factory=KafkaConfig)
 
     @property
     def commit_deadline(self) -> float:
         """Seconds one transaction may take: well before the broker gives it up."""
-        return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
+        return min(CALL_DEADLINE, 0.7 * self.config.transaction_timeout / 1000)
 
     def consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
         """Return a consumer, not started, that commits nothing by itself."""
@@ -239,15 +237,15 @@ class Cluster:
             "stream-svt",
             "read_committed",
             group_id=group,
-            group_instance_id=self.group_instance_id,
+            group_instance_id=self.config.group_instance_id,
             partition_assignment_strategy=(assignor,),
             # "earliest" would jump over records that retention took, in silence.
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
             # Nothing else tells a member that never fetches of a topic that is gone, or back.
             metadata_max_age_ms=TOPICS_EVERY_MS,
-            session_timeout_ms=int(self.session_timeout * 1000),
-            heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
+            session_timeout_ms=self.config.session_timeout,
+            heartbeat_interval_ms=self.config.heartbeat_interval,
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
             # A standby without partitions never fetches, and would leave the group for that every few minutes.
             # Each shard has a watchdog of its own.
@@ -279,7 +277,7 @@ class Cluster:
             transactional_id=transactional_id,
             client_id="stream-svt-" + transactional_id,
             acks="all",
-            transaction_timeout_ms=int(self.transaction_timeout * 1000),
+            transaction_timeout_ms=self.config.transaction_timeout,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             max_batch_size=1 << 18,
         )

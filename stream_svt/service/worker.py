@@ -100,14 +100,7 @@ class WorkerFault(NamedTuple):
 
 def cluster_of(config: Config) -> Cluster:
     """Return how a configuration reaches its brokers."""
-    kafka = config.kafka
-    return Cluster(
-        config.kafka_arguments(),
-        session_timeout=kafka.session_timeout / 1000,
-        heartbeat_interval=kafka.heartbeat_interval / 1000,
-        transaction_timeout=kafka.transaction_timeout / 1000,
-        group_instance_id=kafka.group_instance_id,
-    )
+    return Cluster(config.kafka_arguments(), config.kafka)
 
 
 class Worker:

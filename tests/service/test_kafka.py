@@ -30,6 +30,7 @@ from stream_svt.protocol.state_records import Topics
 from stream_svt.service import kafka
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
+from stream_svt.settings.sections import KafkaConfig
 from tests.support.partition_reader import Reader
 from tests.support.records import Odd
 
@@ -283,7 +284,8 @@ def test_credentials_stay_out_of_the_representation() -> None:
 
 
 def test_a_transaction_is_given_up_before_the_broker_would() -> None:
-    assert all(Cluster({}, transaction_timeout=one).commit_deadline < one for one in (12.0, 15.0, 900.0))
+    for one in (12, 15, 900):
+        assert Cluster({}, KafkaConfig(transaction_timeout=f"{one}s")).commit_deadline < one
 
 
 def _log(cause: Exception | None) -> ShardLog:
