@@ -54,7 +54,7 @@ def _threshold_noise(mechanism: SparseVector) -> int:
     def entropy(count: int) -> bytes:
         return bytes((37 * place + 5) % 251 for place in range(count))
 
-    return draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, entropy)
+    return draw_threshold(mechanism.threshold_law, entropy)
 
 
 def _query_noise(key: int, svt: SparseVector, values: Integers, rows: Integers, attempt: int = 0) -> Integers:

@@ -32,7 +32,7 @@ from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.contract import Outcomes, Run, Top, begin, require_own
 from stream_svt.mechanisms.grid import Integers
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -50,7 +50,7 @@ def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
     require(variance > 0, "the variance of a noise is greater than 0")
     t = math.isqrt(math.floor(variance)) + 1
     while True:
-        drawn = draw_threshold(Noise.LAPLACE, Fraction(1, t), entropy)
+        drawn = draw_threshold(Law(Noise.LAPLACE, Fraction(1, t)), entropy)
         if _happens_exp((abs(drawn) - variance / t) ** 2 / (2 * variance), entropy):
             return drawn
 

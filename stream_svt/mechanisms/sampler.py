@@ -37,7 +37,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -129,25 +129,24 @@ def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
         return Fraction(quotient(number).ln())
 
 
-def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]) -> int:
+def draw_threshold(law: Law, entropy: Callable[[int], bytes]) -> int:
     """Threshold noise in grid steps, exact, from `entropy(n)` = n fresh random bytes of the operating system.
 
     The caller stores it durably before the first comparison: each further draw would cost the threshold again.
     """
-    noise = Noise.of(noise)
 
     def word() -> int:
         drawn = entropy(8)
         require(len(drawn) == 8, "a source of entropy returned another number of bytes than it was asked for")
         return int.from_bytes(drawn, "big")
 
-    if noise is Noise.GUMBEL:
-        return exact_draw(noise, word, rate, THRESHOLD_NOISE_LIMIT)
-    if noise is Noise.LAPLACE:
-        return _geometric_of_words(word, rate) - _geometric_of_words(word, rate)
-    if noise is Noise.EXPONENTIAL:
-        return _geometric_of_words(word, rate)
-    assert_never(noise)
+    match law.noise:
+        case Noise.GUMBEL:
+            return exact_draw(law.noise, word, law.rate, THRESHOLD_NOISE_LIMIT)
+        case Noise.LAPLACE:
+            return _geometric_of_words(word, law.rate) - _geometric_of_words(word, law.rate)
+        case Noise.EXPONENTIAL:
+            return _geometric_of_words(word, law.rate)
 
 
 def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:

@@ -171,7 +171,7 @@ class Runs:
         run_state.run_tops = 0
         run_state.started_ms = clock_ms
         mechanism = plan.mechanism
-        noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, accounts.entropy)
+        noise = draw_threshold(mechanism.threshold_law, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
         accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)

@@ -76,7 +76,7 @@ class Summary:
 def threshold_of(words: list[int], law: Law) -> int:
     """Return the threshold noise that words lead to."""
     given = iter(words)
-    return draw_threshold(law.noise, law.rate, lambda _: next(given).to_bytes(8, "big"))
+    return draw_threshold(law, lambda _: next(given).to_bytes(8, "big"))
 
 
 def words_for(steps: int, law: Law) -> list[int] | None:

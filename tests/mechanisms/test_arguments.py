@@ -147,7 +147,6 @@ def test_gaussian_noise_is_refused_with_the_reason_wherever_a_family_is_named():
         partial(SELECTIONS["top_k"], noise="Gaussian"),
         partial(QUANTILE, threshold_noise="gaussian"),
         partial(Law, "gaussian", HALF),
-        partial(draw_threshold, "gaussian", HALF, bytes),
         partial(drawn, "gaussian"),
     ):
         refused(r"2\.3 times the charge", call)
@@ -389,16 +388,11 @@ def test_a_sampler_draws_the_family_of_a_name():
     families = {noise: drawn(noise) for noise in Noise}
     assert {noise: drawn(noise.value) for noise in Noise} == families
     assert min(families[Noise.LAPLACE]) < 0 <= min(families[Noise.EXPONENTIAL])
-    entropy = bytes(range(1, 9)) + bytes(range(101, 109))
-    read = [iter([entropy[:8], entropy[8:]]) for _ in range(2)]
-    by_name = draw_threshold("laplace", Fraction(1, 10**6), lambda _: next(read[0]))
-    assert by_name == draw_threshold(Noise.LAPLACE, Fraction(1, 10**6), lambda _: next(read[1]))
-    assert list(read[0]) == []
 
 
 @pytest.mark.parametrize("count", [0, 7, 9])
 def test_entropy_of_another_length_draws_no_threshold(count):
-    refused("number of bytes", partial(draw_threshold, Noise.EXPONENTIAL, HALF, lambda _: bytes(count)))
+    refused("number of bytes", partial(draw_threshold, Law(Noise.EXPONENTIAL, HALF), lambda _: bytes(count)))
 
 
 @pytest.mark.parametrize(

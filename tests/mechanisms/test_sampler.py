@@ -172,7 +172,7 @@ def test_scripted_words_of_every_size_give_the_gumbel_reference(rate):
     assert scripted(Noise.GUMBEL, rate, words, FURTHER) == expected
     feed = (iter([word] + [FURTHER] * 4) for word in words)
     assert [
-        draw_threshold(Noise.GUMBEL, rate, lambda _, f=f: next(f).to_bytes(8, "big")) for f in feed
+        draw_threshold(Law(Noise.GUMBEL, rate), lambda _, f=f: next(f).to_bytes(8, "big")) for f in feed
     ] == expected
 
 
@@ -274,7 +274,7 @@ def test_a_key_of_another_length_is_refused_and_never_shown():
 def test_threshold_noise_from_scripted_entropy_equals_the_reference(rate):
     words = [0x0F1E2D3C4B5A6978, 0xFEDCBA9876543210]
     feed = iter(word.to_bytes(8, "big") for word in words)
-    drawn = draw_threshold(Noise.LAPLACE, rate, lambda size: next(feed)[:size])
+    drawn = draw_threshold(Law(Noise.LAPLACE, rate), lambda size: next(feed)[:size])
     up, down = (slow(Noise.EXPONENTIAL, [word] + [0] * 3, rate) for word in words)
     assert drawn == up - down
 
@@ -285,9 +285,9 @@ def test_threshold_noise_on_a_cell_boundary_takes_more_entropy(rate, k):
     word, following = boundary_words(rate, k)
     for refinement, expected in ((following - 1, k), (following + 1, k - 1)):
         feed = iter([word.to_bytes(8, "big"), refinement.to_bytes(8, "big")])
-        assert draw_threshold(Noise.EXPONENTIAL, rate, lambda _, feed=feed: next(feed)) == expected
+        assert draw_threshold(Law(Noise.EXPONENTIAL, rate), lambda _, feed=feed: next(feed)) == expected
         assert next(feed, None) is None
 
 
 def test_threshold_noise_saturates_within_what_a_run_accepts():
-    assert draw_threshold(Noise.EXPONENTIAL, Fraction(1, 2**70), bytes) == THRESHOLD_NOISE_LIMIT
+    assert draw_threshold(Law(Noise.EXPONENTIAL, Fraction(1, 2**70)), bytes) == THRESHOLD_NOISE_LIMIT

@@ -153,7 +153,7 @@ def thresholds(svt, runs, keyed, salts, entropy):
     law = svt.threshold_law
     if law.noise is GUM:
         return drawn(keyed, law, salts, 0, offset=np.zeros(runs, dtype=np.int64), branch=15)
-    return np.fromiter((draw_threshold(law.noise, law.rate, entropy) for _ in range(runs)), np.int64, runs)
+    return np.fromiter((draw_threshold(law, entropy) for _ in range(runs)), np.int64, runs)
 
 
 def secrets(mechanism, runs, label):
@@ -364,7 +364,7 @@ def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
     runs = 300
     played = play(svt, values, runs, b"steps", rounds=rounds)
     keyed, salts, entropy = secrets(svt, runs, b"steps")
-    opening = [draw_threshold(EXP, svt.threshold_rate, entropy) for _ in range(runs)]
+    opening = [draw_threshold(svt.threshold_law, entropy) for _ in range(runs)]
     states = [svt.open(rho, tuple(int(half[number]) for half in salts)) for number, rho in enumerate(opening)]
     used = [1] * runs
     for test, value in enumerate(values):
@@ -382,7 +382,7 @@ def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
             assert told == [(played.told[test, number], played.gaps[test, number])]
         for number, run in enumerate(states):
             if svt.is_over(run) and used[number] < rounds:
-                states[number] = svt.open(draw_threshold(EXP, svt.threshold_rate, entropy), run.salt)
+                states[number] = svt.open(draw_threshold(svt.threshold_law, entropy), run.salt)
                 used[number] += 1
     assert len({tuple(column) for column in played.told.T.tolist()}) > 3
 

@@ -94,7 +94,7 @@ def test_threshold_noise_follows_the_same_law(noise):
         return hashlib.sha256(next(numbers).to_bytes(8, "big")).digest()[:size]
 
     rate = Fraction(1, 4)
-    draws = np.array([draw_threshold(noise, rate, entropy) for _ in range(3000)])
+    draws = np.array([draw_threshold(Law(noise, rate), entropy) for _ in range(3000)])
     assert misfit(draws, noise, rate) < 5
     assert misfit(draws, noise, rate * Fraction(13, 10)) > 8
     assert misfit(draws, noise, rate * Fraction(7, 10)) > 8
