@@ -47,7 +47,7 @@ class CommitPolicy:
 class Committer:
     """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
 
-    At first every topic of ``feed`` is paused and ``journal`` is not opened; ``control`` names the control topic. A
+    At first ``journal`` is not opened; ``control`` names the control topic. A
     takeover sets ``engine`` and ``commands``, whose effects are committed.
     """
 

@@ -99,6 +99,8 @@ class Feed(Protocol):
     ) -> Mapping[str, Sequence[Record]]:
         """Return what there is to read, after at most so many seconds; nothing where a rebalance begins.
 
+        Other topics are paused until they are fetched.
+
         Raises:
             Stopped: The shard was told to stop; nothing was consumed.
             RecordsLost: The next records of a topic are gone.
@@ -109,12 +111,6 @@ class Feed(Protocol):
 
     def seek(self, topic: str, offset: int) -> None:
         """Read on from this offset."""
-
-    def resume(self, topics: Iterable[str]) -> None:
-        """Let fetches of these topics return records."""
-
-    def pause(self, topics: Iterable[str]) -> None:
-        """Stop reading these topics; skips nothing."""
 
     def high_water(self, topic: str) -> int | None:
         """Return the end of the topic as of the last fetch, None where not known yet."""

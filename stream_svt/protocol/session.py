@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -64,7 +63,6 @@ class ShardSession(Committer):
     _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
     """By topic, the offset up to which an earlier owner can have stepped it."""
     _replayed: bool = field(init=False, default=False)
-    _reading: AbstractSet[str] = field(init=False, default=frozenset())
 
     # Taking over
 
@@ -94,7 +92,6 @@ class ShardSession(Committer):
         self.observer.taken_over(seconds, restoring)
         said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
         log.info(said, self.shard, len(records), seconds, self.journal.key_id)
-        self._resume()
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
@@ -210,14 +207,10 @@ class ShardSession(Committer):
 
     async def _await_command(self) -> Command:
         """Read only the control partition until an `accept-loss` comes that names the next number."""
-        self.feed.resume([self.control])
-        try:
-            while (command := await self.next_command(Gate.LOSS)) is None:
-                records = await self.feed.fetch([self.control], COMMAND_FETCH)
-                self.unread.extend(records.get(self.control, ()))
-                self.status.beat = self.clock.now()
-        finally:
-            self.feed.pause([self.control])
+        while (command := await self.next_command(Gate.LOSS)) is None:
+            records = await self.feed.fetch([self.control], COMMAND_FETCH)
+            self.unread.extend(records.get(self.control, ()))
+            self.status.beat = self.clock.now()
         return command
 
     # Running
@@ -225,12 +218,6 @@ class ShardSession(Committer):
     def end(self) -> list[DatasetAccount]:
         """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
         return self.engine.discard() if hasattr(self, "engine") else []
-
-    def _resume(self) -> None:
-        wanted = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
-        self.feed.resume(wanted - self._reading)
-        self.feed.pause(self._reading - wanted)
-        self._reading = wanted
 
     async def run(self) -> None:
         """Read, step and commit until stopped, or closed by a command; then publish what is charged."""
@@ -246,7 +233,8 @@ class ShardSession(Committer):
                     continue
                 if self.commands.closed:
                     await self.end_closed()
-                records = await self.feed.fetch(self._reading, self._patience(), self.policy.max_records)
+                topics = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
+                records = await self.feed.fetch(topics, self._patience(), self.policy.max_records)
             except Stopped:
                 break
             self.fetched_at = self.clock.now()
@@ -379,7 +367,6 @@ class ShardSession(Committer):
         for topic in self.read_to.keys() - engine.topics():
             del self.read_to[topic]
         await self.commit()
-        self._resume()
         self._replayed = True
         self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)

@@ -212,7 +212,7 @@ class ShardFeed:
     hold: Hold
     _client: Any = field(default=None, init=False)
     _next: dict[TopicPartition, int] = field(default_factory=dict, init=False)
-    _paused: set[TopicPartition] = field(default_factory=set, init=False)
+    _reading: set[TopicPartition] = field(default_factory=set, init=False)
     _missing: dict[TopicPartition, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -256,6 +256,8 @@ class ShardFeed:
             return {}
         await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
         places = [self._place(topic) for topic in topics]
+        changed, self._reading = self._reading.symmetric_difference(places), set(places)
+        self._place_client(changed)
         read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
         delivered = False
         try:
@@ -283,29 +285,15 @@ class ShardFeed:
         return self._next[self._place(topic)]
 
     def seek(self, topic: str, offset: int) -> None:
-        """Read on from this offset; a new topic is paused."""
+        """Read on from this offset."""
         place = self._place(topic)
-        if place not in self._next:
-            self._paused.add(place)
         self._next[place] = offset
         self._place_client([place])
-
-    def resume(self, topics: Iterable[str]) -> None:
-        """Read these topics again."""
-        places = {self._place(topic) for topic in topics}
-        self._paused -= places
-        self._place_client(places)
-
-    def pause(self, topics: Iterable[str]) -> None:
-        """Stop reading these topics."""
-        places = {self._place(topic) for topic in topics}
-        self._paused |= places
-        self._place_client(places)
 
     def high_water(self, topic: str) -> int | None:
         """Return the end of the topic as of the last fetch, None where it is not read."""
         place = self._place(topic)
-        if place in self._paused or not self._holds(place):
+        if place not in self._reading or not self._holds(place):
             return None
         high: int | None = self._client.highwater(place)
         return high
@@ -353,7 +341,7 @@ class ShardFeed:
         """Have the client read these places from where the shard is, and pause those that it does not read."""
         for place in filter(self._holds, places):
             self._client.seek(place, self._next[place])
-            (self._client.pause if place in self._paused else self._client.resume)(place)
+            (self._client.resume if place in self._reading else self._client.pause)(place)
 
     def _holds(self, place: TopicPartition) -> bool:
         return self._client is not None and place in self._client.assignment()

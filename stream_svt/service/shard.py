@@ -380,7 +380,6 @@ class Shard:
         try:
             if around is not None and around.control_end is not None and self._heard is not None:
                 feed.seek(control, self._heard)
-                feed.resume([control])
                 records = (await feed.fetch([control], until - time.monotonic())).get(control, [])
                 if records:
                     log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)

@@ -40,7 +40,6 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
 
     feed = ShardFeed(cluster, 0, 1, Hold())
     feed.seek(place.topic, 0)
-    feed.resume([place.topic])
     with pytest.raises(BrokerError):
         await asyncio.wait_for(read_on(feed, place.topic), 20)
     await feed.close()

@@ -124,24 +124,17 @@ class ModelWorkload(AppliedWorkload):
 
 
 class Places:
-    """Where a reader is on each topic, and which ones it reads."""
+    """Where a reader is on each topic."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._positions: dict[str, int] = {}
-        self._reading: set[str] = set()
 
     async def position(self, topic: str) -> int:
         return self._positions[topic]
 
     def seek(self, topic: str, offset: int) -> None:
         self._positions[topic] = offset
-
-    def resume(self, topics: Iterable[str]) -> None:
-        self._reading |= set(topics)
-
-    def pause(self, topics: Iterable[str]) -> None:
-        self._reading -= set(topics)
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         return await Effect("spans", lambda: {topic: self._broker.span(topic) for topic in topics})
@@ -150,9 +143,9 @@ class Places:
         return self._broker.span(topic)[1]
 
     def _take(self, topics: Iterable[str], most: Callable[[int], int]) -> dict[str, list[Entry]]:
-        """Return what comes next on those topics that are read: of so many records so many."""
+        """Return what comes next: of so many records so many."""
         found: dict[str, list[Entry]] = {}
-        for topic in sorted(self._reading.intersection(topics)):
+        for topic in sorted(topics):
             first, end = self._broker.span(topic)
             if not first <= self._positions[topic] <= end:
                 raise RecordsLost(f"offsets are out of range on {topic}")
