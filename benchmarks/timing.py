@@ -234,7 +234,7 @@ class Watched:
     def _ignore(self, *_: object) -> None:
         """Nothing comes of it."""
 
-    seek = resume = pause = high_water = _ignore
+    seek = high_water = _ignore
 
     # Log
 

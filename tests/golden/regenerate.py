@@ -20,8 +20,7 @@ from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.settings.application import ApplicationSpec
-from tests.simulation.effects import ModelLog, finish, journal_of
-from tests.simulation.log import Broker
+from tests.simulation.log import Broker, ModelLog, finish, journal_of
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
 

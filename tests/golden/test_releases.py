@@ -15,7 +15,7 @@ from stream_svt.errors import UnreadableState
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta
 from tests.golden.regenerate import COMMANDS, HERE, KEY, PLACE, journal, rest_of, restored, write_missing
-from tests.simulation.effects import finish, holding
+from tests.simulation.log import finish, holding
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 PINNED = {

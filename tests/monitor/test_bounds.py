@@ -10,8 +10,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
 from tests.golden.regenerate import journal
-from tests.simulation.effects import finish
-from tests.simulation.log import Broker
+from tests.simulation.log import Broker, finish
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,

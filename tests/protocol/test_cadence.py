@@ -24,8 +24,7 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.effects import Effect
-from tests.simulation.log import Entry, Txn
+from tests.simulation.log import Effect, Entry, Txn
 from tests.simulation.script import Script
 from tests.simulation.world import CONTROL, ModelWorkload, Process, Silent, Variant, World
 

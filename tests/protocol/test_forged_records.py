@@ -12,7 +12,7 @@ from stream_svt.errors import UnreadableState
 from stream_svt.monitor import released
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX, Chunk
-from tests.simulation.effects import PLACE, finish, holding, journal_of
+from tests.simulation.log import PLACE, finish, holding, journal_of
 from tests.support.alerts import encoded, lifecycle
 
 DEEP = 60_000

@@ -15,8 +15,7 @@ from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META
 from stream_svt.service.kafka import Fenced
-from tests.simulation.effects import PLACE, ModelLog, finish, holding, journal_of
-from tests.simulation.log import Broker
+from tests.simulation.log import PLACE, Broker, ModelLog, finish, holding, journal_of
 
 KEY = bytes(range(32))
 A, B = b"d/a", b"d/b"

@@ -18,7 +18,7 @@ from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import Gone
-from tests.simulation.effects import finish, lived
+from tests.simulation.log import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared
 from tests.simulation.script import Script
 from tests.simulation.world import Process, World

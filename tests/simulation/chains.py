@@ -28,8 +28,7 @@ from stream_svt.protocol.sealing import Sealing, proof_checker
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
-from tests.simulation.effects import PLACE, finish, journal_of
-from tests.simulation.log import Broker
+from tests.simulation.log import PLACE, Broker, finish, journal_of
 from tests.simulation.rules import UNITS
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import SUCCESSOR, Variant, World

@@ -21,8 +21,7 @@ from stream_svt.protocol.state_records import Meta
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import RETRY, STREAM, declared
-from tests.simulation.effects import finish, journal_of, lived
-from tests.simulation.log import Broker, Entry
+from tests.simulation.log import Broker, Entry, finish, journal_of, lived
 from tests.simulation.world import CONTROL, Places, Silent
 
 NAMES = [f"d{number}" for number in range(8)]

@@ -21,9 +21,7 @@ from stream_svt.monitor.runner import Runner
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
-from tests.simulation.effects import finish as run_effects
-from tests.simulation.effects import journal_of
-from tests.simulation.log import Broker, Entry, Fate, Txn
+from tests.simulation.log import Broker, Entry, Fate, Txn, finish, journal_of
 from tests.support.state_records import FRAME, dataset, outbox
 
 UNITS = Kind.PURE.units
@@ -368,7 +366,7 @@ class Rules:
         for entry in self._broker.read("alerts"):
             audit.add(0, entry.offset, entry.value)
         journal = journal_of(self._broker)
-        state = StoredShard.of(0, run_effects(journal.look()), journal)
+        state = StoredShard.of(0, finish(journal.look()), journal)
         for finding in audit.compare([state], lambda name: 0).findings:
             self.say(f"audit: {finding}")
         self.demand(not audit.truncated, "the first events are lost")

@@ -21,7 +21,7 @@ from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.carried import Carried, parse
 from tests.simulation.chains import giving_up
-from tests.simulation.effects import finish
+from tests.simulation.log import finish
 from tests.simulation.model import KEY, PLAIN, Model
 from tests.simulation.test_commands import NAMES, SPEC, nth
 

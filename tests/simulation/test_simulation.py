@@ -13,7 +13,7 @@ from stream_svt.monitor import queue_journal, spec_change
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
-from tests.simulation.effects import ModelLog
+from tests.simulation.log import ModelLog
 from tests.simulation.script import Fault, Script
 from tests.simulation.soak import history, played
 from tests.simulation.world import ModelWorkload, Variant, play

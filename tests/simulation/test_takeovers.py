@@ -13,7 +13,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from tests.simulation.effects import finish
+from tests.simulation.log import finish
 from tests.simulation.model import COMMON, Feed, Model, declared, has
 
 HOT = f"{{name: hot, mute: none, {COMMON}}}"

@@ -44,8 +44,7 @@ from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
-from tests.simulation.log import Broker, Entry, Fate, Txn
+from tests.simulation.log import Broker, Effect, Entry, Fate, ModelLog, Txn, finish, journal_of, lived
 from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
 from tests.support.state_records import FRAME
