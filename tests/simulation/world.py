@@ -198,13 +198,17 @@ class Backup:
 
 @dataclass
 class Variant:
-    """What a world runs; the broken ones differ from the service in one part."""
+    """What a world runs; the broken ones differ from the service in one part.
+
+    ``watch`` is shown what may be said about the shard, after every effect of its owner.
+    """
 
     journal: Callable[..., Journal] = Journal
     log: Callable[[Broker, int], Any] = field(default=lambda broker, number: ModelLog(broker))
     workload: Callable[..., Any] = ModelWorkload
     session: Callable[..., ShardSession] = ShardSession
     observer: Callable[[], Any] = Silent
+    watch: Callable[[World, ShardStatus], None] = lambda world, status: None
 
 
 class World:
@@ -394,6 +398,7 @@ class World:
             return
         process.outcome = None
         self._answer(process)
+        self._variant.watch(self, process.status)
         self.effects += 1
         self._pass_time(effect)
         if self._faults and self._faults[0][0] <= self.effects:
