@@ -378,7 +378,8 @@ def _rows(case: Case, positive: Labels, margins: Integers) -> tuple[list[int], l
 def risen(drift: Drift, margins: Integers, age: Integers | int) -> Integers:
     """Return the margins of positives so many queries after the first of their series."""
     share = np.minimum(1.0, age / drift.queries)
-    return np.floor(-drift.start + (margins + drift.start) * share).astype(np.int64)
+    grown: Integers = np.floor(-drift.start + (margins + drift.start) * share).astype(np.int64)
+    return grown
 
 
 # --- figures
@@ -505,8 +506,8 @@ def _on_real_data(runs: int) -> None:
             say(
                 f"{name:11} {'set' if finite else 'stream':6} {epsilon:>4} precision, recall: {'; '.join(parts)}"
             )
-    for kind, found in errors.items():
-        say(f"real data, {kind}: {_spread(found)}")
+    for kind, wrong in errors.items():
+        say(f"real data, {kind}: {_spread(wrong)}")
     for factor in FACTORS:
         say(
             f"real data: truth within 0.02 of the range with factor {factor:g} in {sum(inside[factor])} of "

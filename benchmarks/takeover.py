@@ -14,6 +14,7 @@ import signal
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, wait_until
@@ -33,7 +34,7 @@ def restore(application: Application, restarts: int) -> list[float]:
         wait_until(lambda: application.read(worker) == count, "every dataset has a ledger")
     for _ in range(restarts):
         with application.worker() as worker:
-            wait_until(lambda worker=worker: application.read(worker) == count, "every ledger is back")
+            wait_until(lambda: application.read(worker) == count, "every ledger is back")
             found.append(worker.takeover())
             say(
                 f"{count:,} datasets restored in {found[-1]:.2f} s, {worker.cpu():.1f} s of processor time in all"
@@ -51,7 +52,7 @@ def kill(application: Application, times: int) -> list[float]:
             victim = workers.enter_context(application.worker())
             application.fill()
             for one in (victim, survivor):
-                wait_until(lambda one=one: one.has(PARTITIONS // 2), "the shards are shared")
+                wait_until(partial(one.has, PARTITIONS // 2), "the shards are shared")
             killed = time.monotonic()
             victim.process.send_signal(signal.SIGKILL)
             wait_until(lambda: survivor.has(PARTITIONS), "the survivor has every shard", pause=0.02)

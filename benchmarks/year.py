@@ -67,8 +67,11 @@ COMMON = (
 class _Record:
     """A record of the alert topic."""
 
-    value: bytes
+    value: bytes | None
     timestamp: int
+    offset: int = 0
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @dataclass

@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, Worker, wait_until
@@ -61,7 +62,7 @@ def serve(config: str, report: str) -> int:
         beats.append(asyncio.create_task(_beat(report)))
         await begin(self)
 
-    app.Monitoring.on_start = on_start
+    app.Monitoring.on_start = on_start  # type: ignore[method-assign]
     connection = load_config(config, is_whole=False)
     return app.run(connection, follow(connection, cluster_of(connection)))
 
@@ -203,7 +204,7 @@ def play(stage: Stage) -> None:
         lag.phase("second worker")
         with stage.watched() as three:
             for worker in (two, three):
-                wait_until(lambda worker=worker: worker.has(PARTITIONS // 2), "the shards are shared")
+                wait_until(partial(worker.has, PARTITIONS // 2), "the shards are shared")
             lag.phase("second worker leaves")
         wait_until(lambda: two.has(PARTITIONS), "the first one has every shard again")
         lag.phase("last end")
