@@ -69,6 +69,11 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "".join(f"  stream-svt {line}\n" for line in lines)
 
 
+def command(*lines: str, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return what makes a command of a function, with a line for each example."""
+    return click.command(name, epilog=examples(*lines))
+
+
 def option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401  as click takes it
     """Return an option with its help; the last of ``names`` may be that of its parameter."""
     return click.option(*names.split(), help=text, **kind)

@@ -26,15 +26,12 @@ FIRST_WAIT = 10.0
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
 
-@click.command(
-    short_help="Check configuration, topics and permissions.",
-    epilog=common.examples("check -c monitors.yaml --offline", "check -c monitors.yaml --create-topics"),
-)
+@common.command("check -c monitors.yaml --offline", "check -c monitors.yaml --create-topics")
 @common.config_option()
 @common.flag("--create-topics", "Create the topics that do not exist.")
 @common.flag("--offline", "Look at the configuration only.")
 def check(path: Path, create_topics: bool, offline: bool) -> int:
-    """Check a configuration, the brokers' topics and the permissions.
+    """Check configuration, topics and permissions.
 
     Prints what the budget of each monitor buys, and whether the keys open what each shard has stored last.
     Spends nothing, stores nothing, disturbs no running worker.
@@ -81,19 +78,17 @@ def schema(forwarder: bool) -> None:
     common.print_json(of_forwarder() if forwarder else json_schema())
 
 
-@click.command(
-    short_help="Try whether neighbouring streams can be told apart.",
-    epilog=common.examples("prove -c monitors.yaml", "prove -c monitors.yaml --cases 2000 --seed 7"),
-)
+@common.command("prove -c monitors.yaml", "prove -c monitors.yaml --cases 2000 --seed 7")
 @common.config_option()
 @common.option("--cases", "Pairs of streams to try.", type=click.IntRange(1), default=100, show_default=True)
 @common.option("--seed", "Another one tries other streams.", type=int, default=0, show_default=True)
 def prove(path: Path, cases: int, seed: int) -> int:
-    """Play random streams and their neighbours through the engine, under the monitors of a configuration.
+    """Try whether neighbouring streams can be told apart.
 
-    The neighbour differs by at most the declared sensitivity in every answer. With its noise moved as the
-    proof says, everything that can be seen must be the same, and the move must cost at most what was charged.
-    Needs no broker, reads no data, spends nothing.
+    Plays random streams and their neighbours through the engine, under the monitors of a configuration. The neighbour
+    differs by at most the declared sensitivity in every answer. With its noise moved as the proof says, everything
+    that can be seen must be the same, and the move must cost at most what was charged. Needs no broker, reads no
+    data, spends nothing.
     """
     from stream_svt.proving import prove as try_neighbours
 
@@ -133,10 +128,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
     return 0
 
 
-@click.command(
-    short_help="Change what an application monitors.",
-    epilog=common.examples("apply -c monitors.yaml --dry-run", "apply -c monitors.yaml"),
-)
+@common.command("apply -c monitors.yaml --dry-run", "apply -c monitors.yaml")
 @common.config_option()
 @common.flag("--dry-run", "Show what would change; change nothing.")
 @common.flag("--yes", "Do not ask; datasets are retired with --retire only.")
@@ -161,12 +153,12 @@ def apply(
     create_topics: bool,
     key_file: Path | None,
 ) -> int:
-    """Make a file the configuration of all workers, those that start later included.
+    """Change what an application monitors.
 
-    Shows what changes, asks, and publishes the file's datasets and monitors, with the files that they name,
-    as the next version. Every shard adopts it between two transactions; no worker is restarted. Where
-    somebody else applied a version meanwhile, nothing is changed. Exit code 1: refused, overtaken, or not
-    adopted by every shard in time. A parked shard adopts it once it is open; until every shard did, producers
+    Shows what changes, asks, and publishes the file's datasets and monitors, with the files that they name, as the
+    next version, for workers that start later too. Every shard adopts it between two transactions; no worker is
+    restarted. Where somebody else applied a version meanwhile, nothing is changed. Exit code 1: refused, overtaken,
+    or not adopted by every shard in time. A parked shard adopts it once it is open; until every shard did, producers
     must not rely on it.
     """
     config = common.load(path)
@@ -257,17 +249,14 @@ def _applied(config: Config, version: Version) -> str:
     return f"Version {version.number} of {config.spec.application} is applied."
 
 
-@click.command(
-    "config",
-    short_help="Show the configuration that is applied.",
-    epilog=common.examples("config -c monitors.yaml > applied.yaml"),
-)
+@common.command("config -c monitors.yaml > applied.yaml", name="config")
 @common.config_option()
 @common.option("--file name", "Show this file that it names, instead of its text.", metavar="NAME")
 def show_config(path: Path, name: str | None) -> None:
-    """Print the version applied last, as it was written; its number goes to standard error.
+    """Show the configuration that is applied.
 
-    Exit code 1: no version was applied yet, or there is no such file in it.
+    It is printed as it was written; its number goes to standard error. Exit code 1: no version was applied yet, or
+    there is no such file in it.
     """
     config = common.load(path)
     versions = asyncio.run(applied.read_versions(config, common.cluster(config)))

@@ -20,7 +20,6 @@ from stream_svt.service.kafka import cluster_id_of
 
 @click.group(
     cls=common.CommandGroup,
-    short_help="Give orders to monitors; raise budgets.",
     epilog=common.examples(
         "control pause -c monitors.yaml retail-2026-w01",
         "control raise-budget -c monitors.yaml retail-2026-w01 --limit 5",
@@ -29,7 +28,7 @@ from stream_svt.service.kafka import cluster_id_of
     ),
 )
 def control() -> None:
-    """Pause, resume, close or resample monitors; raise budgets; go on after losses.
+    """Give orders to monitors; raise budgets; go on after losses.
 
     A command is carried out once, or refused because another one came before it. A worker has to have started
     the shard once. After a timeout the command is still carried out once the shard is owned, unless another

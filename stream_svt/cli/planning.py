@@ -66,15 +66,11 @@ def rate(value: str) -> float:
     return float(match[1]) / _SECONDS[match[2]]
 
 
-@click.command(
-    short_help="Plan a monitor: what it would find, and for how long.",
-    epilog="""\b
-Examples:
-  stream-svt plan --epsilon 1 --cutoff 20 --monotonic --queries 1000000 \\
-      --positives 0.002% --above 800 --below 600 --rate 20/s
-  stream-svt plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60
-  stream-svt plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300
-""",
+@common.command(
+    "plan --epsilon 1 --cutoff 20 --monotonic --queries 1000000 \\\n"
+    "      --positives 0.002% --above 800 --below 600 --rate 20/s",
+    "plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60",
+    "plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300",
 )
 @common.file_option("-c --config path", "Configuration to take a monitor from.")
 @common.option("--monitor name", "Monitor of the configuration; needed where it has several.", metavar="NAME")
@@ -137,10 +133,10 @@ def plan(
     plot: Path | None,
     **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
-    """Predict what a monitor would find, and recommend its split, correction and retries.
+    """Plan a monitor: what it would find, and for how long.
 
-    From epsilon, the cutoff, and prior knowledge of the queries: how many are positive, and how far from the
-    threshold they lie. Looks at no data and spends nothing.
+    Recommends its split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: how
+    many are positive, and how far from the threshold they lie. Looks at no data and spends nothing.
     """
     import numpy as np
 

@@ -13,11 +13,7 @@ from click.core import ParameterSource
 from stream_svt.cli import common
 
 
-@click.command(
-    epilog=common.examples(
-        "demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5"
-    )
-)
+@common.command("demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5")
 @common.seconds_option("--duration", None, "Stop sending after so long.", least=1)
 @common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
 @common.flag("--show-config", "Only print the service's configuration.")
@@ -62,11 +58,8 @@ def demo(
     return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)
 
 
-@click.command(
-    epilog=common.examples(
-        "run -c monitors.yaml",
-        "run -c monitors.yaml --apply      applies the file first: for a single machine",
-    )
+@common.command(
+    "run -c monitors.yaml", "run -c monitors.yaml --apply      applies the file first: for a single machine"
 )
 @common.config_option()
 @common.flag("--apply applies", "Apply the file first, without asking.")
@@ -94,11 +87,8 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
     )
 
 
-@click.command(
-    short_help="Post alerts to Alertmanager and webhooks.",
-    epilog=common.examples(
-        "forward -c forward.yaml --check", "forward -c forward.yaml --test", "forward -c forward.yaml"
-    ),
+@common.command(
+    "forward -c forward.yaml --check", "forward -c forward.yaml --test", "forward -c forward.yaml"
 )
 @common.config_option(variable="STREAM_SVT_FORWARD_CONFIG")
 @common.flag("--check only_check", "Check the configuration, topics and permissions, and end.")
@@ -106,7 +96,7 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
 @common.flag("--accept-loss", "Go on where retention took events before they were delivered.")
 @common.log_level_option
 def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, log_level: str) -> int:
-    """Post the events of an alert topic to Alertmanager and webhooks, until stopped.
+    """Post alerts to Alertmanager and webhooks, until stopped.
 
     At least once, in order for each dataset, with the same id each time. More forwarders share the
     partitions.

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from stream_svt.protocol.audit import Audit
 
 
-@click.command(
-    epilog=common.examples(
-        "watch -c monitors.yaml",
-        "watch --topic retail.alerts --json --from-beginning | jq .data.gap",
-    )
+@common.command(
+    "watch -c monitors.yaml", "watch --topic retail.alerts --json --from-beginning | jq .data.gap"
 )
 @common.alert_topic_options
 @common.flag("--json as_json", "One JSON document a line.")
@@ -94,15 +91,12 @@ def _account_text(account: Account) -> str:
     return f"{account.measure} {account.spent:g} of {account.limit:g} spent"
 
 
-@click.command(
-    short_help="Show a running worker's shards and budgets.",
-    epilog=common.examples("status", "status --url http://worker-2:6066 --json"),
-)
+@common.command("status", "status --url http://worker-2:6066 --json")
 @common.config_option(required=False)
 @common.option("--url", "Address of a worker's web pages. Default: http://127.0.0.1:6066.", metavar="URL")
 @common.json_option
 def status(path: Path | None, url: str | None, as_json: bool) -> None:
-    """Show shards, budgets and monitors of a running worker, as of its last commit."""
+    """Show a worker's shards and budgets, as of its last commit."""
     if url is None:
         web = common.load(path).web if path is not None else None
         url = f"http://{web.host}:{web.port}" if web is not None else "http://127.0.0.1:6066"
@@ -171,13 +165,10 @@ def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
         yield first
 
 
-@click.command(
-    short_help="Tell from the alerts whether the ledgers balance.",
-    epilog=common.examples(
-        "audit -c monitors.yaml",
-        "audit -c monitors.yaml --state",
-        "audit --topic retail.alerts --bootstrap-servers broker:9092 --json",
-    ),
+@common.command(
+    "audit -c monitors.yaml",
+    "audit -c monitors.yaml --state",
+    "audit --topic retail.alerts --bootstrap-servers broker:9092 --json",
 )
 @common.alert_topic_options
 @common.flag(
@@ -200,12 +191,12 @@ def audit(
     earlier: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Re-derive every charge from the alert topic and say whether the ledgers balance.
+    """Tell from the alerts whether the ledgers balance.
 
-    Events, runs and tops must be numbered without gaps, and charges must add up to every running total and
-    stay within the limit. With -c, alerts must have the prices of their monitors; with --state, every ledger
-    must be what the events add up to. Exit code 1: they do not; 4: nothing speaks against them, but a state
-    cannot be read.
+    Every charge is derived again. Events, runs and tops must be numbered without gaps, and charges must add up to
+    every running total and stay within the limit. With -c, alerts must have the prices of their monitors; with
+    --state, every ledger must be what the events add up to. Exit code 1: they do not; 4: nothing speaks against them,
+    but a state cannot be read.
     """
     from stream_svt.service.audit import audit_state, audit_topic
 
@@ -281,13 +272,9 @@ def _as_json(found: Audit) -> dict[str, Any]:
     }
 
 
-@click.command(
-    "carry-over",
-    short_help="Write down what a closed application left of each budget.",
-    epilog=common.examples(
-        "carry-over -c monitors.yaml --successor retail-2 > carried.jsonl",
-        "carry-over -c mirror.yaml --successor retail-2 --source-ended > carried.jsonl",
-    ),
+@common.command(
+    "carry-over -c monitors.yaml --successor retail-2 > carried.jsonl",
+    "carry-over -c mirror.yaml --successor retail-2 --source-ended > carried.jsonl",
 )
 @common.config_option()
 @common.option(
@@ -302,7 +289,7 @@ def _as_json(found: Audit) -> dict[str, Any]:
     "shard of a mirror without proved balances has nothing left.",
 )
 def carry_over(path: Path, successor: str, source_ended: bool) -> int:
-    """Write down what is left of each budget of an application that was closed.
+    """Write down what a closed application left of each budget.
 
     Writes nothing to Kafka. The successor's configuration names the file as carried_over. Balances that the
     sealing key proves are exact. Without a proof, the most that was ever spent and reserved counts as spent;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,27 +13,15 @@ from stream_svt.cli.showing import in_words
 from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, DatasetTally
-from stream_svt.subscribe import Event
+from stream_svt.service.kafka import Cluster
+from stream_svt.subscribe import Event, Subscription
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 
 
-def event(data, kind: EventType = EventType.ALERT) -> Event:
-    return Event(
-        id="shop-1",
-        type=kind,
-        source="/stream-svt/retail-watch",
-        subject="shop/milk",
-        time=datetime(2026, 1, 5, 10, tzinfo=UTC),
-        shard=0,
-        sequence=1,
-        origin="1-00ff",
-        stateid="5e" * 16,
-        proof="",
-        command=0,
-        partition=0,
-        offset=3,
-        data=data,
-    )
+def event(data, kind: EventType | None = None) -> Event:
+    record = SimpleNamespace(value=encoded(1, data, kind=kind), partition=0, offset=3)
+    received = Subscription(Cluster({}), "alerts", None, from_beginning=False, lifecycle=True)
+    return received._received(record)
 
 
 def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
@@ -52,7 +40,7 @@ def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
 def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
     data = lifecycle("resampled", run=2, account=account_of(), detail={"tops_charge_left": 0.9})
     line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
-    assert "run.started  shop/milk  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
+    assert "run.started  shop  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
 def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stream_svt.demo import session
-from stream_svt.demo.config import ADAPTIVE, APPEND
+from stream_svt.demo import config, session
+from stream_svt.demo.config import ADAPTIVE, APPEND, Setting
 from stream_svt.demo.queries import WeekClock
 from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, run_demo, start, stop
 from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
+from stream_svt.service.kafka import Cluster, partition_counts
 
 
 def plain() -> Console:
@@ -48,18 +49,21 @@ def test_an_unreachable_broker_is_named_with_what_to_check():
     assert "check" in text
 
 
+def test_show_config_prints_what_a_user_could_take_over_and_starts_nothing(capsys, clock, parsed):
+    assert run_demo(show_config=True) == 0
+    assert capsys.readouterr().out == config.yaml(Setting(), clock)
+    assert parsed.spec.notes == ()
+    assert [dataset.name for dataset in parsed.spec.datasets] == clock.weeks()
+    assert len({dataset.limit for dataset in parsed.spec.datasets}) == 2
+    # A set holds every item, and the stream fits the exposure.
+    append, adaptive = parsed.spec.monitors
+    points = [point for point in clock.checkpoints() if point.dataset == clock.weeks()[0]]
+    assert append.append.max_set_size == 16_470
+    assert adaptive.expected_queries == len(points) * 16_470
+
+
 @pytest.mark.kafka
 def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker, tmp_path):
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    async def topics() -> set[str]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        await admin.start()
-        try:
-            return {name for name in await admin.list_topics() if name.startswith("retail-demo-")}
-        finally:
-            await admin.close()
-
     console, summary = plain(), tmp_path / "summary.json"
     clock = WeekClock(88_162, every=2_940)
     code = run_demo(
@@ -79,7 +83,9 @@ def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(brok
     assert 0 < spent <= sum(books["limit"] for books in figures["datasets"].values())
     assert "ALERT" in text
     assert "Tom Brijs" in text
-    assert asyncio.run(topics()) == set()
+    cluster = Cluster({"bootstrap_servers": broker.bootstrap_servers})
+    left = asyncio.run(partition_counts(cluster, "looking for topics"))
+    assert not any(name.startswith("retail-demo-") for name in left)
 
 
 @pytest.mark.kafka

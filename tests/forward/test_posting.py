@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import time
@@ -26,13 +27,6 @@ async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", tim
     (one,) = configured(directory, f"[{hook}]").destinations
     async with posting(one) as post_once:
         return [await post_once(one.urls[0], REQUEST) for _ in range(times)][-1]
-
-
-async def posted_to(server, directory) -> Result:
-    listening = await asyncio.start_server(server, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
-    async with listening:
-        return (await post(directory, Receiver(), url=url)).result
 
 
 async def test_what_is_posted_arrives_as_it_is_and_says_who_sent_it(tmp_path):
@@ -69,26 +63,27 @@ async def test_a_receiver_that_is_slow_ends_at_the_deadline(tmp_path):
     assert time.monotonic() - began < 3
 
 
-async def test_an_endless_answer_is_not_read(tmp_path):
-    async def endless(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"x" * 65536)
-                await writer.drain()
-        except ConnectionError:
-            writer.close()
-
-    assert await posted_to(endless, tmp_path) is Result.ACCEPTED
+async def endless(reader, writer):
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(b"x" * 65536)
+            await writer.drain()
+    writer.close()
 
 
-async def test_an_answer_that_is_no_http_is_a_failure_to_reach_it(tmp_path):
-    async def rude(reader, writer):
-        writer.write(b"\xff" * 100_000)
-        writer.close()
+async def rude(reader, writer):
+    writer.write(b"\xff" * 100_000)
+    writer.close()
 
-    assert await posted_to(rude, tmp_path) is Result.UNREACHABLE
+
+@pytest.mark.parametrize(("server", "result"), [(endless, Result.ACCEPTED), (rude, Result.UNREACHABLE)])
+async def test_an_endless_answer_is_not_read_and_one_that_is_no_http_is_a_failure(tmp_path, server, result):
+    listening = await asyncio.start_server(server, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+    async with listening:
+        assert (await post(tmp_path, Receiver(), url=url)).result is result
 
 
 async def test_nobody_there_is_said_without_the_address(tmp_path):

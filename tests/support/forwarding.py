@@ -68,10 +68,14 @@ class Scripted:
     def __init__(self, *answers: Answer | Result) -> None:
         self.answers = [one if isinstance(one, Answer) else Answer(one, one.value) for one in answers]
         self.posted: list[tuple[str, Request]] = []
+        self.under_way = self.most = 0
 
     async def post(self, url: str, request: Request) -> Answer:
         self.posted.append((url, request))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
+        self.under_way -= 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
