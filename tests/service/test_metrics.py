@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +15,6 @@ from stream_svt.monitor.released import (
     DatasetView,
     EventType,
     MonitorTotals,
-    MonitorView,
     NoiseLaw,
     OtherTotals,
     ReleasedEvent,
@@ -50,38 +50,14 @@ def spec() -> ApplicationSpec:
 
 
 def view(
-    dataset: str,
-    *,
-    tops: int = 0,
-    runs: int = 1,
-    spent: float = 0.5,
-    state: str = "running",
-    measure: str = "epsilon",
+    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running", **told: object
 ) -> DatasetView:
-    monitor = MonitorView(
-        monitor="hot",
-        state=state,
-        run=runs,
-        run_tops=tops,
-        tops=tops,
-        runs=runs,
-        halts=0,
-        spent=spent,
-        run_left=1.0 - spent,
-        muted=2,
-        queued=0,
-        top_branch_only=False,
-    )
-    return DatasetView(
-        dataset=dataset,
-        shard=0,
-        unit="u",
-        measure=measure,
-        limit=4.0,
-        spent=spent,
-        reserved=0.5,
-        monitors=[monitor],
-    )
+    """Return the committed account of a dataset; ``told`` replaces its fields."""
+    counts = {"run": runs, "run_tops": tops, "tops": tops, "runs": runs, "halts": 0, "muted": 2, "queued": 0}
+    monitor = {"monitor": "hot", "state": state, "spent": spent, "run_left": 1.0 - spent} | counts
+    usual = {"dataset": dataset, "shard": 0, "unit": "u", "measure": "epsilon", "limit": 4.0, "spent": spent}
+    usual |= {"reserved": 0.5, "monitors": [monitor | {"top_branch_only": False}]}
+    return msgspec.convert(usual | told, DatasetView)
 
 
 def owned(*views: DatasetView, others: int = 0) -> ShardStatus:
@@ -186,14 +162,13 @@ def test_a_horizon_is_shown_where_there_is_one() -> None:
     metrics = Metrics(load_spec(SPEC), "hash", lambda: [owned(view("a"))])
     assert ("stream_svt_budget_horizon_seconds", "a") not in scrape(metrics)
     metrics.configure(load_spec(SPEC.replace("unit:", "horizon: 90d, unit:")), "hash")
-    found = scrape(metrics)
+    found, week = scrape(metrics), "week-2026-w02"
     assert found["stream_svt_budget_horizon_seconds", "a"] == 90 * 86_400
     assert ("stream_svt_budget_end_timestamp_seconds", "a") not in found
-    periods = load_spec(PERIODS)
-    found = scrape(Metrics(periods, "hash", lambda: [owned(view("week-2026-w02"))]))
-    assert found["stream_svt_budget_horizon_seconds", "week-2026-w02"] == 7 * 86_400
+    found = scrape(Metrics(load_spec(PERIODS), "hash", lambda: [owned(view(week))]))
+    assert found["stream_svt_budget_horizon_seconds", week] == 7 * 86_400
     # The Monday after, and the hour for what comes late.
-    assert found["stream_svt_budget_end_timestamp_seconds", "week-2026-w02"] == 1_768_176_000 + 3600
+    assert found["stream_svt_budget_end_timestamp_seconds", week] == 1_768_176_000 + 3600
 
 
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
@@ -262,10 +237,6 @@ def test_a_scrape_takes_no_more_of_a_shard_than_views_and_sums(spec: Application
     metrics = Metrics(spec, "hash", lambda: [status])
     render = metrics.rendering()
     status.views, status.totals = {"a": view("a", spent=3.0)}, Totals()  # the next commit
-    found = [
-        (sample.labels["dataset"], sample.value)
-        for family in text_string_to_metric_families(render().decode())
-        for sample in family.samples
-        if sample.name == "stream_svt_budget_spent_epsilon"
-    ]
-    assert found == [("a", 0.5), (OTHERS, 150_000.0)]
+    families = text_string_to_metric_families(render().decode())
+    (spent,) = [one.samples for one in families if one.name == "stream_svt_budget_spent_epsilon"]
+    assert {one.labels["dataset"]: one.value for one in spent} == {"a": 0.5, OTHERS: 150_000.0}
