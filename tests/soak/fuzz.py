@@ -35,7 +35,7 @@ from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.settings.application import load_spec
-from tests.protocol.test_forged_records import CONTENTS
+from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import PLACE, Entry, finish, holding
 from tests.soak import report
 from tests.soak.poison import (

@@ -17,7 +17,7 @@ from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
-from tests.protocol.test_forged_records import ALERTS
+from tests.protocol.test_state_records import ALERTS
 from tests.service.test_poison import values as odd_columns
 from tests.simulation.log import PLACE, Broker, ModelLog, finish, journal_of
 from tests.support.alerts import account_of, alert, encoded, lifecycle
