@@ -35,8 +35,7 @@ from stream_svt.monitor.spec_change import changing_spec, close_removed
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import AppliedWorkload
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import NOTHING
+from stream_svt.settings.application import NOTHING, ApplicationSpec, load_spec
 from stream_svt.settings.datasets import period_end
 
 DAY_MS = 86_400_000

@@ -144,9 +144,8 @@ def _range(schema: Schema) -> str:
 
 def _as_code(description: str) -> str:
     """Set what stands in braces or angles as code; that there is no default goes without saying."""
-    return re.sub(
-        r"(?<!`)(\{[^}]*\}|<[a-z]+>[.a-z]*)(?!`)", r"`\1`", re.sub(r" Default:? none\.$", "", description)
-    )
+    line = re.sub(r" Default:? none\.$", "", " ".join(description.split()))
+    return re.sub(r"(?<!`)(\{[^}]*\}|<[a-z]+>[.a-z]*)(?!`)", r"`\1`", line)
 
 
 def _from_environment() -> str:

@@ -30,8 +30,7 @@ from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.carried import Balance, Carried
+from stream_svt.settings.application import ApplicationSpec, Balance, Carried
 from stream_svt.settings.datasets import begun_by, is_over, period_end
 from stream_svt.settings.monitors import Declared
 

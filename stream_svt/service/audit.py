@@ -20,7 +20,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import journal_of
 from stream_svt.service.topology import require, unseen
-from stream_svt.settings.carried import Carried
+from stream_svt.settings.application import Carried
 from stream_svt.settings.monitors import MonitorSpec
 
 

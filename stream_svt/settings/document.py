@@ -18,12 +18,11 @@ import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
-    GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from stream_svt.errors import ConfigError, Problem
 
@@ -85,14 +84,6 @@ class Strict(BaseModel):
     """A part of the configuration: frozen, without unknown keys; the text below a field describes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)  # each description on one line
-        for each in handler.resolve_ref_schema(schema).get("properties", {}).values():
-            if "description" in each:
-                each["description"] = " ".join(each["description"].split())
-        return schema
 
     @model_validator(mode="wrap")
     @classmethod

@@ -30,8 +30,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.ports import Reject
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import Balance, Carried
+from stream_svt.settings.application import ApplicationSpec, Balance, Carried, load_spec
 from tests.documentation.pages import ROOT
 from tests.simulation.chains import give_up
 from tests.simulation.log import Broker, Entry

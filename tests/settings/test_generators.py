@@ -10,8 +10,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.service import workload
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import Carried
+from stream_svt.settings.application import ApplicationSpec, Carried, load_spec
 from stream_svt.settings.datasets import is_over, period_end
 from tests.support.generated_play import DAY_MS, GeneratedPlay, at, day, watermarks
 

@@ -25,8 +25,7 @@ from stream_svt.monitor.released import CLOSING, EventType
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import Carried, parse
+from stream_svt.settings.application import ApplicationSpec, Carried, load_spec, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.log import PLACE, Broker, finish, journal_of
 from tests.simulation.rules import UNITS

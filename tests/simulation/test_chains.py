@@ -18,8 +18,7 @@ from stream_svt.monitor.released import Account
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
-from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.carried import NOTHING, Carried
+from stream_svt.settings.application import NOTHING, ApplicationSpec, Carried
 from tests.simulation.chains import CarryingOver, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant

@@ -18,8 +18,7 @@ from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
-from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.carried import Carried, parse
+from stream_svt.settings.application import ApplicationSpec, Carried, load_spec, parse
 from tests.simulation.chains import giving_up
 from tests.simulation.log import finish
 from tests.simulation.model import KEY, PLAIN, Model

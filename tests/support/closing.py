@@ -21,7 +21,7 @@ from stream_svt.service.audit import audit_topic, read_balances
 from stream_svt.service.control import Reply, for_shards
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker, cluster_of
-from stream_svt.settings.carried import Carried
+from stream_svt.settings.application import Carried
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
