@@ -12,7 +12,6 @@ import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import (
     Account,
@@ -30,7 +29,7 @@ from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.settings.datasets import DatasetSpec
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.runs import Mutes
+    from stream_svt.monitor.runs import Mutes, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
-"""What a monitor reads: query records as arrays, values still exact as far as any grid can tell, and unclamped."""
+"""What a monitor reads: query records as arrays, values exact as far as any grid can tell, and put on its grid."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -68,6 +71,43 @@ class QueryBatch:
         while start < len(self) and self.offset[start] == offset and self.row[start] < row:
             start += 1
         return start
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The grid of a monitor: ``granularity`` real units (a multiple of 10^-18) a step, clamped to [low, high] steps."""
+
+    granularity: Fraction
+    low: int
+    high: int
+
+    def values(self, batch: QueryBatch, first: int, last: int) -> Integers:
+        """Return the grid values of rows [first, last): floor(value / granularity) after clamping.
+
+        What is not a number becomes the lower bound, like any low value. All rows take the same steps.
+        """
+        numerator, denominator = self.granularity.numerator, self.granularity.denominator
+        steps = batch.whole[first:last]
+        if numerator != 1 or denominator != 1:
+            least = math.floor(self.low * self.granularity) - 1
+            most = math.ceil((self.high + 1) * self.granularity)
+            steps = np.clip(steps, least, most)
+            if denominator != 1:
+                steps *= denominator
+                if batch.fraction is not None:
+                    steps += batch.fraction[first:last] // (PARTS // denominator)
+            if numerator != 1:
+                steps //= numerator
+        return np.clip(steps, self.low, self.high)
+
+    def threshold(self, number: Fraction) -> int:
+        """Return a threshold in steps: the least step not below it."""
+        steps = math.ceil(number / self.granularity)
+        return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
+
+    def real(self, steps: int) -> float:
+        """Return steps as real units, for reports."""
+        return float(steps * self.granularity)
 
 
 @dataclass(slots=True, repr=False)

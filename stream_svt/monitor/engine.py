@@ -21,13 +21,12 @@ import numpy as np
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import QueryNoise, Runner
-from stream_svt.monitor.runs import Status
+from stream_svt.monitor.runs import Plan, Status
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.monitor.sweep import SweepRunner

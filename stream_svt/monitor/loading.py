@@ -10,10 +10,9 @@ from typing import Any
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, number_of
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.runs import Mutes
+from stream_svt.monitor.runs import Mutes, Plan
 from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import ProgressRecord, SpecRecord, TopicRecord, from_bytes
 from stream_svt.monitor.sweep import OpenSets

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
+from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.batch import Crossing, Mask
-from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.batch import Crossing, Grid, Mask
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
@@ -68,6 +69,23 @@ class Mutes(Queue[StoredMute]):
 
 def _holds(mute: StoredMute, clock_ms: int) -> bool:
     return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is opened under; it keeps this until it ends, whatever the specification becomes."""
+
+    spec: MonitorSpec
+    hash: str
+    mechanism: SparseVector
+    grid: Grid
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, spec: MonitorSpec) -> Plan:
+        """Return the plan of a specification; every takeover of every shard asks for the same few."""
+        low, high = spec.grid_bounds
+        return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))
 
 
 class Status:

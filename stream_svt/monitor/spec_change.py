@@ -8,9 +8,8 @@ import numpy as np
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.runs import Runs
+from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs

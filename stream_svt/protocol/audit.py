@@ -20,8 +20,8 @@ from dataclasses import InitVar, dataclass, field
 import msgspec
 
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import PERIOD_OVER, Alert, Envelope, EventType, Lifecycle, decode, number_of
+from stream_svt.monitor.runs import Plan
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.snapshot import State as LifeCycle
 from stream_svt.privacy.ledger import MAX_UNITS

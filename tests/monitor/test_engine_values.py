@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.grid import grid_floor
-from stream_svt.monitor.plan import Grid
+from stream_svt.monitor.batch import Grid
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 

@@ -177,7 +177,7 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
 
 def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkeypatch):
     """Rows of 64 sets in turn: each set is one block, and the batch is put on the grid once."""
-    from stream_svt.monitor.plan import Grid
+    from stream_svt.monitor.batch import Grid
 
     calls = []
     values = Grid.values

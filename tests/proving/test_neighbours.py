@@ -15,10 +15,9 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.runs import Runs
+from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case

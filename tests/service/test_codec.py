@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.grid import PARTS
-from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.plan import Grid
+from stream_svt.monitor.batch import Grid, QueryBatch
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason, concatenate, home, homes
 from tests.support.values import numbers
 

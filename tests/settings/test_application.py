@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.runs import Plan
 from stream_svt.privacy.loss import Kind, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
 from stream_svt.settings.application import NOTHING, ApplicationSpec, Balance, Carried, load_spec, parse

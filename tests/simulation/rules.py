@@ -14,10 +14,10 @@ import numpy as np
 
 from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.runs import Plan
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
