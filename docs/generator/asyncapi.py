@@ -17,18 +17,17 @@ from stream_svt.mechanisms.noise import MONITORED
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import CONTENT_TYPE, Account, Alert, EventType, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed, Untimely
+from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
 from stream_svt.service.codec import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.ports import Reject
-from stream_svt.service.signatures import HEADER, Refusal
+from stream_svt.service.signatures import HEADER
 
 Schema = dict[str, Any]
 
 QUERY_REASONS: Final = [*Reason, "outside-period"]
 """Why a query is refused; the last one by the engine, all others by the decoder."""
 
-COMMAND_REASONS: Final = [*Malformed, *Untimely, *Refusal]
 _FROM_CODE: Final[Mapping[str, object]] = {
     "ARROW_STREAM": ARROW_STREAM,
     "COMMAND_LIMIT": f"{COMMAND_LIMIT:,}",
@@ -39,7 +38,7 @@ _FROM_CODE: Final[Mapping[str, object]] = {
     "MAX_TEXT_IN_ALL": f"{MAX_TEXT_IN_ALL:,}",
     "MEASURES": json.dumps([kind.measure for kind in Kind]),
     "NOISE": json.dumps([noise.value for noise in MONITORED]),
-    "REASONS": json.dumps([str(reason) for reason in (*QUERY_REASONS, *COMMAND_REASONS)]),
+    "REASONS": json.dumps([str(reason) for reason in (*QUERY_REASONS, *Refusal)]),
 }
 WORDS: Final[Schema] = yaml.safe_load(
     re.sub(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.controls import Controls, Gate, Repeated, Untimely, Verify, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
 from stream_svt.protocol.shard_states import ShardStatus
@@ -215,7 +215,7 @@ class Committer:
         """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
         waited = self.commands.use_up(command, accepted=accepted, under_way=under_way)
         if waited is not None:
-            self._refuse(waited, Untimely.STALE)
+            self._refuse(waited, Refusal.STALE)
         if under_way is None:
             self._tell(command, accepted=accepted)
 

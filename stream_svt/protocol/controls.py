@@ -25,21 +25,19 @@ Verify = Callable[[Record], str | None]
 """Returns the reason for which a record is rejected, a fixed word, or None if its sender is authorised."""
 
 
-class Malformed(StrEnum):
-    """Why a record is no command; the words stand in the reject topic and in a metric's label."""
+class Refusal(StrEnum):
+    """Why a record is no command, or not the next one; the words stand in the reject topic and in a metric's label."""
 
     EMPTY = "command-empty"
     TOO_LARGE = "command-too-large"
     NOT_JSON = "command-not-json"
     BAD_FIELD = "command-bad-field"
-
-
-class Untimely(StrEnum):
-    """Why a command is not the next one; the words stand in the same places."""
-
     OTHER_STATE = "command-other-state"
     STALE = "command-stale"
     AHEAD = "command-ahead"
+    UNSIGNED = "command-unsigned"
+    UNKNOWN_KEY = "command-unknown-key"
+    BAD_SIGNATURE = "command-bad-signature"
 
 
 class Gate(StrEnum):
@@ -85,18 +83,18 @@ def heard(record: Record, verify: Verify) -> Command | str:
     """Return the command in a record of an authorised sender, or why it is rejected, which never repeats content."""
     value = record.value
     if value is None:
-        return Malformed.EMPTY
+        return Refusal.EMPTY
     if len(value) > COMMAND_LIMIT:
-        return Malformed.TOO_LARGE
+        return Refusal.TOO_LARGE
     if (reason := verify(record)) is not None:
         return reason
     try:
         command = _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
-        return Malformed.BAD_FIELD
+        return Refusal.BAD_FIELD
     except (msgspec.DecodeError, RecursionError):
-        return Malformed.NOT_JSON
-    return command if command.gives_up or (command.state and command.number) else Malformed.BAD_FIELD
+        return Refusal.NOT_JSON
+    return command if command.gives_up or (command.state and command.number) else Refusal.BAD_FIELD
 
 
 def acts_at_once(command: Command) -> bool:
@@ -165,19 +163,19 @@ class Controls:
             return command
         known = self._standing
         if command.state != self._state:
-            return Untimely.OTHER_STATE
+            return Refusal.OTHER_STATE
         if known.number and (command.number, command.id) == (known.number, known.id):
             return Repeated(command, known.accepted) if known.under_way is None else None
         if command.number > known.number + 1:
-            return Untimely.AHEAD
+            return Refusal.AHEAD
         if command.number <= known.number:
-            return Untimely.STALE
+            return Refusal.STALE
         if self._passes(command, gate):
             self._found = record.offset, command
             return command
         if self._waiting is None:
             self._waiting = record.offset, command
-        return None if self._waiting[1].id == command.id else Untimely.STALE
+        return None if self._waiting[1].id == command.id else Refusal.STALE
 
     def ready(self, gate: Gate) -> Command | None:
         """Return the command that waited, where it may be carried out."""

@@ -27,10 +27,9 @@ from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.projection import STATES, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType, Totals
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.controls import Malformed, Untimely
+from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service.codec import Reason
-from stream_svt.service.signatures import Refusal
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
@@ -51,7 +50,6 @@ applications whose datasets have the same names."""
 
 SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
-COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
 
 
@@ -185,7 +183,7 @@ class Metrics:
                 self._metrics[metric.name].labels(spec.application)
         for reason in FAILURES:
             self._of("failures_total", reason)
-        for rejection in COMMAND_REASONS:
+        for rejection in Refusal:
             self._of("records_rejected_total", control, rejection)
 
     def configure(self, spec: ApplicationSpec, application_hash: str) -> None:

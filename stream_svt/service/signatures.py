@@ -14,13 +14,13 @@ import hmac
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.sealing import RecordContext
 
@@ -29,14 +29,6 @@ KEY_BYTES: Final = 32
 _PREFIX: Final = b"stream-svt command, version 3\0"
 _KEY_ID_CHARACTERS: Final = 16
 _FORM: Final = re.compile(rb"v3 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9a-f]{64}|[0-9a-f]{128})")
-
-
-class Refusal(StrEnum):
-    """Why a command is not heard; the words stand in the reject topic and in a metric's label."""
-
-    UNSIGNED = "command-unsigned"
-    UNKNOWN_KEY = "command-unknown-key"
-    BAD_SIGNATURE = "command-bad-signature"
 
 
 @dataclass(frozen=True, slots=True)

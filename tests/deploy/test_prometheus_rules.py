@@ -17,9 +17,9 @@ import yaml
 from deploy.prometheus.budget_rules import RULES, document
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
+from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.metrics import (
-    COMMAND_REASONS,
     COMMON_LABELS,
     FAILURES,
     METRICS,
@@ -74,7 +74,7 @@ WORDS = ANNOTATED | {
     "state": {*map(str, ShardState), *STATES},
     "outcome": set(OUTCOMES),
     "cause": set(map(str, Cause)),
-    "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *COMMAND_REASONS},
+    "reason": {*SKIP_REASONS, *FAILURES, *REJECT_REASONS, *Refusal},
 }
 """Values that a label can have, where they are known here."""
 

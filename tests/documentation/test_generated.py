@@ -13,10 +13,11 @@ import pytest
 
 from docs.generator import command_line, status_page
 from docs.generator.__main__ import main
-from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
+from docs.generator.asyncapi import EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
+from stream_svt.protocol.controls import Refusal
 from stream_svt.service import codec
 from stream_svt.service.web.documents import DatasetNow, WorkerStatus
 from stream_svt.settings.sections import ConfigDocument
@@ -61,7 +62,7 @@ def test_every_field_event_and_reason_has_words():
     query = WORDS["document"]["components"]["schemas"]["Query"]["properties"]
     assert set(query) == {field.encode_name for field in msgspec.structs.fields(codec._Query)}
     assert list(WORDS["reasons"]["queries"]) == QUERY_REASONS
-    assert list(WORDS["reasons"]["commands"]) == COMMAND_REASONS
+    assert list(WORDS["reasons"]["commands"]) == [*Refusal]
 
 
 def test_every_key_of_the_configuration_is_in_its_page():

@@ -18,14 +18,14 @@ import pytest
 import yaml
 
 from docs.generator import example
-from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, message_name
+from docs.generator.asyncapi import EVENTS, QUERY_REASONS, message_name
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.operations import going_on
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
 from stream_svt.monitor.spec_change import change_spec
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.controls import heard, trust_the_topic
+from stream_svt.protocol.controls import Refusal, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
@@ -301,7 +301,7 @@ def test_an_alert_that_differs_from_the_document_is_found(reader, change, said):
 
 
 def test_rejects_are_described(reader):
-    for reason in (*QUERY_REASONS, *COMMAND_REASONS):
+    for reason in (*QUERY_REASONS, *Refusal):
         record = msgspec.json.encode(Reject("retail.counts", 2, 41, reason))
         assert reader.problems("reject", json.loads(record)) == []
     assert (

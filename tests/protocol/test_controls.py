@@ -16,10 +16,9 @@ from stream_svt.protocol.controls import (
     COMMAND_LIMIT,
     Controls,
     Gate,
-    Malformed,
+    Refusal,
     Repeated,
     Standing,
-    Untimely,
     heard,
     trust_the_topic,
 )
@@ -60,13 +59,13 @@ def carry_out(controls: Controls, *records: Entry, gate: Gate = Gate.OPEN) -> li
 def test_only_the_next_number_of_this_state_is_carried_out() -> None:
     controls = Controls(Standing(number=4, id="old"), STATE)
     expected = [
-        (record(0, 4), Untimely.STALE),
-        (record(1, 6), Untimely.AHEAD),
-        (record(2, 5, state="other"), Untimely.OTHER_STATE),
+        (record(0, 4), Refusal.STALE),
+        (record(1, 6), Refusal.AHEAD),
+        (record(2, 5, state="other"), Refusal.OTHER_STATE),
         (record(3, 5), "done at-3"),
-        (record(4, 5), Untimely.STALE),
+        (record(4, 5), Refusal.STALE),
         (record(5, 6), "done at-5"),
-        (record(6, 1), Untimely.STALE),
+        (record(6, 1), Refusal.STALE),
     ]
     assert carry_out(controls, *(sent for sent, _ in expected)) == [happened for _, happened in expected]
     assert (controls.standing.number, controls.standing.id, controls.standing.next) == (6, "at-5", 7)
@@ -78,7 +77,7 @@ def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
     assert carry_out(controls, record(0, 1), again) == ["done at-0", "repeated at-0"]
     later = Controls(controls.standing, STATE)
     assert carry_out(later, replace(again, offset=2), record(3, 2)) == ["repeated at-0", "done at-3"]
-    assert carry_out(later, replace(again, offset=4)) == [Untimely.STALE]
+    assert carry_out(later, replace(again, offset=4)) == [Refusal.STALE]
     found = Controls(Standing(number=1, id="x", accepted=False), STATE).read(record(0, 1, id="x"), Gate.OPEN)
     assert isinstance(found, Repeated) and not found.accepted  # noqa: PT018
 
@@ -86,8 +85,8 @@ def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
 def test_before_the_replay_a_command_waits_and_what_names_its_number_later_is_stale() -> None:
     controls = Controls(Standing(), STATE)
     assert carry_out(controls, record(7, 1), record(8, 1), record(9, 2), gate=Gate.REPLAY) == [
-        Untimely.STALE,
-        Untimely.AHEAD,
+        Refusal.STALE,
+        Refusal.AHEAD,
     ]
     assert controls.standing.next == 7
     assert carry_out(controls, record(10, 2), gate=Gate.OPEN) == ["done at-7", "done at-10"]
@@ -113,7 +112,7 @@ def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_wa
     later = Controls(controls.standing, STATE)
     assert later.under_way == UnderWay(sweep)
     assert later.standing.next == 2
-    assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Untimely.STALE]
+    assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Refusal.STALE]
     later.go_on(UnderWay(sweep, "d", done=1))
     later.end(accepted=True)
     assert (later.standing.accepted, later.under_way) == (True, None)
@@ -196,6 +195,6 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
 )
 def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | None, reason: str) -> None:
     found = heard(sent(offset=0, value=value), trust_the_topic)
-    assert found in set(Malformed)
+    assert found in set(Refusal)
     assert reason in found
     assert "secret" not in found

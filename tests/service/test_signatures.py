@@ -10,11 +10,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, Gate, Standing
+from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, Gate, Refusal, Standing
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.signatures import (
     HEADER,
-    Refusal,
     SigningKey,
     Verifier,
     VerifyingKey,

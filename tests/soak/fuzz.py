@@ -27,13 +27,13 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.loading import load
 from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, heard, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Refusal, Standing, heard, trust_the_topic
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
-from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
+from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
 from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import PLACE, Entry, finish, holding
@@ -72,7 +72,7 @@ MASTER = bytes(range(32))
 STATE = "5e" * 16
 
 REASONS = frozenset(reason.value for reason in Reason)
-COMMAND_REASONS = frozenset(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
+COMMAND_REASONS = frozenset(reason.value for reason in Refusal)
 SPEC = """
 application: app
 datasets:
