@@ -21,8 +21,7 @@ from rich.text import Text
 
 from stream_svt.demo.config import MONITORS
 from stream_svt.demo.queries import SERIES, Baskets, WeekClock, running_counts
-from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle
-from stream_svt.monitor.released_status import Budget, ReleasedStatus
+from stream_svt.monitor.released import Alert, Budget, Envelope, EventType, Lifecycle, ReleasedStatus
 from stream_svt.monitor.snapshot import State
 
 BAR = 24

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from stream_svt.monitor.released import DatasetView, MonitorView
-from stream_svt.monitor.released_status import Budget, ReleasedStatus
+from stream_svt.monitor.released import Budget, DatasetView, MonitorView, ReleasedStatus
 from stream_svt.planning.budget import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
 from stream_svt.protocol.shard_states import Cause, ShardState
