@@ -88,15 +88,6 @@ def test_a_middle_top_that_the_run_cannot_pay_is_a_bottom():
     assert_books_balance(play)
 
 
-def test_two_monitors_on_one_dataset_never_pass_its_limit():
-    for seed in range(10):
-        spec = spec_of(FORMS["plain"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 3.3, unit: u}")
-        play = interrupted(spec, stream(seed, 500), random.Random(seed).randrange)
-        assert_books_balance(play)
-        for account in play.engine.accounts.held.values():
-            assert sum(one.spent for one in account.run_states.values()) == account.ledger.spent
-
-
 def test_a_reserve_is_left_for_others():
     play = _only(FORMS["never muted"] + ", reserve: 0.8", "3")
     assert 800_000_000 <= play.ledger().available < 1_800_000_000

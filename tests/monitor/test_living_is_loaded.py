@@ -17,7 +17,16 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play
-from tests.support.monitor_forms import FORMS, TOPIC, make_small, spec_of, standing, standing_of, stream
+from tests.support.monitor_forms import (
+    FORMS,
+    TOPIC,
+    assert_books_balance,
+    make_small,
+    spec_of,
+    standing,
+    standing_of,
+    stream,
+)
 
 HISTORIES = 40
 TURNS = 25
@@ -102,6 +111,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(
         records = play.commit().records
         assert sum(len(data or b"") for key, data in records.items() if key.startswith(b"w/")) <= limit
         assert standing(play) == standing_of(play.loaded())
+    assert_books_balance(play)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.monitor.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing
 
 _LIMIT = "{names: [a, b], limit: 3, unit: one basket}"
 
@@ -219,26 +219,6 @@ def test_accepting_a_loss_of_another_topic_touches_no_run():
     play.accept_loss("elsewhere", 1000)
     play.commit()
     assert standing(play) == before
-
-
-@pytest.mark.parametrize("action", ["close", "resample", "pause"])
-def test_commands_between_batches_replay_the_same(action):
-    """The barrier is at the same query, whatever the batches before and after it were."""
-    transcripts = []
-    for sizes in (200, 37, 11):
-        play = Play(
-            spec_of(FORMS["retry"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 90, unit: u}")
-        )
-        queries = stream(31, 600)
-        for goal in (200, 400, 600):
-            while (at := play.engine.next_offset(TOPIC)) < goal:
-                play.feed(TOPIC, queries, min(goal, at + sizes))
-            if goal < 600:
-                _command(play, action if goal == 200 or action != "pause" else "resume")
-        play.commit()
-        transcripts.append(standing(play))
-        assert_books_balance(play)
-    assert transcripts[0] == transcripts[1] == transcripts[2]
 
 
 def test_a_command_for_a_monitor_that_never_ran_works():

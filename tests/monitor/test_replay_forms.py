@@ -6,11 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from stream_svt.monitor.released import EventType
-from tests.support.engine_play import Play, Query, batch_of
+from tests.support.engine_play import Play, batch_of
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
@@ -57,37 +55,6 @@ def test_monitors_that_share_a_topic_replay_each_from_its_own_place(forms):
         assert counts(play) == counts(expected), seed
         assert standing(play) == standing(expected), seed
         assert_books_balance(play)
-
-
-_QUERY = st.builds(
-    Query,
-    dataset=st.integers(0, 1),
-    value=st.sampled_from([0, 480, 510, 530, 560, 700, None]),
-    series=st.sampled_from([None, "x", "y", "z"]),
-    set_id=st.sampled_from([None, "one", "two"]),
-    time_ms=st.integers(0, 20_000),
-)
-_MARKER = st.builds(
-    Query,
-    dataset=st.integers(0, 1),
-    value=st.none(),
-    set_id=st.sampled_from(["one", "two"]),
-    closes=st.just(value=True),
-    time_ms=st.integers(0, 20_000),
-)
-
-
-@given(
-    form=st.sampled_from(sorted(FORMS)),
-    queries=st.lists(st.one_of(_QUERY, _QUERY, _QUERY, _MARKER), min_size=1, max_size=60),
-    data=st.data(),
-)
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-def test_small_streams_replay_from_every_place(form, queries, data):
-    spec = spec_of(FORMS[form], datasets="{names: [a, b], limit: 5, unit: one basket}")
-    expected = uninterrupted(spec, queries)
-    play = interrupted(spec, queries, lambda below: data.draw(st.integers(0, max(0, below - 1))))
-    assert_same(play, expected)
 
 
 # Records of several rows: a monitor may stand inside one, and goes on from there

@@ -14,9 +14,8 @@ from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import loading as module
 from stream_svt.monitor.loading import loading
 from stream_svt.monitor.snapshot import VERSION
-from stream_svt.protocol.state_records import RECORD_LIMIT
 from tests.golden.regenerate import HERE, played
-from tests.support.engine_play import Play, Query, another_release
+from tests.support.engine_play import Play, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
 
 
@@ -141,25 +140,6 @@ def test_what_no_release_writes_is_refused_by_name(change, said):
     change(play.records)
     with pytest.raises(UnreadableState, match=said):
         play.crash()
-
-
-def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
-    """Two thousand mutes of series as long as they may be: two million bytes."""
-    form = FORMS["plain"].replace("epsilon: 1, cutoff: 3", "epsilon: 100, cutoff: 50000")
-    form = form.replace("100000]", "1000000000]") + ", max_mutes: 2000"
-    play = Play(spec_of(form, FORMS["plain"], datasets="{name: a, limit: 1000, unit: one basket}"))
-    count = 2_400
-    queries = [Query(0, 10**9, f"{k:05}" + "\U0001f9fa" * 251, monitor="m0") for k in range(count)]
-    for last in range(600, count + 1, 600):
-        play.feed(TOPIC, queries, last)
-        written = play.commit().records
-        assert max(map(len, play.records.values())) < RECORD_LIMIT
-        assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
-        play.crash()
-    mutes = play.engine.accounts.mutes["m0"][0]
-    assert list(mutes.entries) == [query.series for query in queries[-2_000:]]
-    play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
-    assert play.commit().skipped == {("m0", "muted"): 3}
 
 
 @pytest.mark.parametrize(
