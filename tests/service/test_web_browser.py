@@ -280,36 +280,30 @@ async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
         assert await page.locator("details[open]").count() == 3
 
 
-async def test_trouble_is_said_and_its_end_too(
+async def test_trouble_is_said_and_its_end_too_and_what_was_missed_is_caught_up(
     chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", 0.1)
-    async with visit(chromium, stage.url) as seen:
-        page = seen.page
-        await expect(page.locator("#link")).to_have_text("Live")
-        await expect(page.locator("#notice")).to_be_hidden()
-        stage.topic.error = BrokerError("no")
-        await expect(page.locator("#notice")).to_contain_text("may not read the alert topic")
-        await expect(page.locator("#link")).not_to_have_text("Live")
-        stage.topic.error = None
-        await expect(page.locator("#link")).to_have_text("Live")
-        await expect(page.locator("#notice")).to_be_hidden()
-
-
-async def test_an_answer_missed_is_caught_up_and_no_alert_is_shown_twice(
-    chromium: Browser, stage: Stage
-) -> None:
     stage.topic.put(alert("a", "one", at=time.time()))
     async with visit(chromium, stage.url) as seen:
         page = seen.page
+        link, notice = page.locator("#link"), page.locator("#notice")
+        await expect(link).to_have_text("Live")
+        await expect(notice).to_be_hidden()
+        stage.topic.error = BrokerError("no")
+        await expect(notice).to_contain_text("may not read the alert topic")
+        await expect(link).not_to_have_text("Live")
+        stage.topic.error = None
+        await expect(link).to_have_text("Live")
+        await expect(notice).to_be_hidden()
         await expect(page.locator("#list > li")).to_have_count(1)
         await page.locator("summary").first.click()
         await page.route("**/api/v1/overview", lambda route: route.abort())
-        await expect(page.locator("#link")).to_have_text("No answer")
+        await expect(link).to_have_text("No answer")
         stage.topic.put(alert("a", "two", at=time.time()))
         await page.unroute("**/api/v1/overview")
         await expect(page.locator("#list > li")).to_have_count(2)
-        await expect(page.locator("#link")).to_have_text("Live")
+        await expect(link).to_have_text("Live")
         await expect(page.locator("details[open]")).to_have_count(1)  # what the reader had opened stays so
         await expect(page.locator("summary").first).to_be_focused()
 
