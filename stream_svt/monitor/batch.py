@@ -22,6 +22,10 @@ class Names(Protocol):
     def __getitem__(self, row: int, /) -> str: ...
 
 
+def _no_rows() -> Integers:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(slots=True, repr=False)
 class QueryBatch:
     """Consecutive, well-formed queries of one partition of one query topic, in offset order.
@@ -47,11 +51,11 @@ class QueryBatch:
     topic: str
     first: int
     end: int
-    offset: Integers
-    row: Integers
-    timestamp_ms: Integers
-    dataset: Integers
-    whole: Integers
+    offset: Integers = field(default_factory=_no_rows)
+    row: Integers = field(default_factory=_no_rows)
+    timestamp_ms: Integers = field(default_factory=_no_rows)
+    dataset: Integers = field(default_factory=_no_rows)
+    whole: Integers = field(default_factory=_no_rows)
     fraction: Integers | None = None
     series: list[str | None] = field(default_factory=list)
     set_id: list[str | None] | None = None

@@ -216,7 +216,7 @@ class QueryDecoder:
         """Return the rows of a record that is no JSON; one of an unknown content type is refused."""
         from stream_svt.service import columnar  # commands that read no query do without pyarrow
 
-        batch, value = _batch(self.topic, record.offset, record.offset + 1), record.value or b""
+        batch, value = QueryBatch(self.topic, record.offset, record.offset + 1), record.value or b""
         reason = self.dataset_index.reason(record.key)
         if reason is None:
             reason = _bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
@@ -224,11 +224,10 @@ class QueryDecoder:
             if reason is None:
                 columnar.read(value, batch, self._monitors)
         except columnar.MalformedColumns as refused:
-            reason = refused.reason
-        if reason is not None:
-            batch = _batch(self.topic, record.offset, record.offset + 1)
-            batch.rejects.append((record.offset, reason.value))
-            return batch
+            reason = refused.args[0]
+        if reason is not None:  # nothing that was read of it stays
+            rejects = [(record.offset, reason.value)]
+            return QueryBatch(self.topic, record.offset, record.offset + 1, rejects=rejects)
         rows = len(batch.whole)
         batch.offset = np.full(rows, record.offset, np.int64)
         batch.row = np.arange(rows, dtype=np.int64)
@@ -459,16 +458,10 @@ def _content_type(record: Record) -> str:
 _COLUMNS: Final = ("offset", "row", "timestamp_ms", "dataset", "whole")
 
 
-def _batch(topic: str, first: int, end: int) -> QueryBatch:
-    """Return a batch without rows."""
-    offset, row, timestamp_ms, dataset, whole = (np.zeros(0, np.int64) for _ in _COLUMNS)
-    return QueryBatch(topic, first, end, offset, row, timestamp_ms, dataset, whole)
-
-
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
     fractions = [np.zeros(len(part), np.int64) if part.fraction is None else part.fraction for part in parts]
-    whole = _batch(parts[0].topic, parts[0].first, parts[-1].end)
+    whole = QueryBatch(parts[0].topic, parts[0].first, parts[-1].end)
     whole.fraction = np.concatenate(fractions)
     for name in _COLUMNS:
         setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))

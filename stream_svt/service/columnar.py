@@ -50,11 +50,7 @@ _ERRORS: Final = (
 
 
 class MalformedColumns(Exception):
-    """A columnar record that is malformed."""
-
-    def __init__(self, reason: Reason) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    """A columnar record that is malformed, for a `Reason`."""
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:

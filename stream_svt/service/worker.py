@@ -22,6 +22,7 @@ from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
+from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.applied import VersionRead
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
 from stream_svt.service.event_loop import let_go
 from stream_svt.settings.application import ApplicationSpec
