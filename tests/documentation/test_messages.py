@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import json
@@ -381,9 +380,7 @@ async def test_what_a_worker_writes_to_kafka_is_described(broker, reader):
         await scene.settled(worker, 7)
         await scene.command("pause", "a")
         await scene.command("explode", "a")
-        async with asyncio.timeout(20):
-            while len(rejects := await scene.read("rejects")) < 3:
-                await asyncio.sleep(0.1)
+        rejects = await scene.rejected(3)
         alerts = await scene.read("alerts")
         for record in alerts:
             document = json.loads(record.value)

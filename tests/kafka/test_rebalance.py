@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from aiokafka.errors import KafkaError
 
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import Worker, cluster_of
@@ -109,27 +108,10 @@ async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: 
     assert "event=fenced" not in caplog.text
 
 
-async def test_a_membership_given_up_and_a_control_topic_deleted_take_the_shards_and_bring_them_back(
-    scene: Scene,
-) -> None:
+async def test_a_control_topic_that_is_deleted_takes_the_shards_and_brings_them_back(scene: Scene) -> None:
     worker = await scene.start()
-    other = await scene.start(ready=False)
-    await shared(worker, other)
+    await shared(worker)
     async with fed(scene):
-        group = worker._group
-
-        async def trips(*_: object) -> None:  # an answer over which the client ends its heartbeat for good
-            raise KafkaError("UnknownError()")
-
-        coordinator = group._consumer._coordinator
-        coordinator._do_heartbeat = trips
-        coordinator.request_rejoin()
-        await until(lambda: worker._group is not group, 40)
-        await shared(worker, other)
-        assert worker.alive
-        await scene.stop(other)
-        await shared(worker)
-
         await scene.delete("control")
         await until(lambda: not worker.ready and worker.statuses() == [], 40)
         assert worker.alive
