@@ -26,7 +26,6 @@ from tests.support.observed import (
     Fleet,
     alertmanager_config,
     prometheus_config,
-    until,
 )
 from tests.support.process import Service
 from tests.support.prometheus import DEPLOY, Alertmanager, Prometheus, numbers
@@ -156,27 +155,29 @@ async def _run(run: Observed) -> None:
     def seen(expr: str, least: float = 1) -> Callable[[], bool]:
         return lambda: any(float(one["value"][1]) >= least for one in run.prometheus.instant(expr))
 
+    until = run.prometheus.until
+
     async with fleet.feeding() as feed:
         first, second = [fleet.serve(file=file) for file in fleet.files]
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
-        await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120, "each worker owns a shard")
+        await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120)
         fleet.begin()
         await asyncio.sleep(3)
         await second.end(SIGKILL)
-        await until(lambda: len(first.shards()) == PARTITIONS, 30, "one took the other's shard over")
+        await until(lambda: len(first.shards()) == PARTITIONS, 30)
         second = fleet.serve(file=fleet.files[1])
-        await until(second.shards, 30, "the second worker owns a shard again")
+        await until(second.shards, 30)
         projected = (
             f'count(stream_svt:budget_exhaustion:seconds{{application="{fleet.application}", bound="late"}})'
         )
-        await until(seen(projected, len(fleet.names) - 1), 60, "the end of every other budget was projected")
-        await until(lambda: run.posted("BudgetExhausted"), 60, "a spent budget was passed on")
-        await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60, "a budget was found to burn")
-        await until(lambda: run.held_names() >= EXPECTED, 30, "Alertmanager holds what this run brings about")
-        await until(seen(DELIVERED), 30, "an alert was forwarded")
+        await until(seen(projected, len(fleet.names) - 1), 60)
+        await until(lambda: run.posted("BudgetExhausted"), 60)
+        await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60)
+        await until(lambda: run.held_names() >= EXPECTED, 30)
+        await until(seen(DELIVERED), 30)
         feed.cancel()
-        await until(lambda: _is_settled(first, second), 30, "everything was read")
+        await until(lambda: _is_settled(first, second), 30)
         await asyncio.sleep(4 * SCRAPE)
         run.ended = time.time()
         run.held = run.alertmanager.alerts()

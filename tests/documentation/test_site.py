@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from tests.documentation.pages import ROOT
 from tests.support.browser import browser, visit
+from tests.support.http_server import serving
 
 pytestmark = [pytest.mark.loopback, pytest.mark.xdist_group("site")]
 
@@ -106,10 +106,8 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def address(site) -> Iterator[str]:
     handler = functools.partial(_Silent, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with serving(handler) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 _WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"

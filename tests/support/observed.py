@@ -11,8 +11,7 @@ import contextlib
 import datetime as dt
 import json
 import re
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,15 +212,3 @@ class Fleet(Scene):
 
 def _query(name: str, value: int, series: str) -> bytes:
     return json.dumps({"id": name, "value": value, "series": series}).encode()
-
-
-async def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition, which may ask over HTTP.
-
-    Raises:
-        AssertionError: It did not come about in time.
-    """
-    end = time.monotonic() + seconds
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < end, f"in {seconds:.0f} seconds it did not come about that {what}"
-        await asyncio.sleep(0.2)
