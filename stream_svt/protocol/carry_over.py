@@ -243,18 +243,11 @@ def carry_over(
     now_ms: int,
     source_ended: bool = False,
 ) -> tuple[Carried, list[str]]:
-    """Return what is left of each budget, and what an operator should know of it.
+    """Return what is left of each budget of an application, as configured last, and what an operator should know of it.
 
-    Args:
-        spec: The application that was closed, as it was configured last.
-        cluster, alerts: Id of the cluster and name of the alert topic on which ``shards`` were read.
-        successor: Name of the application that goes on.
-        home: Returns the shard of a dataset.
-        now_ms: Time that counts as that of the close where no event is left, in UTC milliseconds.
-        source_ended: Whether the operator states, of a mirror, that it holds the last event of a source that has ended.
-
-    Raises:
-        CarryOverRefused: A shard is not closed, or closed for another successor.
+    ``shards`` were read on topic ``alerts`` of the ``cluster``; ``home`` returns the shard of a dataset. Where no event
+    is left, ``now_ms`` counts as the time of the close. ``source_ended`` states, of a mirror, that it holds the last
+    event of a source that has ended. Raises `CarryOverRefused` where a shard is not closed, or for another successor.
     """
     mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}
     _require_closed(shards, successor, mirrored)

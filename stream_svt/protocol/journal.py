@@ -81,17 +81,13 @@ class Journal:
         return len(self.held.to_publish(self._settings.bounds)) < len(self.held.outbox)
 
     async def open(self) -> dict[bytes, bytes]:
-        """Take the shard over: fence, read, verify, and write a first transaction of this session.
-
-        Returns:
-            The engine's records; none, and no progress in `meta`, at the very first start.
+        """Take the shard over: fence, read, verify, and write a first transaction; return the engine's records.
 
         Raises:
             UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
             StateRolledBack: The alert partition knows events that the state does not.
             ApplicationClosed: The shard was closed, and everything is published.
-            Fenced: Another owner took the shard over meanwhile.
-            BrokerError: See `stream_svt.service.kafka`.
+            Fenced, BrokerError: Another owner took the shard over meanwhile; see `stream_svt.service.kafka`.
         """
         await self._begin(fence=True)
         try:

@@ -142,12 +142,8 @@ class ShardRecords:
     ) -> tuple[dict[bytes, bytes | None], ShardRecords]:
         """Return the sealed records that the next transaction writes, and what holds once they are durable.
 
+        ``events`` are encoded; ``shown`` of the outbox are published; ``claim`` says that it is the first of a session.
         ``macs`` is changed in place: if the transaction fails, everything has to be read again.
-
-        Args:
-            events, origin: Encoded, and their origin; the last one where the commit has no events and no rejects.
-            shown: Number of events that the transaction publishes, the first of the outbox.
-            claim: Whether it is the first one of a session.
         """
         meta, sequence, published = self.meta, self.meta.sequence + 1, self.outbox[:shown]
         rest, mac = self.outbox[shown:], hashing(meta.digest_key)
@@ -209,16 +205,9 @@ async def keep_going() -> None:
 class JournalSettings:
     """What a journal needs to know of its shard and its surroundings.
 
-    Attributes:
-        place: What the records are bound to.
-        topics, partitions: Topics written, and the number of partitions of each.
-        masters: Master keys, the first seals; empty leaves records plain.
-        adopt_plain: Whether a state that was written without any key may be sealed; whoever may write the topic could
-            have put it there.
-        entropy: Source of secret random bytes.
-        epoch: Seconds since 1970, for the time frozen in an event.
-        bounds: How much a transaction publishes.
-        give_way: Awaited between the slices of long work, so that other work of the process gets its turn.
+    The first of the ``masters`` seals; without any, records are plain. ``adopt_plain`` lets a state be sealed that was
+    written without a key; whoever may write the topic could have put it there. ``give_way`` is awaited between the
+    slices of long work. ``epoch`` is the time frozen in events, in seconds since 1970.
     """
 
     place: RecordContext
