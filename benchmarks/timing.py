@@ -32,10 +32,11 @@ from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
-from stream_svt.protocol.state_records import JournalSettings, Topics
+from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import Gone
+from stream_svt.settings.sections import TopicsConfig
 
 BATCH = 2000
 REPETITIONS = 1200
@@ -162,12 +163,12 @@ class Watched:
 
     def session(self) -> ShardSession:
         """Return a session on these ports; its ticks begin now."""
-        topics = Topics("state", "alerts", "rejects")
+        topics = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
         place = RecordContext("cluster", "app", "state", 0)
         # The ports are ours: Feed, Log, Workload and Observer in one.
         ports: Any = self
         settings = JournalSettings(
-            place=place, topics=topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
+            place=place, topics=topics, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
         return ShardSession(

@@ -54,7 +54,7 @@ class Journal:
         self.place = settings.place
         self._shard = settings.place.shard
         self._broken = True
-        meta = Meta(partitions=settings.partitions, noise_key=b"", digest_key=b"", state_id=b"")
+        meta = Meta(partitions=settings.topics.partitions, noise_key=b"", digest_key=b"", state_id=b"")
         self.held = ShardRecords(meta)
         self._reader = StateReader(settings)
         self._claim = False
@@ -206,7 +206,7 @@ class Journal:
         self.held = found.held
         if beside_alerts:
             await self._check_rollback(empty=not raw)
-        own, now = self.meta.partitions, self._settings.partitions
+        own, now = self.meta.partitions, self._settings.topics.partitions
         if own != now:
             raise self._reader.unreadable(
                 f"the application has {own} partitions and its topics now have {now}: a dataset would get a second "

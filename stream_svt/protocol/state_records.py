@@ -24,6 +24,7 @@ from stream_svt.monitor import released
 from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
+from stream_svt.settings.sections import TopicsConfig
 
 _T = TypeVar("_T")
 
@@ -188,15 +189,6 @@ class ShardRecords:
         return sealed, ShardRecords(meta, self.macs, total, chunks_total, rest, list(commit.rejects))
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """The topics a journal writes."""
-
-    state: str
-    alerts: str
-    rejects: str
-
-
 async def keep_going() -> None:
     """Give way to nothing."""
 
@@ -211,8 +203,7 @@ class JournalSettings:
     """
 
     place: RecordContext
-    topics: Topics
-    partitions: int
+    topics: TopicsConfig
     masters: tuple[bytes, ...] = field(default=(), repr=False)
     adopt_plain: bool = False
     entropy: Callable[[int], bytes]
@@ -241,7 +232,7 @@ class StateReader:
         entropy = self._settings.entropy
         if not raw:
             meta = Meta(
-                partitions=self._settings.partitions,
+                partitions=self._settings.topics.partitions,
                 noise_key=entropy(SECRET_BYTES),
                 digest_key=entropy(SECRET_BYTES),
                 state_id=entropy(STATE_ID_BYTES),

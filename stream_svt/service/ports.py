@@ -34,13 +34,14 @@ from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.state_records import META, JournalSettings, Topics, keep_going
+from stream_svt.protocol.state_records import META, JournalSettings, keep_going
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first, rest
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import another_count, unseen
+from stream_svt.settings.sections import TopicsConfig
 
 LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits: what is read there ends at an offset that is known."""
@@ -73,7 +74,7 @@ class ShardLog:
     cluster: Cluster
     application: str
     shard: int
-    topics: Topics
+    topics: TopicsConfig
     tell_time: Callable[[float], None] | None = None
     _producer: Any = field(default=None, init=False)
 
@@ -430,15 +431,13 @@ def journal_of(
 ) -> Journal:
     """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
     own = config.topics
-    written = Topics(own.state, own.alerts, own.rejects)
     settings = JournalSettings(
         place=place_of(config, cluster_id, own.state, shard),
-        topics=written,
-        partitions=own.partitions,
+        topics=own,
         masters=config.master_keys,
         adopt_plain=config.sealing.adopt_plain,
         entropy=os.urandom,
         epoch=time.time,
         give_way=give_way,
     )
-    return Journal(ShardLog(cluster, config.spec.application, shard, written, tell_time), settings)
+    return Journal(ShardLog(cluster, config.spec.application, shard, own, tell_time), settings)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from stream_svt.protocol.ports import Transaction
-from stream_svt.protocol.state_records import Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
+from stream_svt.settings.sections import TopicsConfig
 from tests.soak.blows import SHORT, faults, kills, losses, zombies
 from tests.soak.stage import SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers
@@ -53,7 +53,7 @@ def proxied_kafka() -> Iterator[ProxiedKafka]:
 
 async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied_kafka) -> None:
     """An EndTxn without an answer is not sent again: the first one would meet what came after the second."""
-    names = Topics("state", "alerts", "rejects")
+    names = TopicsConfig(state="state", alerts="alerts", rejects="rejects")
 
     def transaction(key: bytes) -> Transaction:
         return Transaction([], [], {key: b"content"})

@@ -26,11 +26,10 @@ from aiokafka.structs import BrokerMetadata
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
-from stream_svt.protocol.state_records import Topics
 from stream_svt.service import kafka
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
-from stream_svt.settings.sections import KafkaConfig
+from stream_svt.settings.sections import KafkaConfig, TopicsConfig
 from tests.support.partition_reader import Reader
 from tests.support.records import Odd
 
@@ -265,7 +264,7 @@ def test_a_transaction_is_given_up_before_the_broker_would() -> None:
 
 
 def _log(cause: Exception | None) -> ShardLog:
-    log = ShardLog(Cluster({}), "shop", 0, Topics("state", "alerts", "rejects"))
+    log = ShardLog(Cluster({}), "shop", 0, TopicsConfig())
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if cause is not None:
         ended.set_exception(cause)

@@ -18,8 +18,9 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
-from stream_svt.protocol.state_records import JournalSettings, Topics
+from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.kafka import Fenced
+from stream_svt.settings.sections import TopicsConfig
 
 
 class Fate(StrEnum):
@@ -293,6 +294,7 @@ def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
 
 
 PLACE = RecordContext("cluster", "app", "state", 0)
+TOPICS = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
 
 
 def holding(records: Mapping[bytes, bytes]) -> Broker:
@@ -306,7 +308,7 @@ def journal_of(
     broker: Broker, kind: Callable[..., Any] = Journal, place: RecordContext = PLACE, **options: Any
 ) -> Any:
     """Return a journal of a shard, the only one unless told, not opened."""
-    wanted = {"log": ModelLog(broker), "partitions": 1, "epoch": lambda: 0.0} | options
+    wanted = {"log": ModelLog(broker), "epoch": lambda: 0.0} | options
     wanted.setdefault("entropy", random.Random(1).randbytes)
     log = wanted.pop("log")
-    return kind(log, JournalSettings(place=place, topics=Topics("state", "alerts", "rejects"), **wanted))
+    return kind(log, JournalSettings(place=place, topics=TOPICS, **wanted))
