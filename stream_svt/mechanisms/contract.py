@@ -25,7 +25,7 @@ import numpy as np
 
 from stream_svt.errors import RunExhausted, UnreadableState
 from stream_svt.mechanisms.arguments import grid_values, is_whole, one_of, require, require_bool
-from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT, Integers
+from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law
 
 UNITS_PER_EPSILON = 10**9
@@ -190,21 +190,24 @@ def rate_of(units: int, reach: int) -> Fraction:
 
 def check_fields(parameters: Hashable) -> None:
     """Check the fields of a frozen dataclass by their types and names, and put options in place of their names."""
-    for name, kind in _typed_fields(type(parameters)):
+    for name, kind in _hints_of(type(parameters)).items():
         given = getattr(parameters, name)
         if kind is bool:
             require_bool(given, name)
-        elif issubclass(kind, StrEnum):
+        elif isinstance(kind, type) and issubclass(kind, StrEnum):
             object.__setattr__(parameters, name, one_of(kind, given, name))
         elif name in _AT_LEAST_ONE:
             require(given >= 1, _AT_LEAST_ONE[name])
+        elif name == "threshold":
+            require(abs(given) < VALUE_LIMIT, "a threshold lies below 2^47 grid steps in magnitude")
+        elif name == "split":
+            require(
+                given is None or given > 0,
+                "a split is epsilon of the queries / epsilon of the threshold and greater than 0",
+            )
 
 
-@lru_cache
-def _typed_fields(kind: type) -> tuple[tuple[str, type], ...]:
-    """Fields whose type is a plain class."""
-    hints = get_type_hints(kind)
-    return tuple((part.name, hints[part.name]) for part in fields(kind) if isinstance(hints[part.name], type))
+_hints_of = lru_cache(get_type_hints)
 
 
 def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
@@ -264,7 +267,6 @@ class Mechanism:
             """Law of the noise of the answers, by branch."""
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         check_fields(self)
         threshold = (self.threshold_law,) if self.threshold_law else ()
         require(

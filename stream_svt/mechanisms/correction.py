@@ -69,7 +69,6 @@ class Exposure(Correction):
     attempts: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse settings without a meaning."""
         require(
             self.expected_queries >= 1 and self.false_alerts > 0 and self.attempts >= 1,
             "exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1",
@@ -149,7 +148,6 @@ class Optimal(Correction):
     cutoff: int
 
     def __post_init__(self) -> None:
-        """Refuse settings without a meaning."""
         require(
             self.queries >= 1 and self.cutoff >= 1,
             "the optimal correction needs queries >= 1 and cutoff >= 1",

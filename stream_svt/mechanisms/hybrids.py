@@ -21,9 +21,9 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, lifted, rate_of
+from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, lifted, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
+from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, ranked
 
@@ -59,11 +59,6 @@ class HybridIdentity(Ranking):
     sensitivity: int = 1
     noise: Noise = Noise.EXPONENTIAL
     threshold_gap: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        Mechanism.__post_init__(self)
-        _require_threshold(self.threshold)
 
     @property
     def threshold_law(self) -> Law:
@@ -140,15 +135,6 @@ class HybridEstimates(Ranking):
     query_noise: Noise = Noise.EXPONENTIAL
     split: Fraction | None = None
 
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        require(
-            self.split is None or self.split > 0,
-            "a split is epsilon of the answers / epsilon of the threshold and greater than 0",
-        )
-        Mechanism.__post_init__(self)
-        _require_threshold(self.threshold)
-
     @property
     def query_charge(self) -> int:
         """Units of an answer."""
@@ -193,7 +179,3 @@ class HybridEstimates(Ranking):
         del drawn
         lift = self.lift(neighbours)
         return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
-
-
-def _require_threshold(threshold: int) -> None:
-    require(abs(threshold) < VALUE_LIMIT, "a threshold lies below 2^47 grid steps in magnitude")

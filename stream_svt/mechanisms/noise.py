@@ -106,7 +106,6 @@ class Law:
     rate: Fraction
 
     def __post_init__(self) -> None:
-        """Refuse a value that is not a family."""
         object.__setattr__(self, "noise", Noise.of(self.noise))
 
 

@@ -83,16 +83,12 @@ class UnboundedQuantile(Mechanism):
     query_noise: Noise = Noise.EXPONENTIAL
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
         require(
             isinstance(self.level, Fraction),
             "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and that "
             "of a float is not what was meant",
         )
         require(0 < self.level < 1, "the level of a quantile lies strictly between 0 and 1")
-        require(
-            self.split > 0, "a split is epsilon of the query / epsilon of the threshold and greater than 0"
-        )
         require(self.base > 1, "the base of the candidates is greater than 1, or they would not grow")
         Mechanism.__post_init__(self)
 
@@ -211,7 +207,6 @@ class FullyUnboundedQuantile:
     quantile: UnboundedQuantile
 
     def __post_init__(self) -> None:
-        """Refuse a least value."""
         require(self.quantile.start == 0, "the two runs of a quantile without a least value start at 0")
 
     @property

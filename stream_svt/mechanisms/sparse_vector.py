@@ -113,7 +113,6 @@ class SparseVector(Mechanism):
     branches: tuple[Branch, ...]
 
     def __post_init__(self) -> None:
-        """Check that noise and charges agree, exactly."""
         require(1 <= len(self.branches) <= _MAX_BRANCHES, f"a mechanism has 1 to {_MAX_BRANCHES} branches")
         Mechanism.__post_init__(self)
         require(
