@@ -104,7 +104,6 @@ class Annealed(Correction):
     upper: Fraction = Fraction(9)
 
     def __post_init__(self) -> None:
-        """Refuse schedules that do not fall, and those longer than attempts can be numbered."""
         require(
             self.step > 0 and self.end <= self.start,
             "an annealed correction falls: start >= end and step > 0",
@@ -185,7 +184,6 @@ class Explicit(Correction):
     corrections: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty table and numbers beyond the grid."""
         require(bool(self.corrections), "a table of corrections needs at least one number")
         for number in self.corrections:
             _bounded(number)

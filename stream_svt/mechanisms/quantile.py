@@ -252,7 +252,6 @@ class ClippedSum:
     charge: int
 
     def __post_init__(self) -> None:
-        """Refuse a quantile of data that may be negative and a sum that costs nothing."""
         require(
             self.quantile.start == 0,
             "a clipped sum is of records that are at least 0: the quantile starts at 0",

@@ -120,7 +120,6 @@ class Sparse(Mechanism):
     answer_noise: Noise = Noise.LAPLACE
 
     def __post_init__(self) -> None:
-        """Refuse a part that would report more than one top, and noise that may not move down."""
         Mechanism.__post_init__(self)
         require(
             len(self.per_top.branches) == self.per_top.cutoff == 1,

@@ -225,7 +225,7 @@ class _World:
         first = self.engine.next_offset(feed.topic)
         if first is None or first >= feed.last:
             return
-        batch = batch_of(feed.topic, self.stream[feed.topic], first, feed.last)
+        batch = batch_of(feed.topic, self.stream[feed.topic][first : feed.last], first)
         while True:
             step: Step = self.engine.step(batch)
             self.seen.append(("a step", (step.done, step.durable_first, step.urgent)))

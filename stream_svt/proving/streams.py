@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
@@ -94,38 +94,26 @@ class Case:
     directions: tuple[Neighbours, ...]
 
 
-def _split(value: int | None) -> tuple[int, int]:
-    """Return the whole part of a value in 10^-18, saturated, and its fraction."""
-    whole, fraction = (-WHOLE_LIMIT, 0) if value is None else divmod(value, PARTS)
-    return min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT), fraction
-
-
-def batch_of(
-    topic: str,
-    rows: Sequence[Row],
-    first: int,
-    last: int,
-    split: Callable[[int | None], tuple[int, int]] = _split,
-) -> QueryBatch:
-    """Return rows [first, last) of a topic as a batch; a row's index is its offset."""
-    part = rows[first:last]
-    parts = [split(row.value) for row in part]
+def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
+    """Return rows of a topic, from this offset on, as a batch."""
+    last = first + len(rows)
+    split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in rows]
     return QueryBatch(
         topic=topic,
         first=first,
         end=last,
         offset=np.arange(first, last, dtype=np.int64),
-        row=np.zeros(len(part), dtype=np.int64),
-        timestamp_ms=np.array([row.time_ms for row in part], dtype=np.int64),
-        dataset=np.array([row.dataset for row in part], dtype=np.int64),
-        whole=np.array([whole for whole, _ in parts], dtype=np.int64),
-        fraction=np.array([fraction for _, fraction in parts], dtype=np.int64),
-        series=[row.series for row in part],
-        set_id=[row.set_id for row in part],
-        threshold={k: Fraction(row.threshold) for k, row in enumerate(part) if row.threshold is not None},
-        monitor={k: row.monitor for k, row in enumerate(part) if row.monitor is not None},
-        markers={k: row.set_id or "" for k, row in enumerate(part) if row.closes},
-        query_id=[f"q{first + k}" for k in range(len(part))],
+        row=np.zeros(len(rows), dtype=np.int64),
+        timestamp_ms=np.array([row.time_ms for row in rows], dtype=np.int64),
+        dataset=np.array([row.dataset for row in rows], dtype=np.int64),
+        whole=np.array([min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT) for whole, _ in split], dtype=np.int64),
+        fraction=np.array([fraction for _, fraction in split], dtype=np.int64),
+        series=[row.series for row in rows],
+        set_id=[row.set_id for row in rows],
+        threshold={k: Fraction(row.threshold) for k, row in enumerate(rows) if row.threshold is not None},
+        monitor={k: row.monitor for k, row in enumerate(rows) if row.monitor is not None},
+        markers={k: row.set_id or "" for k, row in enumerate(rows) if row.closes},
+        query_id=[f"q{first + k}" for k in range(len(rows))],
     )
 
 

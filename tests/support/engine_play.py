@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
 
+from stream_svt.mechanisms.grid import PARTS
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.monitor.batch import QueryBatch
@@ -63,9 +64,11 @@ def another_release() -> Iterator[None]:
 
 def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> QueryBatch:
     """Return queries [first, last) of a topic, whose values are numbers or decimals, as a batch."""
-    return streams.batch_of(
-        topic, queries, first, last, lambda value: split(None if value is None else Decimal(value))
-    )
+    rows = []
+    for query in queries[first:last]:
+        whole, fraction = split(None if query.value is None else Decimal(query.value))
+        rows.append(replace(query, value=whole * PARTS + fraction))
+    return streams.batch_of(topic, rows, first)
 
 
 @dataclass
