@@ -20,10 +20,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Neighbours
+from stream_svt.mechanisms.contract import UNITS_PER_EPSILON
 from stream_svt.mechanisms.grid import Integers
-from stream_svt.mechanisms.noise import MONITORED, Law, Noise
+from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
@@ -34,7 +33,6 @@ from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.streams import Act, Case, Chance, StepTo, Stream, batch_of, case_of, reduced
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.monitors import MonitorSpec
 
 _KEY = bytes(32)
 _SHOWN = 300
@@ -149,7 +147,6 @@ class NoiseSource:
         if self.first is not None and test in self.first.drawn:
             moved = self.moved.get(test)
             return self.first.drawn[test] + (0 if moved is None else moved - value)
-        require(law.noise in MONITORED, f"the neighbour test draws no {law.noise} noise")
         signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
         return sum(sign * int(-math.log1p(-self.chance.random()) / float(law.rate)) for sign in signs)
 
@@ -159,12 +156,7 @@ class _Opened:
     """A run that became durable, with the place of its dataset."""
 
     dataset: int
-    monitor: MonitorSpec
     mechanism: SparseVector
-
-    def lift(self, case: Case) -> int:
-        """How far its threshold noise moves, in grid steps."""
-        return 0 if case.directions[self.dataset] is Neighbours.DOWN else self.monitor.grid_sensitivity
 
 
 @dataclass(slots=True)
@@ -259,7 +251,7 @@ class _World:
         for number, run in zip(self.noise.opened, started, strict=False):
             dataset = [known.name for known in self.spec.datasets].index(run.dataset)
             monitor = next(one for one in self.spec.monitors if one.name == run.monitor)
-            self.runs[number] = _Opened(dataset, monitor, monitor.mechanism())
+            self.runs[number] = _Opened(dataset, monitor.mechanism())
             self.numbers[run.dataset, run.monitor, run.run] = number
         self.seen.append(("how many runs drew noise", len(self.noise.opened)))
         self.noise.opened.clear()
@@ -306,7 +298,7 @@ def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
     first = _World(case, case.first, NoiseSource(chance))
     first.play()
     _count(case, first, summary)
-    lifts = {number: run.lift(case) for number, run in first.runs.items()}
+    lifts = {n: run.mechanism.lift(case.directions[run.dataset]) for n, run in first.runs.items()}
     wanted = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
