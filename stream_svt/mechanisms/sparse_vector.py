@@ -167,10 +167,6 @@ class SparseVector(Mechanism):
             tops -= tops % smallest
         return replace(self, epsilon=self.threshold_charge + tops)
 
-    def can_pay(self, left: int) -> bool:
-        """Whether so many units pay for another top."""
-        return left >= self.smallest_charge
-
     def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
         """Return the number of the branch that reports a test: the first with a gap >= 0 that `left` units pay for."""
         for number, branch in enumerate(self.branches):
@@ -242,7 +238,7 @@ class SparseVector(Mechanism):
                 charge = self.branches[number].charge
                 left -= charge
                 tops.append(Top(row=row, gap=column[number], branch=number, charge=charge, left=left))
-            if not self.can_pay(left):
+            if left < self.smallest_charge:
                 consumed = row + 1
                 break
         outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge=run.left - left)

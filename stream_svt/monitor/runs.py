@@ -209,7 +209,7 @@ class Runs:
         charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge)
         run_state.run_tops += 1
         run_state.tops += 1
-        is_last = not self.plan.mechanism.can_pay(run_state.left)
+        is_last = run_state.left < self.plan.mechanism.smallest_charge
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
