@@ -109,10 +109,6 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
         yield post
 
 
-class DeliveryRefused(StreamSvtError):
-    """A destination will never take an event, and is to stop rather than to lose it."""
-
-
 @dataclass(slots=True)
 class Delivery:
     """Delivers the events of one destination, each until it is taken; ``producer`` writes what is parked."""
@@ -129,7 +125,7 @@ class Delivery:
         self._slots = asyncio.Semaphore(self.destination.config.concurrency)
 
     async def deliver(self, event: AlertRecord) -> None:
-        """Return once a record is delivered or parked; raises Refused where the destination is to stop."""
+        """Return once a record is delivered or parked; raises where the destination is to stop."""
         # Whoever may write to the alert topic can put anything there; no receiver is to see it.
         answer = Answer(Result.REFUSED, "no event of stream-svt")
         if event.is_event:
@@ -142,7 +138,7 @@ class Delivery:
             return
         self._say(logging.ERROR, "forward_refused", event, answer)
         if self.destination.config.on_refused == "stop":
-            raise DeliveryRefused(
+            raise StreamSvtError(
                 f"destination {name!r} refused event {event.envelope.id!r} at partition {event.partition} "
                 f"offset {event.offset} ({answer.reason}) and stopped: nothing is lost. Mend the receiver, or "
                 "let refused events be parked (on_refused: park), and start again"
@@ -209,16 +205,16 @@ WINDOW = 1000
 """Records read beyond the first that is not delivered: bounds memory, and copies after a crash."""
 
 
+@dataclass(slots=True)
 class Progress:
-    """Which offset of a partition may be committed: the first, from ``start`` on, that is not delivered.
+    """Which offset of a partition may be committed: the first that is not delivered.
 
     ``waiting`` holds the offsets that are not delivered, ascending, with the time of each event.
     """
 
-    def __init__(self, start: int) -> None:
-        self.reached = start
-        self.committed = -1
-        self.waiting: dict[int, datetime] = {}
+    reached: int
+    committed: int = -1
+    waiting: dict[int, datetime] = field(default_factory=dict)
 
     def advance(self, offset: int) -> None:
         """Note that everything before an offset was looked at."""

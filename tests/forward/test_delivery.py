@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import TopicPartition
 
+from stream_svt.errors import StreamSvtError
 from stream_svt.forward.delivery import (
     DESTINATION_HEADER,
     PLACE_HEADER,
     REASON_HEADER,
     Answer,
     Delivery,
-    DeliveryRefused,
     Progress,
     Route,
 )
@@ -125,7 +125,7 @@ async def test_what_is_refused_stops_the_destination_and_is_named_or_it_is_parke
         await way.delivery.deliver(record)
     else:
         message = rf"'hook' refused event '.*' .* \({reason}\) and stopped: nothing is lost"
-        with pytest.raises(DeliveryRefused, match=message):
+        with pytest.raises(StreamSvtError, match=message):
             await way.delivery.deliver(record)
     assert way.parked == [(record.body, b"hook", reason.encode())] * bool(settings)
     assert (way.count("events_total", "parked"), way.count("events_total", "delivered")) == (
