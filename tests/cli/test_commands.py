@@ -173,11 +173,6 @@ def test_control_knows_what_is_declared(stream_svt, config):
     ]
     near = stream_svt("control", "raise-budget", "-c", config, "tody", "--limit", "5", "--yes")
     assert (near.code, "; did you mean 'today'? Declared: " in near.err) == (2, True)
-    shard = stream_svt("control", "accept-loss", "-c", config, *LOST, "--shard", 2)
-    assert (shard.code, shard.err) == (
-        2,
-        f"stream-svt: there is no shard 2 in {config}: shards are 0 to 1\n",
-    )
 
 
 @pytest.mark.parametrize(
