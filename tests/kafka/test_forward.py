@@ -21,7 +21,7 @@ from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.forwarding import FAST, KEY, OLD_KEY, Receiver, Stage
 from tests.support.permissions import allow
-from tests.support.process import free_port
+from tests.support.process import Process, free_port
 from tests.support.prometheus import Alertmanager
 from tests.support.tls import PASSWORD
 from tests.support.topics import create_topics, delete_before
@@ -189,12 +189,9 @@ async def test_a_new_group_begins_at_the_oldest_event_and_goes_on_there_unless_r
 
 async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_budget(stage) -> None:
     port = free_port()
-    receiver = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ROOT / "examples" / "webhook_receiver.py"),
-        env=os.environ | {"KEYS": str(stage.directory / "hook.key"), "PORT": str(port)},
-        stdout=asyncio.subprocess.PIPE,
-    )
+    command = [sys.executable, "-u", str(ROOT / "examples" / "webhook_receiver.py")]
+    env = os.environ | {"KEYS": str(stage.directory / "hook.key"), "PORT": str(port)}
+    receiver = Process(command, port, stage.directory / "receiver", env=env)
     try:
         stage.configure(
             f"name: hook, {FAST}, webhook: {{url: 'http://127.0.0.1:{port}/', key_files: [hook.key]}}"
@@ -206,9 +203,7 @@ async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_b
         assert "hook: accepted (status 204)" in tested.log
         forwarder = await stage.begin()
         await stage.publish(stage.event("a", alert(dataset="a", series="milk")))
-        async with asyncio.timeout(20):
-            line = await receiver.stdout.readline()
-        assert line == b"a milk: gap 12, not certified\n"
+        await receiver.until(lambda: receiver.output == "a milk: gap 12, not certified\n", 20)
         await forwarder.end()
         stage.configure("name: hook, on_refused: park, webhook: {url: 'http://127.0.0.1:1/'}")
         unparked, failed = stage.start("--check"), stage.start("--test")
@@ -216,8 +211,7 @@ async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_b
         assert "park_topic" in unparked.log
         assert await asyncio.to_thread(failed.process.wait, 40) == 1
     finally:
-        receiver.kill()
-        await receiver.wait()
+        await receiver.end(signal.SIGKILL)
 
 
 async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_each_is_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -17,6 +18,7 @@ from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import EventType
 from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.process import Process
 
 pytestmark = pytest.mark.kafka
 MODULE = sys.modules["stream_svt.subscribe"]  # whose name in the package is the function's
@@ -189,31 +191,16 @@ async def test_an_example_prints_each_alert_once(example, broker, topics, tmp_pa
     # The first is published once more in a transaction that is aborted; poison is whatever a writer may put there.
     for values, commit in (([first], False), ([first, started, *POISON, second], True)):
         await records.publish(servers, topic, *((0, b"shop", value) for value in values), commit=commit)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(EXAMPLES / example),
-        *COMMANDS[example],
-        cwd=tmp_path,
-        env=os.environ | {"KAFKA": servers, "ALERTS": topic, "PYTHONPATH": str(EXAMPLES.parent)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    command = [sys.executable, "-u", str(EXAMPLES / example), *COMMANDS[example]]
+    env = os.environ | {"KAFKA": servers, "ALERTS": topic, "PYTHONPATH": str(EXAMPLES.parent)}
+    process = Process(command, 0, tmp_path / "log", cwd=tmp_path, env=env)
     try:
-        lines, skipped = [], 0
-        async with asyncio.timeout(60):
-            while len(lines) < 2:
-                line = await process.stdout.readline()
-                assert line, f"{example} ended after printing {lines}"
-                text = line.decode().strip()
-                skipped += "skipped what is no event" in text
-                if "gap" in text:  # Faust greets with a table, and logs what is printed
-                    lines.append(text[text.index("shop") :])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                lines.append((await process.stdout.readline()).decode())
+        await process.until(lambda: process.said("gap ") >= 2)
+        await asyncio.sleep(1)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        await process.end(signal.SIGKILL)
+    # Faust greets with a table, and logs what is printed.
+    lines = [text[text.index("shop") :].strip() for text in process.output.splitlines() if "gap " in text]
+    skipped = process.said("skipped what is no event")
     assert lines == ["shop milk: gap 12, not certified", "shop beer: gap 12, not certified"]
     assert skipped == (len(POISON) if example in SKIPPING else 0)
