@@ -87,48 +87,41 @@ def _warnings(recommendation: Recommendation) -> dict[str, bool]:
     """Return every warning, and whether it is due."""
     best, workload = recommendation.best, recommendation.workload
     monitor, rule, cutoff = best.monitor, best.monitor.correction, best.monitor.cutoff
-    positives, queries = _number(workload.queries * workload.positives), f"{workload.queries:,} queries"
+    positives, queries = workload.queries * workload.positives, f"{workload.queries:,} queries"
     drift = 0.0 if workload.drift is None else workload.drift.queries
     stream, waits, lifetime = not workload.finite, best.lifetime is not None, best.lifetime or 0
     tolerated, bounded = float(best.tolerated or 0), monitor.threshold_noise.is_one_sided
+    wastes, late = stream and tolerated > 0, waits and lifetime < drift
     claim = "Sensitivity and monotonicity" if monitor.monotonic else "Sensitivity"
     series = ", in all tests of a drifting series together" if drift else ""
-    falls = isinstance(rule, AnnealedOptions) and rule.end < 3
+    falls = workload.finite and isinstance(rule, AnnealedOptions) and rule.end < 3
     raised = float(monitor.granularity / monitor.mechanism().branches[-1].rate) * math.log(monitor.attempts)
     return {
-        """Margins must be prior knowledge, or bought with budget: planned on the monitored data
-        themselves, these settings would tell about them, and nothing here would have charged for it.""": True,
-        """Look at the ranges: the model is exact about the noise, what is not known is how many
-        values lie near the threshold.""": True,
+        """Margins must be prior knowledge, or bought with budget: planned on the monitored data, these settings
+        would tell about them free of charge.""": True,
+        "Look at the ranges: what is not known is how many values lie near the threshold.": True,
         f"{claim} must hold for everything one privacy unit changes in a whole run{series}.": True,
-        """If all items of a set are known at one time and one answer is all you need, a noisy
-        top-k is more accurate still: it needs no threshold.""": workload.finite,
-        f"""A falling bar fills the cutoff: with {positives} positives expected and a cutoff of
-        {cutoff}, the rest is filled with the best negatives. Lower the cutoff, or end the fall at 3
-        to 6.""": workload.finite and falls and workload.queries * workload.positives < cutoff,
-        f"""At most {_number(tolerated)} of a run's alerts go to waste on values at or below the
-        threshold, on average and even if every query lay on it, provided a run meets no more than
-        {queries}.""": stream and tolerated > 0 and bounded,
-        f"""About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the
-        noisy threshold; Laplace noise may put that below the threshold, and then more do. With
-        exponential threshold noise the figure is a bound.""": stream and tolerated > 0 and not bounded,
-        f"""That pays only if few negatives come near the threshold, as you expect; with less
-        evidence set false_alerts to {_number(cutoff / 10)}, a tenth of the cutoff.""": stream
-        and tolerated > cutoff / 10,
-        f"""The run is likely to end within its {queries}; what comes later is missed until a new
-        run begins, which costs its epsilon again.""": stream and best.forecast.ends > 0.5,
-        """Counted are the first query of each series and its retries. Without a queue, every
-        further query of a series is a test of its own: plan that with all of them in --queries and
-        without --drift.""": drift > 0,
-        """Without drift, retries never help at the same number of false alerts: every one is paid
-        for with a higher bar.""": stream and not waits and not drift,
+        """If all items of a set are known at one time and one answer is enough, a noisy top-k is more accurate: it
+        needs no threshold.""": workload.finite,
+        f"""A falling bar fills the cutoff: with {_number(positives)} positives expected, the rest of {cutoff} alerts
+        are the best negatives. Lower the cutoff, or end the fall at 3 to 6.""": falls and positives < cutoff,
+        f"""At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on average
+        and even if every query lay on it, in a run of {queries}.""": wastes and bounded,
+        f"""About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the noisy threshold;
+        Laplace noise may put that below the threshold, and then more do.""": wastes and not bounded,
+        f"""That pays only if few negatives come near the threshold; with less evidence set false_alerts to
+        {_number(cutoff / 10)}, a tenth of the cutoff.""": stream and tolerated > cutoff / 10,
+        f"""The run is likely to end within its {queries}; what comes later is missed until a new run begins, which
+        costs its epsilon again.""": stream and best.forecast.ends > 0.5,
+        """Counted are the first query of each series and its retries. Without a queue, every further query of a series
+        is a test: plan that with all of them in --queries and without --drift.""": drift > 0,
+        "Without drift, retries never help: each is paid for with a higher bar.": stream
+        and not (waits or drift),
         f"Every retry is paid for in the bar: {monitor.attempts} tests raise it by {_number(raised)}.": waits,
-        """What waits is chosen by arrival alone: bottoms tell nothing, so the queue cannot favour
-        near misses, and a full one gives up its oldest series.""": waits,
-        f"A series waits {lifetime:,} queries and rises over {_number(drift)}: later rises are missed.": waits
-        and lifetime < drift,
-        """The lifetime counts records of the topic's partition: multiply it where other datasets
-        share the partition.""": waits,
+        """What waits is chosen by arrival alone: the queue cannot favour near misses, and a full one gives up its
+        oldest series.""": waits,
+        f"A series waits {lifetime:,} queries and rises over {_number(drift)}: later rises are missed.": late,
+        "The lifetime counts records of a partition: multiply it where other datasets share it.": waits,
         f"With {monitor.threshold_noise} threshold noise no bound is certified for reported alerts.": not bounded,
     }
 

@@ -166,16 +166,12 @@ def _datasets(
             message = "measure, unit and period of a dataset never change: declare another one"
             found.refused.append(Problem(0, f"datasets.{name}", message))
         elif one.limit not in {before.limit, raised.get(name)}:
-            message = (
-                "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
-                f"{name} --limit {as_text(one.limit, one.kind)}', and then by the file"
-            )
+            command = f"stream-svt control raise-budget -c FILE {name} --limit {as_text(one.limit, one.kind)}"
+            message = f"a limit is raised by an operator only: '{command}', and then by the file"
             found.refused.append(Problem(0, f"datasets.{name}.limit", message))
 
 
-_RETIRED_OPEN = (
-    "for ever, of periods that are not over: open runs end at full price, the final balance is published"
-)
+_RETIRED_OPEN = "for ever, of periods that are not over: open runs end at full price, balances are published"
 
 
 def _generators(found: Difference, old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> None:
@@ -199,11 +195,9 @@ def _generators(found: Difference, old: ApplicationSpec, new: ApplicationSpec, n
         if effects:
             found.says(f"~ generator {one.pattern}", *effects)
         if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
-            message = (
-                "limit, measure and unit of a period that has begun never change: keep the declaration, give it an "
-                "until, and declare the generator once more, from that day on"
-            )
-            found.refused.append(Problem(0, f"datasets.{one.pattern}", message))
+            message = "limit, measure and unit of a period that has begun never change: give it an until, and"
+            remedy = "declare the generator once more, from that day on"
+            found.refused.append(Problem(0, f"datasets.{one.pattern}", f"{message} {remedy}"))
     for one in old.generators:
         if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"

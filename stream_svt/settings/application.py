@@ -141,8 +141,8 @@ class Carried(_Whose, frozen=True, dict=True):
             return {}
         unknown = (
             f"topic {quote(monitor.topic)} is not in the file carried over, and alerts of {self.application!r} are "
-            "missing: nobody knows the largest sensitivity that its answers had. Declare a monitor on it with that "
-            "sensitivity in the configuration that is carried over, and write the file again"
+            "missing. Declare a monitor on it, with the largest sensitivity that it had, in the configuration carried "
+            "over, and write the file again"
         )
         return {"topic": unknown}
 
@@ -450,6 +450,5 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
         if not users:
             yield document.problem(("datasets", position), "no monitor runs on these datasets")
         elif mine[0].kind is Kind.ZCDP and users > 1:
-            turns = f"with rho one run at most is open on a dataset: its {users} monitors take turns, "
-            waits = "and each waits until the other's run ends"
-            yield document.problem(("datasets", position, "limit"), turns + waits)
+            message = f"with rho one run at most is open on a dataset: its {users} monitors take turns"
+            yield document.problem(("datasets", position, "limit"), message)

@@ -243,21 +243,18 @@ class MonitorSpec(Strict):
         yield from problems
         size = len(self.to_json().encode())
         if size > _STORED_BYTES:
-            message = (
-                f"with these, the monitor takes {size} bytes where it is stored, and a record holds no more than "
-                f"{_STORED_BYTES}: name the datasets by patterns with * and ?, or declare several monitors"
+            stored = f"take {size} bytes with the monitor, and its record holds {_STORED_BYTES}"
+            yield (
+                "datasets",
+                f"{stored}: name the datasets by patterns with * and ?, or declare several monitors",
             )
-            yield "datasets", message
         elif not problems:
             try:
                 self.mechanism()
             except MisuseError as error:
                 yield "epsilon", str(error)
             except (OverflowError, ZeroDivisionError):
-                yield (
-                    "",
-                    "the noise cannot be computed: one of the monitor's numbers is far too large or small",
-                )
+                yield "", "the noise cannot be computed: one of the numbers is far too large or small"
 
     def _grid_problems(self) -> Iterator[tuple[str, str]]:
         low, high = self.bounds
@@ -286,11 +283,8 @@ class MonitorSpec(Strict):
         if isinstance(rule, AnnealedOptions):
             if not isinstance(self.append, Sweep):
                 form = "off" if self.append is None else self.append.kind
-                message = (
-                    f"annealed needs append: sweep, found {form}. On an open stream fresh queries would keep "
-                    "reaching the last and lowest bar and waste the budget: use exposure, or declare sets"
-                )
-                yield "correction", message
+                why = "fresh queries of a stream would meet the lowest bar: use exposure, or declare sets"
+                yield "correction", f"annealed needs append: sweep, found {form}; {why}"
             if rule.end > rule.start:
                 message = f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}"
                 yield "correction.annealed.end", message
@@ -310,23 +304,13 @@ class MonitorSpec(Strict):
         rule, (low, high) = self.correction, self.bounds
         sweeps = isinstance(self.append, Sweep)
         if not sweeps and rule.kind == "optimal":
-            advice = (
-                "optimal is meant for a finite set tested once; on a stream, and more so with retries, it wastes "
-                "budget on false alerts: consider exposure"
-            )
-            yield "correction", advice
+            advice = "is meant for a finite set tested once; a stream wastes budget on false alerts"
+            yield "correction", f"optimal {advice}: consider exposure"
         if not sweeps and rule.kind in {"mean", "none"}:
-            advice = (
-                f"with {rule.kind}, queries near the threshold are reported about half of the time and soon use "
-                "up the cutoff: consider exposure"
-            )
-            yield "correction", advice
+            advice = "about half of the queries near the threshold are reported and soon use up the cutoff"
+            yield "correction", f"with {rule.kind}, {advice}: consider exposure"
         if isinstance(self.append, Retry):
-            advice = (
-                "retries help only series that drift; a query without a series is retried with its fixed value, "
-                "which buys nothing once the exposure is counted"
-            )
-            yield "append", advice
+            yield "append", "retries pay only for series that drift: a query without a series keeps its value"
         if sweeps and self.attempts == 1:
             yield "append", f"a sweep with the correction {rule.kind} has no further pass: consider annealed"
         if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
@@ -434,9 +418,7 @@ def changes_refused(
 def _change_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
     # Runs are tied to the offsets of their topic, and what waits to its form of append, whose options may change.
     tied = {"topic": old.topic != new.topic, "append": type(old.append) is not type(new.append)}
-    message = (
-        "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
-    )
+    message = "cannot change in a live monitor, whose runs are tied to it: declare a monitor of another name"
     for name in (name for name, changes in tied.items() if changes):
         yield Problem(0, f"monitors.{new.name}.{name}", message)
     if old.topic == new.topic:

@@ -277,15 +277,11 @@ def section_notes(document: Document, found: ServiceDocument) -> Iterator[Proble
         yield document.problem(("kafka", "security_protocol"), message)
     if found.sealing.adopt_plain:
         message = (
-            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
-            "every shard"
+            "accepts a plain state: remove it once 'stream-svt status' shows the key's id for every shard"
         )
         yield document.problem(("sealing", "adopt_plain"), message)
     if found.sealing.key_lost:
-        message = (
-            "a worker without the right key parks shards that another could open: only for closing them with "
-            "'stream-svt control close-application --give-up-state'"
-        )
+        message = "parks shards that another worker could open: only for 'close-application --give-up-state'"
         yield document.problem(("sealing", "key_lost"), message)
 
 

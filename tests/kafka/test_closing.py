@@ -119,7 +119,7 @@ async def _given_up(stage: Stage, words: str, happens: Disaster) -> None:
     assert all("no proved balances" in note for note in old.notes)
     new = await stage.new()
     if not complete:
-        with pytest.raises(ConfigError, match="nobody knows the largest sensitivity"):
+        with pytest.raises(ConfigError, match="the largest sensitivity"):
             new.config()
         # A monitor of the old application, on the query topic of the new one.
         hot = old.text(more="").partition("monitors:\n")[2].replace("name: hot", "name: next")

@@ -259,8 +259,12 @@ def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
     ("text", "field", "message"),
     [
         ("sealing: {key_file: open}", "sealing.key_file", "chmod 600"),
-        ("sealing: {key_file: key, adopt_plain: true}", "sealing.adopt_plain", "remove this once"),
-        ("sealing: {key_file: key, key_lost: true}", "sealing.key_lost", "parks shards that another could"),
+        ("sealing: {key_file: key, adopt_plain: true}", "sealing.adopt_plain", "remove it once"),
+        (
+            "sealing: {key_file: key, key_lost: true}",
+            "sealing.key_lost",
+            "parks shards that another worker could",
+        ),
         ("control: {public_key_files: [alice.pub]}", "control.public_key_files", "written by everybody"),
         ("kafka: {bootstrap_servers: broker.example:9092}", "kafka.security_protocol", "in the clear"),
     ],

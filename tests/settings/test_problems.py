@@ -278,7 +278,7 @@ def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
     ("good", "changed", "field", "advice"),
     [
         ("exposure\n", "optimal\n", "monitors[0].correction", "meant for a finite set"),
-        ("exposure\n", "mean\n", "monitors[0].correction", "about half of the time"),
+        ("exposure\n", "mean\n", "monitors[0].correction", "about half of the queries"),
         ("exposure\n", "none\n", "monitors[0].expected_queries", "is not used"),
         ("cutoff: 10", "cutoff: 10\n    append: retry", "monitors[0].append", "without a series"),
         ("cutoff: 10", "cutoff: 10\n    append: sweep", "monitors[0].append", "no further pass"),
@@ -321,7 +321,7 @@ def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():
     names = ", ".join(f"some-dataset-of-a-long-list-{k:06}" for k in range(25_000))
     line, field, message = only(GOOD.replace("topic: counts", f'topic: counts\n    datasets: ["*", {names}]'))
     assert (line, field) == (9, "monitors[0].datasets")
-    assert "takes 925460 bytes where it is stored, and a record holds no more than 899900" in message
+    assert "take 925460 bytes with the monitor, and its record holds 899900" in message
     assert "name the datasets by patterns with * and ?" in message
 
 
