@@ -133,18 +133,14 @@ def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}{_others_near(path)}")
+        found = sorted(other.name for other in path.parent.glob("*.y*ml"))
+        near = did_you_mean(path.name, found) or f"; its directory has {', '.join(found[:5])}"
+        if not found:
+            near = "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
+        if path.exists() or not path.parent.is_dir():
+            near = ""
+        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}{near}")
         raise ConfigError([problem], str(path)) from None
-
-
-def _others_near(path: Path) -> str:
-    """Return what a message adds where a file is missing: those that its directory has."""
-    found = sorted(other.name for other in path.parent.glob("*.y*ml"))
-    if path.exists() or not path.parent.is_dir():
-        return ""
-    if not found:
-        return "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
-    return did_you_mean(path.name, found) or f"; its directory has {', '.join(found[:5])}"
 
 
 def parse_config(

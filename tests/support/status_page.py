@@ -59,7 +59,7 @@ class Topic:
             self._news.clear()
             found = self.records[read : read + 100]
             read += len(found)
-            yield AlertsRead(found, complete=True, caught_up=read == len(self.records) and not self.endless)
+            yield found, True, read == len(self.records) and not self.endless
 
 
 class Stub(Worker):

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 from aiokafka import TopicPartition
@@ -53,15 +53,9 @@ LARGEST = 1 << 16
 _DOING = "reading the alerts"
 
 
-class AlertsRead(NamedTuple):
-    """The next records of the alert topic, none after a moment without news.
-
-    ``complete``: reading began with the first record ever; ``caught_up``: all that was there then has been read.
-    """
-
-    records: list[Any]
-    complete: bool
-    caught_up: bool
+AlertsRead: TypeAlias = tuple[list[Any], bool, bool]
+"""The next records of the alert topic, none after a moment without news; whether reading began with the first record
+ever, and whether all that was there then has been read."""
 
 
 async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
@@ -82,7 +76,7 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
                 raise explain(error, _DOING) from error
             # Positions, not records: markers of transactions take offsets too.
             behind = {place: end for place, end in behind.items() if await consumer.position(place) < end}
-            yield AlertsRead([*chain.from_iterable(batch.values())], not any(starts.values()), not behind)
+            yield [*chain.from_iterable(batch.values())], not any(starts.values()), not behind
             if time.monotonic() - probed > PROBE:
                 async with deadline(CALL_DEADLINE, _DOING):
                     await consumer.end_offsets(places)
