@@ -127,8 +127,7 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
 
     ``versions`` are those of the configuration as they are applied; ``reread`` reads the worker's own file again.
     """
-    quiet_libraries()
-    limit_logs()
+    tidy_logs()
     _check_address(config)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -167,12 +166,6 @@ def _check_address(config: Config) -> None:
         raise ConfigError([Problem(0, "web.port", message)], config.source) from None
 
 
-def quiet_libraries() -> None:
-    """Keep the libraries' progress out of the log; aiokafka's errors alone name a wrong password or certificate."""
-    for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
 TROUBLE = (3, 30.0)
 """Warnings and errors of one line of code: so many in so many seconds."""
 PROGRESS = (200, 200.0)
@@ -201,7 +194,12 @@ class LimitByPlace(logging.Filter):
         return count < most
 
 
-def limit_logs() -> None:
-    """Limit what each handler writes."""
+def tidy_logs() -> None:
+    """Keep the libraries' progress out of the log, and limit what each handler writes.
+
+    aiokafka's errors alone name a wrong password or certificate.
+    """
+    for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LimitByPlace())

@@ -13,7 +13,6 @@ No worker is given two shards more than another, and as few as possible move.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -204,10 +203,22 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         del revoked
         # Until assigned again, if only nothing: brokers that are gone assign nothing at all.
         self.joined = False
+        shards = [] if self._stopping else list(self.shards.values())
+        if not shards:
+            return
+        began = time.monotonic()
         try:
-            await self._hold_shards()
+            for shard in shards:
+                shard.hold()
+            settled = await asyncio.gather(*(shard.settle(STOP_PATIENCE) for shard in shards))
+            late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
+            await asyncio.gather(*(shard.stop(0.0) for shard in late))
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
+            return
+        for shard in late:
+            self.shards.pop(shard.number, None)  # the worker may have left meanwhile
+        log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     def _adopt(self, numbers: list[int]) -> None:
         log.info("event=assigned shards=%s", _listed(numbers))
@@ -230,39 +241,21 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         parting.add_done_callback(self._partings.discard)
         parting.add_done_callback(self._surface)
 
-    async def _hold_shards(self) -> None:
-        shards = list(self.shards.values())
-        if not shards or self._stopping:
-            return
-        began = time.monotonic()
-        for shard in shards:
-            shard.hold()
-        settled = await asyncio.gather(*(shard.settle(STOP_PATIENCE) for shard in shards))
-        late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
-        await asyncio.gather(*(shard.stop(0.0) for shard in late))
-        for shard in late:
-            self.shards.pop(shard.number, None)  # the worker may have left meanwhile
-        log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
-
     async def _look_at_lag(self) -> None:
         """Keep the lag true of partitions that nothing is read from: of shards that are not open, of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
-            try:
-                await self._measure_lag()
-            except Exception as error:  # noqa: BLE001  a metric: nothing else of the worker hangs on it
-                log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
-
-    async def _measure_lag(self) -> None:
-        statuses = {number: shard.status for number, shard in self.shards.items()}
-        for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
-            places = [
-                TopicPartition(topic, one) for one, status in statuses.items() if topic in status.offsets
-            ]
-            with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
-                found = await kafka.spans(
-                    self._parts.cluster, places, f"looking at the end of topic {topic!r}"
-                )
+            statuses = {number: shard.status for number, shard in self.shards.items()}
+            for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
+                places = [TopicPartition(topic, one) for one in statuses if topic in statuses[one].offsets]
+                doing = f"looking at the end of topic {topic!r}"
+                try:
+                    found = await kafka.spans(self._parts.cluster, places, doing)
+                except BrokerError:
+                    continue  # whoever reads the topic says what is wrong with it
+                except Exception as error:  # noqa: BLE001  a metric: nothing else of the worker hangs on it
+                    log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
+                    continue
                 for place, (_, end) in found.items():
                     status = statuses[place.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)

@@ -13,7 +13,7 @@ import pytest
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import app as module
 from stream_svt.service import group as groups
-from stream_svt.service.app import Monitoring, limit_logs
+from stream_svt.service.app import Monitoring, tidy_logs
 from stream_svt.service.applied import VersionRead
 from stream_svt.service.kafka import DISCARD_DEADLINE
 from stream_svt.service.shard import CUT_SHORT
@@ -80,7 +80,7 @@ def clock(caplog, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(text)])
     caplog.set_level(logging.INFO)
-    limit_logs()
+    tidy_logs()
     return clock
 
 
