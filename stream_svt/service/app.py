@@ -54,10 +54,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     logger = HOST_LOG
 
-    def __init__(
-        self, worker: Worker, versions: AsyncIterator[Version], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(loop=loop)
+    def __init__(self, worker: Worker, versions: AsyncIterator[Version]) -> None:
+        super().__init__()
         self._worker = worker
         self._versions = versions
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,23 +85,21 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
     async def _follow(self) -> None:
+        partitions = self._worker.config.topics.partitions
         async for version in self._versions:
             try:
-                await self._worker.adopt(await read(version))
+                await self._worker.adopt(await read(version, partitions))
             except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
                 said = str(error) if isinstance(error, OSError) else describe(error)
                 log.critical("event=configuration_refused version=%d error=%r", version.number, said)
 
 
-def build(
-    worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop, overview: Overview | None = None
-) -> faust.App:
+def build(worker: Worker, monitoring: Monitoring, overview: Overview | None = None) -> faust.App:
     """Return the Faust app around a worker; ``overview`` is what the status page shows, by default the worker's."""
     config = worker.config
     app = _App(
         f"{config.spec.application}-host",
         broker="kafka://" + config.kafka.bootstrap_servers[0],
-        loop=loop,
         autodiscover=False,
         store="memory://",
         topic_disable_leader=True,
@@ -133,8 +129,8 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
     asyncio.set_event_loop(loop)
     worker = Worker(config, reread)
     collect_rarely()
-    monitoring = Monitoring(worker, versions, loop)
-    app = build(worker, monitoring, loop)
+    monitoring = Monitoring(worker, versions)
+    app = build(worker, monitoring)
     app.finalize()
     host = faust.Worker(
         app, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True, loglevel="INFO"

@@ -35,7 +35,7 @@ from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import place_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import require, unseen
-from stream_svt.settings.application import ApplicationSpec
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DatasetSpec
 
 log = logging.getLogger(__name__)
@@ -136,16 +136,8 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
 # Parsing
 
 
-class VersionRead(NamedTuple):
-    """The specification of a version, and its digest, which takes long to compute."""
-
-    version: Version
-    spec: ApplicationSpec
-    application_hash: str
-
-
-async def read(version: Version) -> VersionRead:
-    """Return what a version says; raise ConfigError where it cannot be read, or the process that parses it ended."""
+async def read(version: Version, partitions: int) -> AppliedWorkload:
+    """Return the workload of a version; ConfigError says what is wrong with it, or that the process of it ended."""
     source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -168,7 +160,8 @@ async def read(version: Version) -> VersionRead:
     for piece in pieces:
         datasets += pickle.loads(piece)  # noqa: S301
         await asyncio.sleep(0)
-    return VersionRead(version, replace(spec, datasets=tuple(datasets)), application_hash)
+    spec = replace(spec, datasets=tuple(datasets))
+    return AppliedWorkload(spec, partitions, (version.number, version.digest), application_hash)
 
 
 def parse() -> None:

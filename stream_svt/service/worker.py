@@ -23,7 +23,6 @@ from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
-from stream_svt.service.applied import VersionRead
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import first
 from stream_svt.service.group import Group
@@ -285,26 +284,22 @@ class Worker:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
 
-    async def adopt(self, reading: VersionRead) -> None:
+    async def adopt(self, workload: AppliedWorkload) -> None:
         """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
-        number = reading.version.number
-        workload = AppliedWorkload(
-            reading.spec, self.config.topics.partitions, (number, reading.version.digest)
-        )
-        await self._use(workload, reading.application_hash)
-        log.info("event=configuration_read version=%d spec=%s", number, workload.hash)
+        await self._use(workload)
+        log.info("event=configuration_read version=%d spec=%s", workload.version[0], workload.hash)
 
     async def advance_periods(self) -> None:
         """Know later periods, and no longer those that are over: once a day, where generators make them."""
         now_ms = int(self.epoch() * 1000)
         is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
         if self.workload.declared.generators and is_due:
-            await self._use(replace(self.workload, now_ms=now_ms), self.workload.hash)
+            await self._use(replace(self.workload, now_ms=now_ms, known_hash=self.workload.hash))
             log.info("event=periods_advanced spec=%s", self.workload.hash)
 
-    async def _use(self, workload: AppliedWorkload, known_hash: str) -> None:
+    async def _use(self, workload: AppliedWorkload) -> None:
         """Prepare another workload, and have every shard go on with it."""
-        for _ in workload.prepare(known_hash):
+        for _ in workload.prepare():
             await asyncio.sleep(0)
         self.config = replace(self.config, spec=workload.declared)
         self.workload.retire()

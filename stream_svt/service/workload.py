@@ -41,13 +41,14 @@ class AppliedWorkload:
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
 
-    ``version`` is number and digest of the version applied. Periods that begin later than `AHEAD_MS` from ``now_ms``
-    (UTC) are not known.
+    ``version`` is number and digest of the version applied. ``known_hash`` is that of the specification, where it is
+    computed already. Periods that begin later than `AHEAD_MS` from ``now_ms`` (UTC) are not known.
     """
 
     declared: ApplicationSpec
     partitions: int
     version: tuple[int, str] = (0, "")
+    known_hash: str = field(default="", compare=False)
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
     _sorted: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
         default_factory=dict, init=False, compare=False
@@ -67,17 +68,17 @@ class AppliedWorkload:
     @cached_property
     def hash(self) -> str:
         """Short digest of the specification."""
-        return self.declared.hash()
+        return self.known_hash or self.declared.hash()
 
     @cached_property
     def _is_generated(self) -> bool:
         return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
 
-    def prepare(self, known_hash: str | None = None) -> Iterator[None]:
+    def prepare(self) -> Iterator[None]:
         """Look at every dataset, in slices of a few milliseconds; the digest of the specification, in one piece."""
-        vars(self)["hash"] = self.declared.hash() if known_hash is None else known_hash
+        self.hash  # noqa: B018  kept from now on
         yield from self._by_shard(*LISTED)
-        self.spec.names_shown  # noqa: B018  kept from now on
+        self.spec.names_shown  # noqa: B018  likewise
         yield
         if not self._is_generated:
             for shard in range(self.partitions):

@@ -204,7 +204,7 @@ async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, file: P
     version = await commit(config, await proposed(config, file))
     found = newest(await read_versions(config, brokers), config.topics.config)
     assert found == version
-    assert [dataset.name for dataset in (await read(found)).spec.datasets] == names
+    assert [dataset.name for dataset in (await read(found, 1)).declared.datasets] == names
     before = (await read_versions(config, brokers)).current
     smaller = await publish(config, brokers, Bundle(scene.text()), before=before)
     assert newest(await read_versions(config, brokers), config.topics.config) == smaller

@@ -14,9 +14,10 @@ from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import app as module
 from stream_svt.service import group as groups
 from stream_svt.service.app import Monitoring, tidy_logs
-from stream_svt.service.applied import VersionRead
+from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE
 from stream_svt.service.shard import CUT_SHORT
+from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC
 
 
@@ -38,13 +39,13 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
 ) -> None:
     adopted, raised = [], list(errors)
 
-    async def adopt(reading: VersionRead) -> None:
+    async def adopt(workload: AppliedWorkload) -> None:
         if raised:
             raise raised.pop()
-        adopted.append(reading.version.number)
+        adopted.append(workload.version[0])
 
-    worker = SimpleNamespace(adopt=adopt)
-    await Monitoring(worker, _versions(text, SPEC), asyncio.get_running_loop())._follow()
+    worker = SimpleNamespace(adopt=adopt, config=parse_config(SPEC))
+    await Monitoring(worker, _versions(text, SPEC))._follow()
     assert adopted == [2]
     assert "event=configuration_refused version=1" in caplog.text
     assert said in caplog.text
@@ -63,7 +64,7 @@ async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, ca
     async def stop() -> None:
         await asyncio.sleep(0 if in_time else 60)
 
-    monitoring = module.Monitoring(SimpleNamespace(stop=stop), _versions(), asyncio.get_running_loop())
+    monitoring = module.Monitoring(SimpleNamespace(stop=stop), _versions())
     await monitoring.on_stop()
     assert ("event=stop_timeout" in caplog.text) is not in_time
     assert (monitoring.error is None) is in_time

@@ -11,6 +11,7 @@ from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import applied
 from stream_svt.service.applied import read
 from stream_svt.service.config import spec_of
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DatasetSpec
 from tests.service.test_metrics import SPEC
 
@@ -26,10 +27,9 @@ def version(text: str = TEXT) -> Version:
 async def test_what_another_process_read_is_what_the_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = spec_of(version().bundle)
     monkeypatch.setattr(applied, "spec_of", None)  # not here
-    found = await read(version())
-    assert found.version == version()
-    assert found.spec == wanted
-    assert found.application_hash == wanted.hash() == found.spec.hash()
+    found = await read(version(), 4)
+    assert found == AppliedWorkload(wanted, 4, (7, version().digest))
+    assert found.known_hash == wanted.hash() == found.declared.hash()
 
 
 async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(applied.pickle, "loads", counted)
-    await read(version())
+    await read(version(), 4)
     assert pieces == [0, 500, 500, 200]
 
 
@@ -58,7 +58,7 @@ async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here(wrong: str,
     with pytest.raises(ConfigError) as here:
         spec_of(version(wrong).bundle, "version 7 of the configuration")
     with pytest.raises(ConfigError) as there:
-        await read(version(wrong))
+        await read(version(wrong), 4)
     assert str(there.value) == str(here.value)
     assert len(there.value.problems) + there.value.more == problems
 
@@ -67,4 +67,4 @@ async def test_a_process_that_is_killed_changes_nothing(monkeypatch: pytest.Monk
     program = f"import os; os.kill(os.getpid(), {signal.SIGKILL})"
     monkeypatch.setattr(applied, "_PROGRAM", program)
     with pytest.raises(ConfigError, match=r"ended early, with -?\d+; nothing was changed"):
-        await read(version())
+        await read(version(), 4)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
-from stream_svt.service.applied import read
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable, Denied
 from stream_svt.service.worker import Worker, WorkerFault
+from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC
 
 DENIED = Denied("permission is missing: operation READ on resource GROUP 'shop'")
@@ -188,8 +187,7 @@ async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(
     assert not play.worker.ready
     assert play.worker.fault == WorkerFault(Cause.CONFIGURATION, module.NOTHING_APPLIED)
     assert play.groups == []
-    version = Version(3, Bundle(SPEC))
-    await play.worker.adopt(await read(version))
+    await play.worker.adopt(AppliedWorkload(parse_config(SPEC).spec, 4, (3, "digest")))
     await play.joins(1)
-    assert play.worker.workload.version == (3, version.digest)
+    assert play.worker.workload.version == (3, "digest")
     assert play.worker.config.spec == parse_config(SPEC).spec

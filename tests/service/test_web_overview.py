@@ -12,13 +12,12 @@ import pytest
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, EventType, decode
 from stream_svt.privacy.loss import Kind, best_guess
-from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.service.applied import VersionRead
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
 from stream_svt.service.web.overview import KEPT, Overview
+from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import account_of, alert, lifecycle
@@ -156,7 +155,7 @@ async def test_a_history_that_takes_long_is_said_to(show: Show, monkeypatch: pyt
 async def test_another_specification_is_read_anew(show: Show) -> None:
     assert (await show.ask())["datasets_declared"] == 3
     text = SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")
-    await show.worker.adopt(VersionRead(Version(1, Bundle(text)), load_spec(text), "hash"))
+    await show.worker.adopt(AppliedWorkload(load_spec(text), 4, (1, "digest")))
 
     async def declared() -> int:
         return (await show.ask())["datasets_declared"]

@@ -14,9 +14,7 @@ import pytest
 
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import codec, event_loop, workload
-from stream_svt.service.applied import read
 from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.worker import Worker
@@ -81,8 +79,8 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
 
 
 def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = AppliedWorkload(load_spec(PLAIN), PARTITIONS)
-    for _ in prepared.prepare("known"):
+    prepared = AppliedWorkload(load_spec(PLAIN), PARTITIONS, known_hash="known")
+    for _ in prepared.prepare():
         pass
     assert prepared.hash == "known"
 
@@ -131,7 +129,7 @@ async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.Monk
     monkeypatch.setattr(AppliedWorkload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
     worker = Worker(parse_config(TEXT))
     before = worker.workload
-    await worker.adopt(await read(Version(1, Bundle(TEXT.replace("threshold: 5", "threshold: 6")))))
+    await worker.adopt(AppliedWorkload(load_spec(TEXT.replace("threshold: 5", "threshold: 6")), PARTITIONS))
     assert retired == [before]
     assert worker.workload is not before
 

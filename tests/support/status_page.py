@@ -102,9 +102,8 @@ class Stage:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does, by the same host."""
-        loop = asyncio.get_running_loop()
         versions = follow(self.worker.config, cluster_of(self.worker.config))
-        app = build(self.worker, Monitoring(self.worker, versions, loop), loop, self.overview)
+        app = build(self.worker, Monitoring(self.worker, versions), self.overview)
         server: Web = app.web
         server.init_server()
         await server.start_server()

@@ -18,16 +18,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
-from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.applied import VersionRead
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker, WorkerState, cluster_of
+from stream_svt.service.workload import AppliedWorkload
 from tests.support import records
 from tests.support.process import Service, free_port
 from tests.support.topics import (
@@ -140,8 +139,8 @@ class Scene:
 
     async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
         """Have a worker adopt a version, by default the next one."""
-        version = Version(number or worker.workload.version[0] + 1, Bundle(repr(config.spec.hash())))
-        await worker.adopt(VersionRead(version, config.spec, config.spec.hash()))
+        version = (number or worker.workload.version[0] + 1, config.spec.hash())
+        await worker.adopt(AppliedWorkload(config.spec, self.partitions, version))
 
     async def stop(self, worker: Worker) -> None:
         self.workers.remove(worker)
