@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -155,9 +156,11 @@ async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played,
 async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock_has_passed(
     played, monkeypatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    play = played(errors.TimestampAhead("too far", time.time() + 0.3))
+    now = [1e9]
+    monkeypatch.setattr(module, "CLOCK", replace(module.CLOCK, epoch=lambda: now[0]))
+    play = played(errors.TimestampAhead("too far", 1e9 + 5))
     await play.stays(ShardState.PARKED, opened=1)
+    now[0] += 5
     await play.until(ShardState.RUNNING)
 
 
@@ -329,20 +332,23 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     assert play.shard._told.quiet.is_set()
 
 
-async def read_on() -> None:
-    """Open for three times as long as the watchdog waits, one short call to the broker after another."""
-    end = time.monotonic() + 3 * STUCK
-    while time.monotonic() < end:
-        async with deadline(1.0, "reading"):
+async def call() -> None:
+    async with deadline(1.0, "reading"):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("sign", [call, give_way], ids=["call", "piece of work"])
+async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, sign) -> None:
+    async def restore() -> None:
+        end = time.monotonic() + 3 * STUCK
+        while time.monotonic() < end:
+            await sign()
             await asyncio.sleep(0.05)
 
-
-async def verify() -> None:
-    """Open for as long without any call to the broker, one piece of verifying after another."""
-    end = time.monotonic() + 3 * STUCK
-    while time.monotonic() < end:
-        await give_way()
-        await asyncio.sleep(0.05)
+    play = played(restore)
+    async with watched(monkeypatch, play):
+        await play.until(ShardState.RUNNING)
+    assert play.opened == 1
 
 
 async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatch) -> None:
@@ -350,14 +356,6 @@ async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatc
     async with watched(monkeypatch, play):
         await play.until(ShardState.RUNNING)
     assert play.opened == 2
-
-
-@pytest.mark.parametrize("restore", [read_on, verify])
-async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, restore) -> None:
-    play = played(restore)
-    async with watched(monkeypatch, play):
-        await play.until(ShardState.RUNNING)
-    assert play.opened == 1
 
 
 async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypatch, caplog) -> None:
@@ -386,14 +384,6 @@ async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played)
     await asyncio.sleep(0.3)
     assert play.opened == 1
     assert [task for task in asyncio.all_tasks() if task.get_name() == "shard-0"] == []
-
-
-async def test_a_shard_that_was_handed_over_is_not_started_anew(play, monkeypatch) -> None:
-    await play.shard.stop(1.0)
-    play.shard.status.beat = 0.0
-    async with watched(monkeypatch, play):
-        await asyncio.sleep(0.3)
-    assert play.opened == 1
 
 
 async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, monkeypatch) -> None:
