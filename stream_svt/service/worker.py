@@ -49,8 +49,6 @@ TEST_EVERY = 60.0
 """Seconds between two tests of a worker by itself that shards, or a broker's clock, give it a reason for."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
-
-
 CLOCK_TOLERANCE = 600.0
 """Seconds that the worker's clock may be off the brokers'."""
 
@@ -75,6 +73,7 @@ class WorkerSignal(StrEnum):
 
 
 _LIVING = (WorkerState.JOINING, WorkerState.OUTSIDE, WorkerState.MEMBER)
+_ENDED = (WorkerState.FAILED, WorkerState.STOPPED)
 
 TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
     (WorkerState.JOINING, WorkerSignal.JOINED): WorkerState.MEMBER,
@@ -82,11 +81,7 @@ TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
     **{(state, WorkerSignal.FAULT): WorkerState.OUTSIDE for state in _LIVING},
     **{(state, WorkerSignal.FAILED): WorkerState.FAILED for state in _LIVING},
     # What was under way when it ended may still be told.
-    **{
-        (state, signal): state
-        for state in (WorkerState.FAILED, WorkerState.STOPPED)
-        for signal in WorkerSignal
-    },
+    **{(state, signal): state for state in _ENDED for signal in WorkerSignal},
     **{(state, WorkerSignal.STOPPED): WorkerState.STOPPED for state in WorkerState},
 }
 
