@@ -22,20 +22,16 @@ from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.projection import Projection
+from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import Retirement
-from stream_svt.monitor.retry import RetryRunner
-from stream_svt.monitor.runner import QueryNoise, Runner
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan, Status
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
-from stream_svt.monitor.sweep import SweepRunner
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import last_end
-from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import Declared, MonitorSpec
-
-_RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
 
 OTHER_FILE = (
     "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
@@ -147,7 +143,7 @@ class Engine:
 
     def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
         """Add a monitor; ``journal``: it is not one of the stored state."""
-        runner = _RUNNERS[type(spec.append)](self.accounts, self._noise, spec)
+        runner = Runner(self.accounts, self._noise, spec)
         offset = self.next_offset(spec.topic)
         if offset is not None:
             runner.offset, runner.started = offset, True
@@ -245,7 +241,7 @@ class Engine:
         size = len(batch)
         offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
         start = batch.index_of(offset, row)
-        cost = max(1, sum(runner.row_cost for runner in runners))
+        cost = max(1, sum(runner.append.row_cost for runner in runners))
         stop = min(size, start + max(1, bounds.cost // cost))
         refused = max(1, bounds.rejects - len(accounts.next.rejects))
         if self.datasets.periods is not None:  # each row may be refused

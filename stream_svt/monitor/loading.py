@@ -162,7 +162,7 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
     elif number is None or runner is None:
         queue.drop()
         return
-    elif type(queue) is not runner.queue:
+    elif type(queue) is not runner.append.queue:
         message = f"queries of {queue.dataset} wait for monitor {queue.monitor} in a queue of another kind"
         raise UnreadableState(f"state records w/* are damaged: {message}")
     else:

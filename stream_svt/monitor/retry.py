@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from stream_svt.monitor.batch import Crossing, Integers, Tests, View
+from stream_svt.monitor.query_tester import Append
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.settings.fields import Retry
@@ -45,8 +45,8 @@ class RetryQueue(Queue[Waiting]):
             self.put(replace(place, begun=place.begun - 1))
 
 
-class RetryRunner(Runner):
-    """Steps a monitor that appends with ``retry``."""
+class RetryAppend(Append):
+    """Append with ``retry``."""
 
     row_cost = 50
     queue = RetryQueue
@@ -64,7 +64,7 @@ class RetryRunner(Runner):
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
         live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
-        reached = {row: gaps for row, gaps, _ in self.candidates(view, start, live)}
+        reached = {row: gaps for row, gaps, _ in self.tester.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
         # Looked up once: this loop is what a query costs.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
@@ -127,7 +127,7 @@ class RetryRunner(Runner):
     def _columns(self, view: View, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return values and thresholds of rows [start, stop), in grid steps."""
         everything = np.ones(stop - start, dtype=np.bool_)
-        values, thresholds = self.on_grid(view.batch, start, everything)
+        values, thresholds = self.tester.on_grid(view.batch, start, everything)
         return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
@@ -135,7 +135,7 @@ class RetryRunner(Runner):
     ) -> bool:
         """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
         self.runs.accounts.next.tested[self.runs.name] += 1
-        branch = None if gaps is None else self.branch(dataset, gaps)
+        branch = None if gaps is None else self.tester.branch(dataset, gaps)
         if gaps is not None and branch is not None:
             self._report(dataset, arrival, branch, int(gaps[branch]), attempt=0, now=now)
             return True
@@ -167,10 +167,10 @@ class RetryRunner(Runner):
         offsets, rows, thresholds, attempts = np.ascontiguousarray(columns.T)
         values = np.frombuffer(b"".join([p.value for p in waiting]), dtype="<i8").astype(np.int64)
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
-        chosen, gaps = self.reached(Tests(numbers, offsets, rows, values, thresholds, attempts))
+        chosen, gaps = self.tester.reached(Tests(numbers, offsets, rows, values, thresholds, attempts))
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
         for index, place in enumerate(waiting):
-            branch = self.branch(dataset, fired[index]) if index in fired else None
+            branch = self.tester.branch(dataset, fired[index]) if index in fired else None
             attempt = queue.attempt(place)
             if branch is not None or attempt + 1 >= rules.attempts:
                 queue.remove(place.name)

@@ -18,8 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from stream_svt.monitor.batch import Crossing, Integers, Segment, Tests, View
+from stream_svt.monitor.query_tester import Append, QueryTester
 from stream_svt.monitor.queue_journal import Queue, size_of
-from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import Block, OpenSet
 from stream_svt.settings.fields import Sweep
@@ -110,13 +110,15 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.blocks[names[block.owner]].append(block)
 
 
-class SweepRunner(Runner):
-    """Steps a monitor that appends with ``sweep``."""
+class SweepAppend(Append):
+    """Append with ``sweep``."""
 
     row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
     queue = OpenSets
 
-    _opened: list[tuple[int, int, str]] | None = None
+    def __init__(self, tester: QueryTester) -> None:
+        super().__init__(tester)
+        self._opened: list[tuple[int, int, str]] | None = None
 
     @property
     def rules(self) -> Sweep:
@@ -143,7 +145,7 @@ class SweepRunner(Runner):
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
-        segment = self.test_arrivals(view, start, stop)
+        segment = self.tester.test_arrivals(view, start, stop)
         self._keep(segment)
         return segment.stop
 
@@ -162,7 +164,7 @@ class SweepRunner(Runner):
                 members[dataset, name].append(row)
         if not members:
             return
-        values, thresholds = self.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
+        values, thresholds = self.tester.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
         thresholds = np.broadcast_to(thresholds, len(live))
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
@@ -265,13 +267,13 @@ class SweepRunner(Runner):
         numbers, series, query_id = columns
         datasets = np.full(len(rest), dataset, dtype=np.int64)
         offsets, rows, values, thresholds = numbers[:, rest]
-        chosen, gaps = self.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
+        chosen, gaps = self.tester.reached(Tests(datasets, offsets, rows, values, thresholds, attempt))
         for k, index in enumerate(rest[chosen].tolist()):
             if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
             if runs.is_muted(dataset, series[index], now):
                 continue
-            branch = self.branch(dataset, gaps[:, k])
+            branch = self.tester.branch(dataset, gaps[:, k])
             if branch is not None:
                 offset, row, _, threshold = numbers[:, index].tolist()
                 query = offset, row, threshold, series[index], query_id[index]

@@ -131,7 +131,7 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
-    runner = type(play.engine.runners["m0"]).__name__
-    assert runner == ("Runner" if after == "plain" else f"{after.title()}Runner")
+    append = type(play.engine.runners["m0"].append).__name__
+    assert append == ("Append" if after == "plain" else f"{after.title()}Append")
     assert [play.runs().queued(number) for number in range(3)] == [0, 0, 0]
     assert sum(play.runs("m1").queued(number) for number in range(3)) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.sweep import SweepRunner
+from stream_svt.monitor.sweep import SweepAppend
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
 
@@ -192,8 +192,8 @@ def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkey
 def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
     play = _play("{sweep: {max_open_sets: 5000, close_after: 1h}}")
     looked = []
-    oldest = SweepRunner._oldest
-    monkeypatch.setattr(SweepRunner, "_oldest", lambda self: looked.append(len(self.opened)) or oldest(self))
+    oldest = SweepAppend._oldest
+    monkeypatch.setattr(SweepAppend, "_oldest", lambda self: looked.append(len(self.opened)) or oldest(self))
     queries = [Query(0, 0, f"s{k}", f"set{k}") for k in range(2000)] + [
         _close(f"set{k}") for k in range(2000)
     ]

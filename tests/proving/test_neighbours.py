@@ -15,8 +15,8 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.retry import RetryRunner
-from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.query_tester import QueryTester
+from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
@@ -150,25 +150,25 @@ def _value(place: Waiting) -> int:
 
 
 def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
-    original = RetryRunner._arrive
+    original = RetryAppend._arrive
 
-    def arrive(self: RetryRunner, dataset: int, queue: object, *rest: object, **options: object) -> bool:
+    def arrive(self: RetryAppend, dataset: int, queue: object, *rest: object, **options: object) -> bool:
         if len(queue.entries) >= self.rules.capacity:
             least = min(queue.entries, key=lambda name: _value(queue.entries[name]))
             queue.entries = {least: queue.entries[least]} | queue.entries
         return original(self, dataset, queue, *rest, **options)
 
-    patch.setattr(RetryRunner, "_arrive", arrive)
+    patch.setattr(RetryAppend, "_arrive", arrive)
 
 
 def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
-    original = RetryRunner._sweep
+    original = RetryAppend._sweep
 
-    def sweep(self: RetryRunner, dataset: int, queue: object, *rest: object) -> None:
+    def sweep(self: RetryAppend, dataset: int, queue: object, *rest: object) -> None:
         queue.entries = dict(sorted(queue.entries.items(), key=lambda item: -_value(item[1])))
         original(self, dataset, queue, *rest)
 
-    patch.setattr(RetryRunner, "_sweep", sweep)
+    patch.setattr(RetryAppend, "_sweep", sweep)
 
 
 def is_urgent_where_a_value_is_high(patch: pytest.MonkeyPatch) -> None:
@@ -199,14 +199,14 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 
 
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = Runner._silence
+    original = QueryTester._silence
 
-    def silence(self: Runner, segment: Segment, rows: object) -> None:
+    def silence(self: QueryTester, segment: Segment, rows: object) -> None:
         original(self, segment, rows)
         whole = segment.view.batch.whole[segment.start : segment.stop]
         segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
-    patch.setattr(Runner, "_silence", silence)
+    patch.setattr(QueryTester, "_silence", silence)
 
 
 def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan
 from stream_svt.privacy.loss import Kind
@@ -114,8 +114,9 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        if isinstance(runner, RetryRunner):
-            arrive = runner._arrive
+        append, tester = runner.append, runner.tester
+        if isinstance(append, RetryAppend):
+            arrive = append._arrive
 
             def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> bool:
                 run = engine.accounts.run_state(runner.name, dataset).run
@@ -123,9 +124,9 @@ class Computed:
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
 
-            runner._arrive = arrived  # type: ignore[method-assign]
+            append._arrive = arrived  # type: ignore[method-assign]
             return
-        test_arrivals = runner.test_arrivals
+        test_arrivals = tester.test_arrivals
 
         def noted(view: Any, start: int, stop: int) -> Segment:
             segment = test_arrivals(view, start, stop)
@@ -137,7 +138,7 @@ class Computed:
                 self._add(engine, runner, dataset, run, place, row in found)
             return segment
 
-        runner.test_arrivals = noted  # type: ignore[method-assign]
+        tester.test_arrivals = noted  # type: ignore[method-assign]
 
     def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
         test = (engine.datasets[dataset].name, runner.name, run), place

@@ -123,9 +123,9 @@ class AlignedEngine(Engine):
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
-        runs = runner.runs
-        draw, open_run = runner.draw, runs.open_run
-        runner.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
+        runs, tester = runner.runs, runner.tester
+        draw, open_run = tester.draw, runs.open_run
+        tester.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
         runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 

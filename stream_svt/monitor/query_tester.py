@@ -1,0 +1,209 @@
+"""Tests queries of one monitor: noise is drawn for many rows at once, and only crossings are handled one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.sampler import Identity
+from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
+from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.runs import Runs, Status
+
+QueryNoise = Callable[[Law, Identity], Integers]
+"""What query noise is drawn from: see `KeyedSampler.draw`."""
+
+
+class QueryTester:
+    """Tests queries in the runs of a monitor, and reports what crosses the noisy threshold."""
+
+    def __init__(self, runs: Runs, noise: QueryNoise) -> None:
+        self.runs = runs
+        self.noise = noise
+
+    def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
+        """Test rows [start, stop) once; the segment ends before a run that is not durable, or a row a top concerns."""
+        segment = self._begin(view, start, self.open_waiting(view, start, stop))
+        self._find_tops(segment)
+        size, runs = segment.stop - start, self.runs
+        live, silent = segment.live, segment.silent = segment.live[:size], segment.silent[:size]
+        if tested := int(live.sum()):
+            runs.accounts.next.tested[runs.name] += tested
+        runs.skip("muted", int(silent.sum()))
+        if not live.all():
+            datasets = view.batch.dataset[start : segment.stop]
+            idle = view.only_eligible(~live & ~silent & runs.covers[datasets], start)
+            for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
+                runs.skip(runs.run_state(int(dataset)).shown, int(count))
+        return segment
+
+    def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
+        """Open runs for rows [first, last) in order, perhaps ``ahead`` of the tests, for one commit to make durable.
+
+        Returns the row reached: ``last``, or the first one whose run has to wait for the next commit.
+        """
+        runs = self.runs
+        waiting = view.only_eligible(runs.status[view.batch.dataset[first:last]] == Status.WAITING, first)
+        if not waiting.any():
+            return last
+        rows = np.flatnonzero(waiting) + first
+        _, appearance = np.unique(view.batch.dataset[rows], return_index=True)
+        for row in rows[np.sort(appearance)].tolist():
+            dataset = int(view.batch.dataset[row])
+            if not ahead or runs.acts_on_queries_alone(dataset):
+                if runs.accounts.full:
+                    return int(row)
+                runs.open_run(dataset, int(view.clock[row]))
+        return last
+
+    def _begin(self, view: View, start: int, stop: int) -> Segment:
+        """Return the segment from ``start`` on, up to ``stop`` or the first run that is not durable."""
+        status = self.runs.status[view.batch.dataset[start:stop]]
+        pending = view.only_eligible(status == Status.PENDING, start)
+        if pending.any():
+            stop = start + int(pending.argmax())
+        live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)
+        segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
+        if self.runs.mutes and view.batch.series:
+            self._silence(segment, np.flatnonzero(live) + start)
+        return segment
+
+    def _silence(self, segment: Segment, rows: Integers) -> None:
+        """Skip those of some live rows whose series is muted at their clock."""
+        mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
+        datasets = segment.view.batch.dataset[rows].tolist()
+        muted = [
+            row
+            for row, dataset in zip(rows.tolist(), datasets, strict=True)
+            if dataset in mutes
+            and names[row] in mutes[dataset].entries
+            and mutes[dataset].is_muted(names[row], int(clock[row]))
+        ]
+        segment.silence(np.array(muted, dtype=np.int64))
+
+    def _find_tops(self, segment: Segment) -> None:
+        """Report the tops of a segment in order; each may skip later rows, or end the segment before one of them."""
+        view, batch, runs = segment.view, segment.view.batch, self.runs
+        for row, gaps, threshold in self.candidates(view, segment.start, segment.live):
+            if row >= segment.stop:
+                break
+            dataset = int(batch.dataset[row])
+            if not segment.live[row - segment.start] or (branch := self.branch(dataset, gaps)) is None:
+                continue
+            series = batch.series[row] if batch.series else None
+            query = int(batch.offset[row]), int(batch.row[row]), threshold, series, batch.query_id[row]
+            segment.tops.append(row)
+            woken = runs.report(Crossing(dataset, *query, branch, int(gaps[branch]), 0), int(view.clock[row]))
+            self._after_top(segment, row, series, woken)
+            if runs.accounts.full:
+                segment.stop = min(segment.stop, row + 1)
+
+    def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
+        """Skip later rows as a top demands; end the segment where a run may begin or a series is no longer muted."""
+        later = segment.later(row)
+        if len(later) == 0:
+            return
+        batch, start = segment.view.batch, segment.start
+        status = self.runs.status[batch.dataset[row]]
+        if status == Status.WAITING:
+            segment.stop = int(later[0])
+        elif status == Status.SKIP:
+            segment.live[later - start] = segment.silent[later - start] = False
+        elif series is not None:
+            alike = [k for k in later.tolist() if batch.series[k] == series]
+            self._silence(segment, np.array(alike, dtype=np.int64))
+            if woken:
+                rows = (k for k in later.tolist() if segment.silent[k - start] and batch.series[k] in woken)
+                segment.stop = next(rows, segment.stop)
+
+    def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:
+        """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
+
+        They come in order, with their gaps by branch and their threshold in grid steps.
+        """
+        if not live.any():
+            return []
+        batch = view.batch
+        values, thresholds = self.on_grid(batch, start, live)
+        rows = np.flatnonzero(live) + start
+        # A slice is no copy.
+        part = slice(start, start + len(live)) if len(rows) == len(live) else rows
+        tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
+        chosen, gaps = self.reached(tests)
+        found = np.broadcast_to(thresholds, len(rows))[chosen].tolist()
+        return list(zip(rows[chosen].tolist(), gaps.T, found, strict=True))
+
+    def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
+        """Return values and thresholds of the rows of ``live`` in grid steps."""
+        plan = self.runs.plan
+        values = plan.grid.values(batch, start, start + len(live))
+        common = plan.grid.threshold(self.runs.spec.threshold)
+        whole = bool(live.all())
+        if not batch.threshold:
+            return (values if whole else values[live]), common
+        thresholds = np.full(len(live), common, dtype=np.int64)
+        for row, threshold in batch.threshold.items():
+            if start <= row < start + len(live):
+                thresholds[row - start] = plan.grid.threshold(threshold)
+        return (values, thresholds) if whole else (values[live], thresholds[live])
+
+    def reached(self, tests: Tests) -> tuple[Integers, Integers]:
+        """Return which tests reach the noisy threshold at some branch, and their gaps at every branch."""
+        gaps = self.runs.plan.mechanism.branch_gaps(
+            tests.value,
+            tests.threshold,
+            self.runs.secrets["noise"][tests.dataset],
+            tests.attempt,
+            lambda branch: self.draw(tests, branch),
+        )
+        best = gaps[0] if len(gaps) == 1 else gaps.max(axis=0)
+        chosen = np.flatnonzero(best >= 0)
+        return chosen, gaps[:, chosen]
+
+    def draw(self, tests: Tests, branch: int) -> Integers:
+        """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
+        mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets
+        identity = Identity(
+            salt=(secrets["salt_high"][tests.dataset], secrets["salt_low"][tests.dataset]),
+            offset=tests.offset,
+            row=tests.row if tests.row.any() else 0,
+            attempt=tests.attempt,
+            branch=branch,
+            value=tests.value,
+        )
+        return self.noise(Law(mechanism.query_noise, mechanism.branches[branch].rate), identity)
+
+    def branch(self, dataset: int, gaps: Integers) -> int | None:
+        """Return the first branch that fired and that the run can still pay."""
+        return self.runs.plan.mechanism.branch_of(gaps, self.runs.run_state(dataset).left)
+
+
+class Append:
+    """How often a monitor tests its queries: once, on arrival, unless a subclass says otherwise.
+
+    Attributes:
+        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
+        queue: What queries of a dataset wait in for another test, None where none waits.
+    """
+
+    row_cost: ClassVar[int] = 1
+    queue: ClassVar[type[Queue[Any]] | None] = None
+
+    def __init__(self, tester: QueryTester) -> None:
+        self.tester = tester
+        self.runs = tester.runs
+
+    def test(self, view: View, start: int, stop: int) -> int:
+        """Test rows [start, stop); return the row reached, before ``stop`` where something comes first."""
+        return self.tester.test_arrivals(view, start, stop).stop
+
+    def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
+        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
+        return view.stop
+
+    def close(self, view: View, row: int) -> bool:  # noqa: ARG002
+        """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
+        return True
