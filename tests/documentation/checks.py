@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 import re
 import shlex
 import tomllib
@@ -241,14 +241,10 @@ def _unknown_key(section: str, key: str) -> str | None:
 
 
 def _imported(name: str) -> bool:
-    module, _, attribute = name.rpartition(".")
     try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        try:
-            return hasattr(importlib.import_module(module), attribute)
-        except (ModuleNotFoundError, ValueError):
-            return False
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
     return True
 
 
