@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,15 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stream_svt.service.embedded import free_ports
+
 COMMAND = [sys.executable, "-c", "import sys; from stream_svt.cli import main; sys.exit(main())"]
 
 
 def free_port() -> int:
     """Return a port that nobody listened on a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def applied(config: Path, *options: str) -> str:
