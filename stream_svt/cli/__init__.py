@@ -17,8 +17,6 @@ from stream_svt.cli.running import demo, forward, run
 from stream_svt.cli.showing import audit, carry_over, status, watch
 from stream_svt.errors import StreamSvtError
 
-__all__ = ["app", "main"]
-
 _INTERRUPTED = 130
 
 _EPILOG = """\b

@@ -26,7 +26,6 @@ from stream_svt.monitor.snapshot import State
 
 BAR = 24
 FIXED_LINES = 16  # borders, headings, head and foot
-PLAIN_INTERVAL = 5.0
 
 Truth: TypeAlias = Mapping[str, frozenset[tuple[str, str]]]
 """Dataset and series of each item whose true count had reached the threshold, by the id of a checkpoint's set."""
@@ -153,7 +152,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 class Screen(Live):
-    """A live picture while it is entered, or a line for each event, and one every few seconds about progress.
+    """A live picture while it is entered, or, where it is no terminal, a line for each event.
 
     ``foot`` says where Kafka and the pages are; ``lines`` are those of the whole stream.
     """
@@ -161,7 +160,6 @@ class Screen(Live):
     def __init__(self, console: Console, lines: int, foot: str = "") -> None:
         super().__init__(console=console, auto_refresh=False, transient=not console.is_terminal)
         self.foot, self.lines = foot, lines
-        self._next = 0.0
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -174,16 +172,9 @@ class Screen(Live):
             self.say("  ".join(f"{head} {cell}".strip() for head, cell in cells if cell))
 
     def show(self, board: Board) -> None:
-        """Draw the picture, or print progress now and then."""
+        """Draw the picture."""
         if self.console.is_terminal:
             self.update(picture(board, self.foot, self.lines, self.console.height), refresh=True)
-        elif board.seconds >= self._next and board.line:
-            self._next = board.seconds + PLAIN_INTERVAL
-            spent = ", ".join(f"{b.spent:.2f}/{b.limit:g}" for b in board.budgets.values())
-            self.say(
-                f"progress  line {board.line:,} of {self.lines:,}, {board.seen:,} queries, {board.rate:,.0f}/s, "
-                f"epsilon spent {spent}"
-            )
 
 
 def picture(board: Board, foot: str, lines: int, height: int = 40) -> RenderableType:

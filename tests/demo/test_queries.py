@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from importlib import resources
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -75,14 +74,6 @@ def test_records_differ_in_the_value_alone_and_not_in_length_whatever_the_counts
         assert json.loads(one) == asked | {"value": 0}
         assert json.loads(other) == asked | {"value": clock.week_lines}
     assert low[-1] == high[-1] == b'{"set": "line-00300", "closed": true}'
-
-
-def test_counts_grow_within_a_week_and_begin_anew_with_the_next(stream):
-    for (point, counts), (later, more) in pairwise(stream):
-        if point.dataset == later.dataset:
-            assert (more >= counts).all()
-        else:
-            assert more.max() <= later.end - later.first
 
 
 def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once(clock):
