@@ -13,6 +13,7 @@ import pytest
 
 from stream_svt.cli import app
 from stream_svt.errors import StreamSvtError, UnreadableState
+from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.documents import status
@@ -75,15 +76,6 @@ def test_wrong_usage_is_two_and_names_what_is_wrong_or_was_likely_meant(stream_s
     assert (ended.code, said in ended.err) == (2, True), ended.err
 
 
-def test_a_typo_in_the_configuration_names_line_and_field(stream_svt, config):
-    config.write_text(config.read_text().replace("threshold:", "treshold:"))
-    ended = stream_svt("check", "-c", config)
-    assert ended.code == 2
-    assert "line 13" in ended.err
-    assert "treshold" in ended.err
-    assert "threshold" in ended.err
-
-
 def test_check_offline_says_what_the_budget_buys(stream_svt, config):
     ended = stream_svt("check", "-c", config, "--offline")
     assert ended.code == 0
@@ -96,6 +88,7 @@ def test_check_offline_says_what_the_budget_buys(stream_svt, config):
 
 def test_the_schema_is_that_of_the_settings(stream_svt):
     assert json.loads(stream_svt("schema").out) == json_schema()
+    assert json.loads(stream_svt("schema", "--forward").out) == forward_schema()
 
 
 def test_commands_complete(stream_svt, monkeypatch):

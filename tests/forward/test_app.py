@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from types import SimpleNamespace
 
 import aiohttp
@@ -12,7 +11,6 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
-from stream_svt.forward.config import json_schema
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, Result
 from tests.support.command_line import CommandLine
 from tests.support.forwarding import Receiver, configured, scraped
@@ -82,11 +80,6 @@ async def test_an_address_in_use_is_named(tmp_path):
                 pass
 
 
-def test_the_schema_is_printed(stream_svt):
-    done = stream_svt("schema", "--forward")
-    assert (done.code, json.loads(done.out)) == (0, json_schema())
-
-
 def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, nowhere):
     assert stream_svt("forward").code == 2
     both = stream_svt("forward", "-c", nowhere, "--check", "--test")
@@ -94,12 +87,6 @@ def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, nowhere
     nowhere.write_text("topic: x")
     wrong = stream_svt("forward", "-c", nowhere)
     assert (wrong.code, "destinations: is required" in wrong.err) == (2, True)
-
-
-@pytest.mark.parametrize("options", [(), ("--check",)])
-def test_brokers_that_are_away_are_named(stream_svt, nowhere, options):
-    done = stream_svt("forward", "-c", nowhere, *options)
-    assert (done.code, "no broker can be reached" in done.err) == (3, True)
 
 
 async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt, nowhere):
