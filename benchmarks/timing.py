@@ -26,7 +26,6 @@ import numpy as np
 
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
-from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
@@ -36,7 +35,7 @@ from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import Gone
-from stream_svt.settings.sections import TopicsConfig
+from stream_svt.settings.sections import CommitConfig, TopicsConfig
 
 BATCH = 2000
 REPETITIONS = 1200
@@ -177,7 +176,8 @@ class Watched:
             workload=ports,
             shard=0,
             control="control",
-            policy=CommitPolicy(cadence=CADENCE),
+            policy=CommitConfig.model_construct(interval=2000, max_records=20_000, cadence=1000 * CADENCE),
+            start_at="earliest",
             clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
             observer=ports,
             status=ShardStatus(0),

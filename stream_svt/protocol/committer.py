@@ -14,6 +14,7 @@ from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Veri
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
 from stream_svt.protocol.shard_states import ShardStatus
+from stream_svt.settings.sections import CommitConfig
 
 log = logging.getLogger(__name__)
 
@@ -26,29 +27,12 @@ READ_AHEAD = 2
 """How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPolicy:
-    """How often a shard commits.
-
-    Attributes:
-        interval: Seconds between commits of batches without released outcomes.
-        max_records: Records after which such a commit is due at once, and most a fetch returns.
-        start_at: "earliest" or "latest": where a topic is read from that was never read.
-        cadence: Seconds between transactions at fixed times, None where they happen as soon as they can.
-    """
-
-    interval: float = 2.0
-    max_records: int = 20_000
-    start_at: str = "earliest"
-    cadence: float | None = None
-
-
 @dataclass(eq=False, kw_only=True)
 class Committer:
     """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
 
-    At first ``journal`` is not opened; ``control`` names the control topic. A
-    takeover sets ``engine`` and ``commands``, whose effects are committed.
+    At first ``journal`` is not opened; ``control`` names the control topic. ``start_at`` says where a
+    topic is read from that was never read. A takeover sets ``engine`` and ``commands``, whose effects are committed.
     """
 
     shard: int
@@ -56,7 +40,8 @@ class Committer:
     journal: Journal
     workload: ShardWorkload
     control: str
-    policy: CommitPolicy
+    policy: CommitConfig
+    start_at: str
     clock: Clock
     observer: Observer
     status: ShardStatus
@@ -82,7 +67,7 @@ class Committer:
     @property
     def seconds_left(self) -> float:
         """Seconds until a commit is due for its age alone."""
-        return max(self._last_commit + self.policy.interval - self.clock.now(), 0.0)
+        return max(self._last_commit + self.policy.interval / 1000 - self.clock.now(), 0.0)
 
     @property
     def is_due(self) -> bool:
@@ -165,8 +150,8 @@ class Committer:
     async def _tick(self) -> None:
         """Wait for the next tick where transactions have fixed times."""
         if self.policy.cadence is not None:
-            since = self.clock.now() - self._origin
-            await self.clock.sleep(self.policy.cadence - since % self.policy.cadence)
+            since, cadence = self.clock.now() - self._origin, self.policy.cadence / 1000
+            await self.clock.sleep(cadence - since % cadence)
 
     def _bound(self) -> None:
         """Say how far each topic may be stepped before the next commit."""

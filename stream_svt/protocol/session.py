@@ -135,7 +135,7 @@ class ShardSession(Committer):
             first, end = spans[topic]
             offset = engine.next_offset(topic)
             if offset is None:
-                offset = first if self.policy.start_at == "earliest" else end
+                offset = first if self.start_at == "earliest" else end
                 if topic not in engine.topics():
                     # Its monitors are added after the replay, and read it from here.
                     self.feed.seek(topic, offset)

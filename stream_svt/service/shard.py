@@ -33,7 +33,6 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
-from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.controls import heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
@@ -194,7 +193,6 @@ class Shard:
 
     async def _hold(self, workload: AppliedWorkload) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
-        commit, cadence = self._parts.config.commit, self._parts.config.commit.cadence
         journal, feed = self._journal(), self._feed(workload)
         session = ShardSession(
             shard=self.number,
@@ -202,12 +200,8 @@ class Shard:
             journal=journal,
             workload=workload,
             control=self._topics.control,
-            policy=CommitPolicy(
-                interval=commit.interval / 1000,
-                max_records=commit.max_records,
-                start_at=self._topics.start_at,
-                cadence=None if cadence is None else cadence / 1000,
-            ),
+            policy=self._parts.config.commit,
+            start_at=self._topics.start_at,
             clock=CLOCK,
             observer=self._parts.metrics,
             status=self.status,

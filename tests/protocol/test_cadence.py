@@ -164,7 +164,7 @@ def labour(queries: Sequence[bytes], most: float = 0.03) -> float:
 
 
 def played(form: int, seed: int, *, neighbour: bool, cadence: float | None, most: float = 0.03) -> TimedWorld:
-    stage = replace(application(form), cadence=cadence)
+    stage = replace(application(form), cadence=cadence and f"{cadence}s")
     arrivals = stream(form, seed, neighbour=neighbour)
     return TimedWorld(stage, arrivals, lambda queries: labour(queries, most))
 

@@ -29,7 +29,7 @@ APPLICATIONS = (
     ),
 )
 
-CADENCES = (None, None, None, 0.25)
+CADENCES = (None, None, None, "250ms")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Application:
 
     spec: ApplicationSpec
     query: Callable[[random.Random, int], tuple[bytes, bytes]]
-    cadence: float | None = None
+    cadence: str | None = None
     others: tuple[ApplicationSpec, ...] = ()
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
@@ -20,6 +19,7 @@ from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.sections import CommitConfig
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.log import Broker, Entry, finish, journal_of, lived
 from tests.simulation.world import CONTROL, Places, Silent
@@ -90,7 +90,7 @@ class Model:
             finish(lived(self.session()))
             self.broker.mark("app-0", everything=True)
 
-    def session(self, feed: type[Feed] = Feed, interval: float = 0.1, **instead: Any) -> ShardSession:
+    def session(self, feed: type[Feed] = Feed, interval: str = "100ms", **instead: Any) -> ShardSession:
         """Return a session that has not been opened, with other parts where some are given."""
         parts: dict[str, Any] = {
             "feed": feed(self.broker),
@@ -101,7 +101,8 @@ class Model:
             shard=0,
             workload=AppliedWorkload(self.spec, 1, version=self.version),
             control=CONTROL,
-            policy=CommitPolicy(interval=interval, start_at=self.start_at),
+            policy=CommitConfig(interval=interval),
+            start_at=self.start_at,
             observer=Silent(),
             status=ShardStatus(0),
             **parts | instead,
@@ -127,7 +128,7 @@ class Model:
         self,
         rounds: int,
         hook: Callable[[int], object] = lambda number: None,
-        interval: float = 1e9,
+        interval: str = "60s",
     ) -> None:
         """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
         owner = self.session(interval=interval)

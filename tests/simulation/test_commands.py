@@ -89,7 +89,7 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
 def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
     model.command("all", action=Action.PAUSE)
     late = lambda number: number == 2 and model.send(3, "late", dataset=NAMES[-1])  # noqa: E731
-    model.serve_a_while(12, late, interval=0.1)
+    model.serve_a_while(12, late, interval="100ms")
     kinds = [event["type"] for event in model.events]
     last = len(kinds) - 1 - kinds[::-1].index(EventType.PAUSED)
     assert kinds.index(EventType.RUN_STARTED) < last

@@ -33,7 +33,6 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Totals
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.protocol.committer import CommitPolicy
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession
@@ -43,6 +42,7 @@ from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.sections import CommitConfig
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.log import Broker, Effect, Entry, Fate, ModelLog, Txn, finish, journal_of, lived
 from tests.simulation.rules import Known, Rules
@@ -293,7 +293,8 @@ class World:
                 ),
                 shard=0,
                 control=CONTROL,
-                policy=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
+                policy=CommitConfig(interval="500ms", max_records=12, cadence=self._application.cadence),
+                start_at="earliest",
                 clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
                 observer=process.observer,
                 status=process.status,
