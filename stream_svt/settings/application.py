@@ -231,11 +231,17 @@ class ApplicationSpec:
     generators: tuple[Generator, ...] = ()
 
     def at(self, now_ms: int) -> ApplicationSpec:
-        """Return the same with the datasets of generators that queries may count for at a moment, UTC milliseconds."""
+        """Return the same with the datasets of generators that queries may count for at a moment, UTC milliseconds.
+
+        Before a generator's first period, those are of that one.
+        """
         if not self.generators:
             return self
-        found = tuple(dataset for generator in self.generators for dataset in generator.open_at(now_ms))
-        return replace(self, datasets=self.datasets + found)
+        found = [*self.datasets]
+        for generator in self.generators:
+            now, lateness = max(now_ms, generator.from_ms), generator.each.lateness_ms or 0
+            found += generator.periods(now - lateness, now + 1)
+        return replace(self, datasets=tuple(found))
 
     def dataset(self, name: str) -> DatasetSpec:
         """Return a dataset by name, generated ones included; KeyError where it is not declared."""
@@ -370,9 +376,10 @@ def _datasets(
             document.report((*path, "generate"), f"{why}: use another pattern")
             continue
         try:
-            if declaration.until is None and (generator := declaration.generator(read_names)) is not None:
+            found, generator = declaration.expand(read_names)
+            if generator is not None:
                 generators[index] = generator
-            for dataset in declaration.expand(read_names):
+            for dataset in found:
                 why = carried.contradiction(dataset, new=declaration.new)
                 if dataset.name in datasets:
                     first = document.line(("datasets", datasets[dataset.name][1]))

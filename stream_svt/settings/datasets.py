@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -181,11 +181,6 @@ class Generator:
             made = text.replace(NAME_SLOT, name)
             yield replace(self.each, name=made, from_ms=begin_ms, until_ms=begin_ms + self.length_ms)
 
-    def open_at(self, now_ms: int) -> Iterator[DatasetSpec]:
-        """Yield the datasets that queries may count for now; before the first period, those of that one."""
-        now_ms = max(now_ms, self.from_ms)
-        yield from self.periods(now_ms - (self.each.lateness_ms or 0), now_ms + 1)
-
     def find(self, name: str) -> DatasetSpec | None:
         """Return the dataset of a name, whether or not its period has come; None where the name is another."""
         end = period_end(self.pattern, name)
@@ -287,35 +282,25 @@ class DatasetDeclaration(Strict):
         elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
             yield "until", f"would generate more than {MAX_DATASETS} datasets"
 
-    def expand(self, read_names: ReadNames | None) -> Iterator[DatasetSpec]:
-        """Yield the datasets declared; of a generator without an end, those of its first period.
+    def expand(self, read_names: ReadNames | None) -> tuple[Iterator[DatasetSpec], Generator | None]:
+        """Return the datasets declared; of a generator without an end, those of its first period, and the generator.
 
         Raises:
             ValueError: The file of names cannot be read, is empty, or has an invalid line; the message says
                 where.
         """
-        if (generator := self.generator(read_names)) is not None:
-            end = generator.from_ms + 1 if self.until is None else midnight_ms(self.until)
-            yield from generator.periods(generator.from_ms, end)
-            return
-        for name in self._names(read_names):
-            yield replace(self._each, name=name)
-
-    def generator(self, read_names: ReadNames | None) -> Generator | None:
-        """Return what generates the datasets, None where they are not generated; raises as `expand`."""
+        kind, limit = self.limit.kind, self.limit.units
+        each = DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
         if self.generate is None or self.from_ is None:
-            return None
+            return (replace(each, name=name) for name in self._names(read_names)), None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
         _made(self.generate, max(names, key=len))
-        each = replace(
-            self._each, lateness_ms=self.lateness, horizon_ms=_length_ms(self.generate), pattern=self.generate
-        )
-        return Generator(each=each, names=names, from_ms=midnight_ms(self.from_))
-
-    @cached_property
-    def _each(self) -> DatasetSpec:
-        kind, limit = self.limit.kind, self.limit.units
-        return DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
+        length = _length_ms(self.generate)
+        each = replace(each, lateness_ms=self.lateness, horizon_ms=length, pattern=self.generate)
+        generator = Generator(each=each, names=names, from_ms=midnight_ms(self.from_))
+        if self.until is None:
+            return generator.period(generator.from_ms), generator
+        return generator.periods(generator.from_ms, midnight_ms(self.until)), None
 
     def _names(self, read_names: ReadNames | None) -> Sequence[str]:
         if self.file is None:

@@ -60,14 +60,8 @@ monitors:
     resample_every: 1d
     reserve: 0.2
     beta: 0.01
-  - name: plain
-    topic: other.counts
-    epsilon: 1/10
-    cutoff: 1
-    sensitivity: 1.5
-    bounds: [-5, 5]
-    threshold: 1
-    expected_queries: 100
+  - {name: plain, topic: other.counts, epsilon: 1/10, cutoff: 1, sensitivity: 1.5, bounds: [-5, 5], threshold: 1,
+     expected_queries: 100}
 """
 
 

@@ -33,27 +33,11 @@ datasets:
      limit: {rho: 0.1}, unit: one event}
 """
 MONITORS = """
-  - name: baskets
-    topic: retail.counts
-    datasets: [other-a, "week-*"]
-    epsilon: "1/10"
-    cutoff: 10
-    sensitivity: 1
-    bounds: [0, 100000]
-    threshold: 500
-    correction: {annealed: {start: 12, end: 3}}
-    append: {sweep: {tops_per_set: 10, max_open_sets: 4, max_set_size: 50000}}
-    mute: period
-  - name: by-hand
-    topic: retail.counts
-    datasets: [other-b]
-    epsilon: 0.25
-    cutoff: 3
-    sensitivity: 1
-    bounds: [0, 100]
-    threshold: 5
-    correction: {table: [9, 7.5, "1/2"]}
-    append: off
+  - {name: baskets, topic: retail.counts, datasets: [other-a, "week-*"], epsilon: "1/10", cutoff: 10, sensitivity: 1,
+     bounds: [0, 100000], threshold: 500, correction: {annealed: {start: 12, end: 3}}, mute: period,
+     append: {sweep: {tops_per_set: 10, max_open_sets: 4, max_set_size: 50000}}}
+  - {name: by-hand, topic: retail.counts, datasets: [other-b], epsilon: 0.25, cutoff: 3, sensitivity: 1,
+     bounds: [0, 100], threshold: 5, correction: {table: [9, 7.5, "1/2"]}, append: off}
 """
 WHOLE = FULL.replace("1e6", "1000000").replace("lifetime: 10m", "lifetime: 4000")
 EXAMPLES = {
