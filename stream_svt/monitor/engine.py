@@ -278,7 +278,7 @@ class Engine:
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
         accounts = self.accounts
-        names = self.number.keys() & accounts.queues.changed_datasets()
+        names = self.number.keys() & {queue.dataset for queue in accounts.queues.changed}
         self.projection.changed.update(self.number[name] for name in names)
         views, totals = self.projection.changed_views(), self.projection.take()
         commit = accounts.take_commit()

@@ -109,46 +109,41 @@ class _Stored:
 
 
 class QueueJournal:
-    """Records of the queues of a shard: ``size`` bytes, of which about ``live`` are needed."""
+    """Records of the queues of a shard: ``size`` bytes, of which about ``live`` are needed.
+
+    ``changed`` are the queues that changed since the last `save`; the records of the next one have at most
+    ``pending_bytes``, `SLACK` aside.
+    """
 
     def __init__(self) -> None:
         self.size = 0
         self.live = 0
         self._records: dict[int, _Stored] = {}
         self._next = 0
-        self._changed: list[Queue[Any]] = []
-        self._pending = 0
+        self.changed: list[Queue[Any]] = []
+        self.pending_bytes = 0
         self._loading: dict[tuple[int, str, str], tuple[Queue[Any], dict[int, Entry]]] = {}
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that the records of the next `save` have at most, `SLACK` aside; grows with every change until then."""
-        return 2 * self._pending
-
-    def changed_datasets(self) -> set[str]:
-        """Return the names of the datasets whose queues changed since the last save."""
-        return {queue.dataset for queue in self._changed}
 
     def note(self, queue: Queue[Any], size: int = 0) -> None:
         """Take note of a change that takes at most ``size`` bytes."""
         if not queue.changed:
             queue.changed = True
-            self._changed.append(queue)
+            self.changed.append(queue)
             size += _GROUP_BYTES + 4 * (len(queue.dataset) + len(queue.monitor))
-        self._pending += size
+        self.pending_bytes += 2 * size
 
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self) -> dict[bytes, bytes | None]:
         """Return the records of what changed since the last save, by key; None for those that go."""
         writer = _Writer(self._next)
-        for queue in self._changed:
+        for queue in self.changed:
             for at in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
                 writer.write(queue, gone=queue.gone[at : at + _NUMBERS_AT_ONCE])
             for name, line in queue.touched.items():
                 writer.write(queue, queue.entries[name], line)
             queue.gone, queue.touched, queue.changed = [], {}, False
-        self._changed, self._pending = [], 0
+        self.changed, self.pending_bytes = [], 0
         gone = self._compact(writer)
         writer.end_record()
         self._records |= writer.stored

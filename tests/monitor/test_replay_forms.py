@@ -78,9 +78,7 @@ class Columnar(Play):
         batch.query_id = [f"q{k}" for k in index]
         batch.offset = np.array([offset for offset, _ in rows], dtype=np.int64)
         batch.row = np.array([row for _, row in rows], dtype=np.int64)
-        while not self.engine.step(batch).done:
-            self.barriers += 1
-            self.commit()
+        self.step(batch)
 
 
 @pytest.mark.parametrize(

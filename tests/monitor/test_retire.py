@@ -82,8 +82,7 @@ def _feed_first_dataset(play: Play, queries: Sequence[Query]) -> None:
     batch = batch_of(TOPIC, [queries[at] for at in kept], 0, len(kept))
     batch.first, batch.end, batch.offset = first, len(queries), np.array(kept)
     batch.query_id = [f"q{at}" for at in kept]
-    while not play.engine.step(batch).done:
-        play.commit()
+    play.step(batch)
     play.commit()
 
 

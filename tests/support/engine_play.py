@@ -141,12 +141,11 @@ class Play:
 
     def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:
         """Step through queries up to ``last``, committing where the engine asks for it."""
-        first = self.engine.next_offset(topic) or 0
-        batch = batch_of(topic, queries, first, last)
-        while True:
-            step = self.engine.step(batch)
-            if step.done:
-                return
+        self.step(batch_of(topic, queries, self.engine.next_offset(topic) or 0, last))
+
+    def step(self, batch: QueryBatch) -> None:
+        """Step through a batch, committing where the engine asks for it."""
+        while not self.engine.step(batch).done:
             self.barriers += 1
             self.commit()
 
