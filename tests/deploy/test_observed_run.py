@@ -162,7 +162,7 @@ async def _run(run: Observed) -> None:
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
         await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120)
-        fleet.begin()
+        fleet.news = True
         await asyncio.sleep(3)
         await second.end(SIGKILL)
         await until(lambda: len(first.shards()) == PARTITIONS, 30)

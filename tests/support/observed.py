@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -147,8 +148,8 @@ class Fleet(Scene):
         for file in self.files:
             file.write_text(file.read_text().replace("web: {", "web: {engine_times: true, "))
         self._forward_port = free_port()
-        self._ticks = 0
-        self._news = False
+        self.news = False
+        """Whether there are high counts."""
 
     @property
     def all_ports(self) -> list[int]:
@@ -184,25 +185,19 @@ class Fleet(Scene):
         )
         self.services.append(Forwarder(path, port, path.with_suffix(".log")))
 
-    def begin(self) -> None:
-        """Let there be high counts from now on."""
-        self._news = True
-
     async def _feed(self) -> None:
         """Send low counts of the same items again and again, records that are none, and now and then high counts."""
-        while True:
-            self._ticks += 1
+        for tick in itertools.count(1):
             for place, dataset in enumerate(self.names):
-                for text in self._burst(dataset, place):
+                for text in self._burst(dataset, place, tick):
                     await self.producer.send(self.queries, text, key=dataset.encode())
             await asyncio.sleep(0.1)
 
-    def _burst(self, dataset: str, place: int) -> Iterator[bytes]:
-        tick = self._ticks
+    def _burst(self, dataset: str, place: int, tick: int) -> Iterator[bytes]:
         for item in range(8):
             yield _query(f"{tick}-{item}", LOW, f"item-{item}")
         # Two scrapes see each charge of the small budget, also where some are late.
-        if self._news and (tick + place) % (18 if dataset == SMALL else 15) == 0:
+        if self.news and (tick + place) % (18 if dataset == SMALL else 15) == 0:
             # One item that is news, and one that was news before: it is muted.
             yield _query(f"{tick}-high", HIGH, f"news-{tick}")
             yield _query(f"{tick}-again", HIGH, "hit")
