@@ -5,9 +5,8 @@ shards, and pieces that begin in the same round of the event loop add up to seco
 all shards that have work at hand, one at most does a piece of it in each round (`rest`).
 
 A full collection walks every object there is, half a second for the state of 200,000 runs. So whatever survives two
-collections of the young is set aside for good (`gc.freeze`), and full collections walk only what is younger. What is
-set aside is freed by its last reference like anything else, which is why an engine must hold no cycle once it is
-discarded; a producer of a library does, some 20 kB of it.
+collections of the young is set aside for good (`gc.freeze`) and freed by its last reference alone, which is why an
+engine must hold no cycle once it is discarded.
 """
 
 from __future__ import annotations

@@ -31,9 +31,6 @@ Columns: TypeAlias = tuple[Integers, Integers]
 NO_NUMBER = (-LIMIT, 0)
 """Whole part and fraction of a value that is not a number: at or below the lower bound of every monitor."""
 
-_HUGE = Decimal("Infinity")
-"""Stands for every number too large for a double: each lies beyond the bounds of any grid, on its side."""
-
 _TINY = Decimal("1e-400")
 """Stands for every non-zero number too small for a double: its floor on a grid is the same."""
 
@@ -52,7 +49,7 @@ def number(token: bytes) -> Decimal | None:
         return None
     size = float(token)
     if math.isinf(size):
-        return _HUGE if size > 0 else -_HUGE
+        return Decimal(size)  # beyond the bounds of any grid, on its side
     if abs(size) < 1e-300:
         return _near_zero(token)
     return Decimal(token.decode("ascii"))
@@ -216,7 +213,7 @@ def threshold(token: bytes) -> Fraction | None:
     if len(token) > _THRESHOLD_LENGTH:
         return None
     value = number(token)
-    if value is None or (value and not _TINY < value.copy_abs() < _HUGE):
+    if value is None or not value.is_finite() or 0 < value.copy_abs() <= _TINY:
         return None
     return Fraction(value)
 

@@ -1,12 +1,8 @@
 """Decides what follows an error of a shard or of its worker's membership, and when a parked shard is tried again.
 
 No error of a shard ends the process or the membership of its worker. Where the cause may be the worker's own (its key,
-its clock), the worker tests itself and leaves if a test fails; the shard is parked meanwhile. A worker without a
-membership tries to join again, for ever, once it has been a member.
-
-A parked shard looks at its partitions without a producer, so it fences nobody. It is opened again once first offsets or
-ends have changed since the look before, or what cannot be read, and where the brokers refused something and nothing
-speaks against it any more. A state that cannot be proved is then only read again.
+its clock), the worker tests itself and leaves if a test fails; the shard is parked meanwhile. A parked shard looks at
+its partitions without a producer, so it fences nobody.
 """
 
 from __future__ import annotations
@@ -85,7 +81,7 @@ class Surroundings:
     control_end: int | None = field(default=None, compare=False)
 
     def asks_for_a_try(self, cause: Cause, before: Surroundings) -> bool:
-        """Tell whether a shard parked for a cause should be opened, by this look and the one before it."""
+        """Tell whether to open a shard parked for a cause: what is seen has changed, or the brokers refuse no more."""
         return self != before or (cause in _REFUSED_BY_BROKERS and not self.faults)
 
 

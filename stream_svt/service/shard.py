@@ -4,8 +4,6 @@ A rebalance revokes every partition of every worker. A session publishes what is
 the partition stays, it goes on after a transaction that nobody could have let through but its producer (`release`).
 No session begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
 whether it may.
-
-`stream_svt.service.remedy` decides what follows the error that ended a session; it ends nothing else.
 """
 
 from __future__ import annotations
@@ -244,7 +242,7 @@ class Shard:
         return journal_of(*place, tell_time=parts.tell_time, give_way=give_way)
 
     async def _follow(self, failure: Exception, workload: AppliedWorkload) -> None:
-        """Do what follows a failed session."""
+        """Do what follows a failed session; see `stream_svt.service.remedy`."""
         signal, cause = classify(failure)
         if cause in remedy.MAYBE_LOCAL:
             self._parts.suspect()
