@@ -17,7 +17,7 @@ from stream_svt.service import group as module
 from stream_svt.service import kafka
 from stream_svt.service.group import STOP_PATIENCE, StickyAssignor, share
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced
-from tests.support.group_play import CONTROL, Consumer, GroupPlay, hang, watched
+from tests.support.shard_play import CONTROL, GroupPlay, Member, hang, watched
 from tests.support.worker import until
 
 
@@ -75,7 +75,7 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
     async def stop(seconds: float) -> None:
         raise ValueError
 
-    async def stop_quietly(consumer: Consumer, seconds: float) -> None:
+    async def stop_quietly(consumer: Member, seconds: float) -> None:
         left.append(consumer)
 
     monkeypatch.setattr(play.made[0], "stop", stop)

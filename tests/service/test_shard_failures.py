@@ -18,8 +18,7 @@ from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.ports import ShardFeed
 from stream_svt.service.shard import give_way
-from tests.support.group_play import STUCK, hang, watched
-from tests.support.shard_play import COMMANDS, STATE, Journal
+from tests.support.shard_play import COMMANDS, STATE, STUCK, Journal, hang, watched
 from tests.support.worker import until
 
 MANY = 12

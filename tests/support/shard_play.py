@@ -1,9 +1,11 @@
-"""One shard whose sessions open, run and end as a test says, beside a group and brokers that are scripted."""
+"""One shard whose sessions open, run and end as a test says, and a group of one worker that a test gives its shards."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +15,12 @@ from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import StateRolledBack
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
+from stream_svt.service import group as groups
 from stream_svt.service import remedy
 from stream_svt.service import shard as module
 from stream_svt.service.config import parse_config
-from stream_svt.service.kafka import Cluster
+from stream_svt.service.group import Group
+from stream_svt.service.kafka import REBALANCE_TIMEOUT, Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import ShardFeed
 from stream_svt.service.remedy import Surroundings
@@ -170,3 +174,91 @@ class Play:
     async def end(self) -> None:
         await self.shard.stop(2.0)
         assert self.shard.status.state in {ShardState.STOPPED, ShardState.NOT_MEMBER}
+
+
+# A group
+
+
+class Member:
+    """A member without errors."""
+
+    def __init__(self, *_: object) -> None:
+        self.paused: set[TopicPartition] = set()
+        self.topics = {CONTROL: {0, 1, 2, 3}}
+        self.partitions_for_topic = self.topics.get
+        self.subscribe = lambda topics, listener: None
+
+    def pause(self, *places: TopicPartition) -> None:
+        self.paused |= set(places)
+
+    async def start(self) -> None:
+        """Nobody answers; nothing is assigned but by the test."""
+
+    async def stop(self) -> None:
+        """Leave the group."""
+
+
+class NotedShard:
+    """Notes what it is told."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.status = number, ShardStatus(number)
+        self.told: list[str] = []
+        self.in_time = True
+        self.start = partial(self.told.append, "start")
+        self.hold = partial(self.told.append, "hold")
+        self.release = partial(self.told.append, "release")
+        self.halt = partial(self.told.append, "halt")
+
+    async def settle(self, seconds: float) -> bool:
+        assert seconds < REBALANCE_TIMEOUT
+        return self.in_time
+
+    async def stop(self, seconds: float) -> None:
+        self.told.append(f"stop {seconds:g}")
+
+
+class GroupPlay:
+    """A group of this worker alone, whose shards note what they are told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(groups, "Shard", self.make)
+        self.fatal: list[BaseException] = []
+        self.made: list[NotedShard] = []
+        parts = worker_parts(cluster=SimpleNamespace(member=Member))
+        self.group = Group(parts, self.fatal.append)
+        self.consumer = self.group._consumer
+
+    def make(self, number: int, *_: object) -> NotedShard:
+        self.made.append(NotedShard(number))
+        return self.made[-1]
+
+    async def assign(self, *numbers: int) -> None:
+        await self.group.on_partitions_assigned({TopicPartition(CONTROL, number) for number in numbers})
+
+    async def revoke(self) -> None:
+        await self.group.on_partitions_revoked(set(self.consumer.paused))
+        self.consumer.paused = set()
+
+
+STUCK = 0.5
+
+
+@contextlib.asynccontextmanager
+async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
+    """Watch the shard, with the watchdog's patience cut to `STUCK`."""
+    monkeypatch.setattr(groups, "STUCK", STUCK)
+    monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
+    made = GroupPlay(monkeypatch).group
+    monkeypatch.setattr(made, "_check_client", lambda: None)
+    made.shards[0] = play.shard
+    watch = asyncio.create_task(made._watch())
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def hang() -> None:
+    await asyncio.sleep(1000)
