@@ -43,9 +43,8 @@ log = logging.getLogger(__name__)
 PARTITION: Final = 0
 FOLLOW_WAIT: Final = 1.0
 """Seconds that a fetch waits for another version."""
-BACKOFF: Final = (1.0, 2.0, 5.0, 10.0)
+RETRY_AFTER: Final = 3.0
 """Seconds before the topic is read again after an error."""
-
 AT_ONCE = 500
 """Datasets in a piece."""
 
@@ -54,6 +53,9 @@ _PROGRAM = f"from {__name__} import parse; parse()"
 
 class Overtaken(StreamSvtError):
     """Somebody else applied a configuration meanwhile; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}. Nothing was changed; look at the difference again")
 
 
 # Reading
@@ -89,20 +91,19 @@ def newest(versions: Versions, topic: str) -> Version | None:
 
 async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
     """Yield the version applied last, then every newer one, for ever; errors are logged and pass."""
-    known, failures, said = (0, ""), 0, ""
+    known, said = (0, ""), ""
     while True:
         try:
             versions = await _versions(config, cluster, known)
             async for version in _follow(cluster, config.topics.config, versions):
-                failures, said = 0, ""
+                said = ""
                 known = (version.number, version.digest)
                 yield version
         except (BrokerError, ConfigError) as error:
             if str(error) != said:
                 said = str(error)
                 log.warning("event=configuration_unread error=%r", said)
-            await asyncio.sleep(BACKOFF[min(failures, len(BACKOFF) - 1)])
-            failures += 1
+            await asyncio.sleep(RETRY_AFTER)
 
 
 async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIterator[Version]:
@@ -280,10 +281,7 @@ async def publish(
             known = (await read_versions(config, cluster)).current
             if known != before:
                 there = "no version" if known is None else f"version {known.number}"
-                raise Overtaken(
-                    f"somebody else applied a configuration: {there} is there now. Nothing was changed; look at the "
-                    "difference again"
-                )
+                raise Overtaken(f"somebody else applied a configuration: {there} is there now")
             version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
             async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
                 await producer.begin_transaction()
@@ -296,10 +294,7 @@ async def publish(
                 await kafka.all_sent(sent)
                 await producer.commit_transaction()
     except kafka.Fenced:
-        raise Overtaken(
-            "somebody else is applying a configuration at this moment. Nothing was changed; look at the difference "
-            "again"
-        ) from None
+        raise Overtaken("somebody else is applying a configuration at this moment") from None
     return version
 
 
