@@ -103,7 +103,7 @@ class Committer:
         status = self.status
         status.views.update({view.dataset: view for view in commit.views})
         status.totals = commit.totals
-        self.observer.committed(self.shard, commit, now - began, self.steps)
+        self.observer.committed(commit, now - began, self.steps)
         self._published(shown, now)
         if commit.events:
             self._charged_at = self.fetched_at or began

@@ -172,7 +172,7 @@ class Observer(Protocol):
     def read(self, topic: str, records: int) -> None:
         """So many records of a topic were read."""
 
-    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
+    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """A commit is durable; it took so long, and the engine's steps before it so long each."""
 
     def flushed(self, seconds: float) -> None:
@@ -187,5 +187,5 @@ class Observer(Protocol):
     def refused(self, topic: str, reason: str) -> None:
         """A command was refused that is not reported on the reject topic: there were too many."""
 
-    def failed(self, shard: int, reason: str) -> None:
+    def failed(self, reason: str) -> None:
         """Something went wrong, by kind."""

@@ -193,7 +193,7 @@ class ShardSession(Committer):
         log.critical(
             "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
         )
-        self.observer.failed(self.shard, "parked")
+        self.observer.failed("parked")
 
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine

@@ -239,9 +239,8 @@ class Metrics:
         """Count records as they are read: their number is public."""
         self._of("records_total", topic).inc(records)
 
-    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
+    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """Count what a durable commit holds."""
-        del shard
         self.flushed(seconds)
         for step in steps if self._engine_times else ():
             self._of("step_seconds").observe(step)
@@ -279,9 +278,8 @@ class Metrics:
         self._of("takeover_seconds").observe(seconds)
         self._of("restore_seconds").observe(restoring)
 
-    def failed(self, shard: int, reason: str) -> None:
+    def failed(self, reason: str) -> None:
         """Count a session that ended in an error."""
-        del shard
         self._of("failures_total", reason).inc()
 
     def rebalanced(self) -> None:

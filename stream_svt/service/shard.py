@@ -160,7 +160,7 @@ class Shard:
         Not beside a session that is still being given up, nor once the partition is handed over: that can happen
         while this waits, and nobody would ever end what began then.
         """
-        self._parts.metrics.failed(self.number, "stuck")
+        self._parts.metrics.failed("stuck")
         if self._task is not None:
             self._task.cancel()
             ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
@@ -252,7 +252,7 @@ class Shard:
             await self._retry(failure, cause, workload)
         else:
             self.status.signal(signal, cause, "another owner took the shard over")
-            self._parts.metrics.failed(self.number, "fenced")
+            self._parts.metrics.failed("fenced")
             log.warning("event=fenced shard=%d", self.number)
             await self._wait(FENCED_PAUSE)
             await self._prove_membership()
@@ -261,7 +261,7 @@ class Shard:
         """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
         reason, unexpected = describe(failure), cause is Cause.ERROR
         self.status.signal(ShardSignal.FAILED, cause, reason)
-        self._parts.metrics.failed(self.number, "error" if unexpected else "unavailable")
+        self._parts.metrics.failed("error" if unexpected else "unavailable")
         if unexpected:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
         else:
@@ -284,7 +284,7 @@ class Shard:
         reason = describe(failure)
         around = await self._look()  # before others see it parked: from then on it hears every command
         self.status.signal(ShardSignal.PARKED, cause, reason)
-        self._parts.metrics.failed(self.number, "parked")
+        self._parts.metrics.failed("parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
         unproved = cause in remedy.UNPROVED and not self._proved

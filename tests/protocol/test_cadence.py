@@ -49,7 +49,7 @@ class Stopwatch(Silent):
     def _note(self, name: str, *told: Any) -> None:
         self.told.append((name, *(round(one, 6) if isinstance(one, float) else one for one in told)))
 
-    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
+    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         self._note("committed", seconds, *steps)
 
 
