@@ -19,15 +19,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "stream_svt"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """Build the wheel from the work tree."""
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
+def build_wheel(source: Path, target: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", target, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [built] = target.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_package_its_data_and_its_license_and_nothing_else(wheel):

@@ -19,6 +19,7 @@ import yaml
 from stream_svt.cli import app
 from stream_svt.cli.common import config_option
 from tests.support.http_server import answering
+from tests.test_packaging import build_wheel
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -103,16 +104,12 @@ def test_what_is_copied_makes_the_same_wheel_as_the_whole_repository(tmp_path):
                     place = source / below
                     place.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, place)
-    assert _wheel(source, tmp_path / "a") == _wheel(ROOT, tmp_path / "b")
+    one, other = (build_wheel(place, tmp_path / name) for name, place in (("a", source), ("b", ROOT)))
+    assert contents(one) == contents(other)
 
 
-def _wheel(source: Path, target: Path) -> dict[str, int]:
-    options = ["--wheel", "--no-isolation", "--outdir", str(target), str(source)]
-    command = [sys.executable, "-m", "build", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [built] = target.glob("*.whl")
-    return {one.filename: one.CRC for one in zipfile.ZipFile(built).infolist()}
+def contents(wheel: Path) -> dict[str, int]:
+    return {one.filename: one.CRC for one in zipfile.ZipFile(wheel).infolist()}
 
 
 # How it runs
