@@ -9,7 +9,6 @@ alone and exactly; the others of its batch never notice.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -51,7 +50,8 @@ def number(token: bytes) -> Decimal | None:
     if math.isinf(size):
         return Decimal(size)  # beyond the bounds of any grid, on its side
     if abs(size) < 1e-300:
-        return _near_zero(token)
+        mantissa = token.lower().partition(b"e")[0]
+        return Decimal(0) if not mantissa.strip(b"-0.") else _TINY.copy_sign(Decimal(size))
     return Decimal(token.decode("ascii"))
 
 
@@ -216,10 +216,3 @@ def threshold(token: bytes) -> Fraction | None:
     if value is None or not value.is_finite() or 0 < value.copy_abs() <= _TINY:
         return None
     return Fraction(value)
-
-
-def _near_zero(token: bytes) -> Decimal:
-    mantissa = re.split(rb"[eE]", token, maxsplit=1)[0]
-    if not mantissa.strip(b"-0."):
-        return Decimal(0)
-    return -_TINY if token.startswith(b"-") else _TINY

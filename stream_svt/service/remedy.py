@@ -23,7 +23,7 @@ from stream_svt.settings.sections import TopicsConfig
 MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
 """Causes that may be the worker's own."""
 UNPROVED: Final = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
-_REFUSED_BY_BROKERS: Final = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
+REFUSED_BY_BROKERS: Final = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
 
 _OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
     # Somebody else may own the shard: it proves its membership before it is opened again.
@@ -79,10 +79,6 @@ class Surroundings:
     faults: tuple[str, ...] = ()
     missing: bool = False
     control_end: int | None = field(default=None, compare=False)
-
-    def asks_for_a_try(self, cause: Cause, before: Surroundings) -> bool:
-        """Tell whether to open a shard parked for a cause: what is seen has changed, or the brokers refuse no more."""
-        return self != before or (cause in _REFUSED_BY_BROKERS and not self.faults)
 
 
 async def look_around(

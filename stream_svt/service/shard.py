@@ -302,7 +302,8 @@ class Shard:
                         # The first look, too, at a state that may have been mended while it was read.
                         if unproved and around != before and await self._proves():
                             break
-                        if not unproved and before is not None and around.asks_for_a_try(cause, before):
+                        allowed = cause in remedy.REFUSED_BY_BROKERS and not around.faults
+                        if not unproved and before is not None and (around != before or allowed):
                             break
                         before = around
                     records = await self._listen(feed, around)

@@ -179,8 +179,10 @@ class Worker:
 
     async def _join(self) -> WorkerFault | None:
         """Check topics and this worker itself, and join the group; return what is wrong with the worker."""
-        if self.fault is not None:
-            await self._read_again()
+        if self.fault is not None and self._reread is not None:
+            found = await asyncio.to_thread(self._reread)  # a program may print the keys
+            own = self.config
+            self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
         cluster = cluster_of(self.config)
@@ -218,14 +220,6 @@ class Worker:
             return fault
         now = await _broker_time(self._parts)
         return None if now is None else self._clock_fault(now)
-
-    async def _read_again(self) -> None:
-        """Take over how to reach the brokers, and the keys, as the worker's file has them now."""
-        if self._reread is None:
-            return
-        found = await asyncio.to_thread(self._reread)  # a program may print the keys
-        own = self.config
-        self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
 
     def _stay_out(self, fault: WorkerFault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
