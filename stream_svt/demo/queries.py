@@ -38,6 +38,8 @@ LINES = 88_162
 FILE = "retail-baskets.npz"
 DIGITS = 5
 """Digits that every count is padded to; a week has fewer lines than this can hold."""
+BATCH = 4000
+"""Records of a batch: some 420 kB."""
 SERIES = "item-%d"
 
 
@@ -136,31 +138,25 @@ async def produce(
     Yields the checkpoint, and the number of queries so far, once all are stored; the next one is begun when the next
     item is asked for. ``kafka`` is what every client takes as keywords.
     """
-    producer = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
-    await producer.start()
-    try:
-        sent = 0
+    sent, options = 0, {"acks": "all", "enable_idempotence": True, "max_batch_size": 512 * 1024}
+    async with AIOKafkaProducer(**kafka, **options) as producer:
         for point, counts in running_counts(baskets, clock):
             records = await asyncio.to_thread(records_of, point, counts)
             key = point.dataset.encode("utf-8")
             await _send(producer, topic, home(key, partitions), key, records)
             sent += len(records) - 1
             yield point, sent
-    finally:
-        await producer.stop()
 
 
 async def _send(
     producer: AIOKafkaProducer, topic: str, partition: int, key: bytes, records: list[bytes]
 ) -> None:
     """Store records, in batches of our own: a call of ``send`` for each would take most of the time."""
-    batch, stored = producer.create_batch(), []
-    for record in records:
-        if batch.append(timestamp=None, key=key, value=record) is None:
-            batch.close()
-            stored.append(await producer.send_batch(batch, topic, partition=partition))
-            batch = producer.create_batch()
+    stored = []
+    for start in range(0, len(records), BATCH):
+        batch = producer.create_batch()
+        for record in records[start : start + BATCH]:
             batch.append(timestamp=None, key=key, value=record)
-    batch.close()
-    stored.append(await producer.send_batch(batch, topic, partition=partition))
+        batch.close()
+        stored.append(await producer.send_batch(batch, topic, partition=partition))
     await asyncio.gather(*stored)

@@ -45,14 +45,12 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
             delivery = Delivery(config, destination, post, metrics, producer)
             routes.append(Route(config, delivery, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
-        running = asyncio.gather(*(route.run() for route in routes))
+        # With exceptions returned, it ends only once each of them has handed its partitions over.
+        running = asyncio.gather(*(route.run() for route in routes), return_exceptions=True)
         for sent in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(sent, running.cancel)
-        try:
-            await asyncio.wait([running])
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
     error = next((route.error for route in routes if route.error is not None), None)
     return error.exit_code if isinstance(error, StreamSvtError) else int(error is not None)
 
