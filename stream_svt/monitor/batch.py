@@ -46,6 +46,7 @@ class QueryBatch:
         markers: Rows that are not queries but close the set they name, by row index.
         query_id: Identifier of each row, text chosen by the producer.
         rejects: (offset, reason) of the records inside the range that are no queries.
+        series_hashes: One number for each row's series; filled in where some monitor needs it.
     """
 
     topic: str
@@ -64,6 +65,7 @@ class QueryBatch:
     markers: dict[int, str] = field(default_factory=dict)
     query_id: Names = field(default_factory=list)
     rejects: list[tuple[int, str]] = field(default_factory=list)
+    series_hashes: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, markers included."""

@@ -159,6 +159,8 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
+        if runner is not None:
+            runner.runs.filter.add(number, queue.entries)
     elif number is None or runner is None:
         queue.drop()
         return

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity
 from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.runs import Runs, Status
+from stream_svt.monitor.runs import Runs, Status, series_hashes
 
 QueryNoise = Callable[[Law, Identity], Integers]
 """What query noise is drawn from: see `KeyedSampler.draw`."""
@@ -68,11 +69,12 @@ class QueryTester:
         live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)
         segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
         if self.runs.mutes and view.batch.series:
-            self._silence(segment, np.flatnonzero(live) + start)
+            hits = self.runs.filter.hits(view.batch.dataset[start:stop], _hashes(view.batch)[start:stop])
+            self._silence(segment, hits + start)
         return segment
 
     def _silence(self, segment: Segment, rows: Integers) -> None:
-        """Skip those of some live rows whose series is muted at their clock."""
+        """Skip those of some rows whose series is muted at their clock."""
         mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
         datasets = segment.view.batch.dataset[rows].tolist()
         muted = [
@@ -113,8 +115,8 @@ class QueryTester:
         elif status == Status.SKIP:
             segment.live[later - start] = segment.silent[later - start] = False
         elif series is not None:
-            alike = [k for k in later.tolist() if batch.series[k] == series]
-            self._silence(segment, np.array(alike, dtype=np.int64))
+            alike = later[_hashes(batch)[later] == series_hashes([series], 1)]
+            self._silence(segment, alike)
             if woken:
                 rows = (k for k in later.tolist() if segment.silent[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)
@@ -207,3 +209,10 @@ class Append:
     def close(self, view: View, row: int) -> bool:  # noqa: ARG002
         """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
         return True
+
+
+def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:
+    """Return a number for the series of each row, computed once for all monitors."""
+    if batch.series_hashes is None:
+        batch.series_hashes = series_hashes(batch.series, len(batch))
+    return batch.series_hashes

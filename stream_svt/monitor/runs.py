@@ -5,19 +5,20 @@ What a query meets stands in arrays over the datasets of the shard: it costs the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.batch import Crossing, Grid, Mask
+from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
@@ -33,6 +34,8 @@ Q = TypeVar("Q", bound=Queue[Any])
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Instead of a clock: when a mute ends."""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_LEAST, _LOAD = 2**12, 16
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -88,6 +91,47 @@ class Plan:
         return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))
 
 
+def series_hashes(series: Iterable[object], count: int) -> NDArray[np.uint64]:
+    """Return one number for each series; equal series have equal numbers."""
+    return np.fromiter(map(hash, series), dtype=np.int64, count=count).view(np.uint64)
+
+
+class MuteFilter:
+    """Finds the queries that may meet a mute of a monitor: all that do, and few others, which spares most look-ups.
+
+    What it finds is looked up: outcomes do not depend on Python's hash, which differs between processes.
+    """
+
+    def __init__(self, mutes: Mapping[int, Mutes]) -> None:
+        self._mutes = mutes
+        self._begin()
+
+    def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
+        """Return which queries may be muted, by dataset and hash of their series."""
+        return np.flatnonzero(self._marks[self._places(datasets, hashes)])
+
+    def add(self, dataset: int, series: Collection[object]) -> None:
+        """Take in new mutes of a dataset; those that have ended are forgotten where the filter is made anew."""
+        self._count += len(series)
+        if self._count * _LOAD > len(self._marks):
+            self._begin()
+        else:
+            hashes = series_hashes(series, len(series))
+            self._marks[self._places(np.full(len(series), dataset), hashes)] = True
+
+    def _begin(self) -> None:
+        entries = [mutes.entries for mutes in self._mutes.values()]
+        sizes = [len(one) for one in entries]
+        self._count = sum(sizes)
+        self._marks = np.zeros(max(_LEAST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
+        datasets = np.repeat(np.array(list(self._mutes), dtype=np.int64), sizes)
+        self._marks[self._places(datasets, series_hashes(chain.from_iterable(entries), self._count))] = True
+
+    def _places(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
+        keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD
+        return (keys >> np.uint64(64 - (len(self._marks).bit_length() - 1))).view(np.int64)
+
+
 class Status:
     """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested."""
 
@@ -121,6 +165,7 @@ class Runs:
         self.secrets = np.zeros(count, dtype=SECRETS)
         self.deadline = np.full(count, NEVER, dtype=np.int64)
         self.mutes = accounts.mutes.setdefault(spec.name, {})
+        self.filter = MuteFilter(self.mutes)
         self.queues: dict[int, Queue[Any]] = {}
         self.cover(accounts.datasets.covers(spec))
 
@@ -274,6 +319,7 @@ class Runs:
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
+        self.filter.add(dataset, [series])
         self._announce(EventType.MUTED, dataset, "top", series=series, until=said)
         return ended
 

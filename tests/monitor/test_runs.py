@@ -1,0 +1,28 @@
+"""Which queries the filter of mutes finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stream_svt.monitor.queue_journal import QueueJournal
+from stream_svt.monitor.runs import UNTIL_RUN_ENDS, MuteFilter, Mutes, series_hashes
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_filter_finds_every_mute_however_they_came_in_and_few_others(at_once: bool) -> None:
+    held: dict[int, Mutes] = {}
+    found = MuteFilter(held)
+    for dataset in range(3):
+        mutes = held[dataset] = Mutes(QueueJournal(), "m", f"d{dataset}")
+        for name in (f"s{k}" for k in range(dataset, 3000, 3)):
+            mutes.add(name, UNTIL_RUN_ENDS, 0, most=1000)
+            found.add(dataset, () if at_once else [name])
+        found.add(dataset, mutes.entries if at_once else ())
+    for dataset in range(3):
+        hits = [
+            len(found.hits(np.full(1000, dataset), series_hashes(held[other].entries, 1000)))
+            for other in range(3)
+        ]
+        assert hits[dataset] == 1000
+        assert sum(hits) < 1500
