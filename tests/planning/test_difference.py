@@ -80,6 +80,14 @@ def test_what_cannot_change_is_refused(changed: dict[str, str], field: str) -> N
     assert [problem.field for problem in difference(spec(before), spec(after), 4).refused] == [field]
 
 
+def test_a_rise_of_one_monitor_alone_is_refused() -> None:
+    cold = HOT.replace("name: hot", "name: cold")
+    risen = spec(HOT.replace("sensitivity: 1", "sensitivity: 2"), cold)
+    assert [one.field for one in difference(spec(HOT, cold), risen, 4).refused] == [
+        "monitors.cold.sensitivity"
+    ]
+
+
 def test_datasets_and_monitors_come_and_go() -> None:
     names = ", ".join(f"d{number}" for number in range(3_000))
     cold = HOT.replace("name: hot", "name: cold").replace("topic: counts", "topic: others")
