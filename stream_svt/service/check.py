@@ -177,6 +177,12 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
         weak = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
         yield _note("topics.state", weak)
+    if int(state.get("segment.bytes", 0)) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS:
+        weak = (
+            f"topic {own.state!r} rolls segments so rarely that compaction hardly ever runs: closed runs stay readable "
+            "and a takeover reads all of it; set segment.bytes=67108864"
+        )
+        yield _note("topics.state", weak)
     names = ("retention.ms", "retention.bytes")
     if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
         # What is left of the budgets of a lost state is read from there.

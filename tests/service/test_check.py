@@ -62,6 +62,7 @@ LARGE = {"max.message.bytes": "10485760"}
     [
         ({"unclean.leader.election.enable": "true"}, "note", "can lose the newest charges"),
         ({"min.insync.replicas": "1"}, "note", "set it to 2"),
+        ({"segment.bytes": "1073741824", "segment.ms": "604800000"}, "note", "set segment.bytes=67108864"),
         ({"message.timestamp.type": "CreateTime"}, "note", "set message.timestamp.type=LogAppendTime"),
         (LARGE | {"compression.type": "producer"}, "note", "compressed batches of 10485760 bytes"),
         ({"max.message.bytes": "1000"}, "problem", "1000 bytes at most"),
