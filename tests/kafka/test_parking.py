@@ -254,10 +254,10 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     assert all(worker.alive for worker in app.workers)
 
 
-async def test_a_permission_taken_and_given_back_parks_a_shard_and_opens_it(
+async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
     secure_broker, tmp_path, topics
 ) -> None:
-    """What a shard may do by itself is to write under its own id."""
+    """What a shard may do by itself is to write under its own id; a topic has its permissions as a whole."""
     servers = secure_broker.bootstrap_servers
     async with Application(servers, topics.name("shop"), directory=tmp_path).on_stage() as app:
         shared = [grant for grant in WORKER if grant[1] != "transactional_id"]
@@ -283,5 +283,18 @@ async def test_a_permission_taken_and_given_back_parks_a_shard_and_opens_it(
         (worker,) = app.workers
         await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
+        for operation, topic in (("read", "counts"), ("write", "alerts")):
+            grant = (operation, "topic", f"{app.application}.{topic}")
+            await revoke(servers, "svt", *grant)
+            await app.send(app.names[BROKEN], HIGH)
+            await until(lambda: app.status().state is ShardState.PARKED, 60)
+            status = app.status()
+            assert status.cause is Cause.PERMISSION or "does not exist" in status.reason
+            assert f"operation {operation.upper()} on resource TOPIC" in status.reason
+            assert worker.alive
+            await asyncio.sleep(1.0)  # the authorizer takes a grant in a moment later than its topics
+            await allow(servers, "svt", *grant)
+            await until(lambda: is_open(worker), 60)
+        await app.go_on(app.shards)
         await app.publishes()
-        assert len(await app.alerts()) == 1
+        assert len(await app.alerts()) == 3

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -105,6 +106,31 @@ async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: 
         assert f"event=kept shards={','.join(map(str, sorted(kept)))}" in caplog.text
     await everything(scene, second, third)
     assert "event=shard_retry" not in caplog.text
+    assert "event=fenced" not in caplog.text
+
+
+async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_that_stays(
+    scene: Scene, caplog
+) -> None:
+    worker = await scene.start()
+    await shared(worker)
+    async with fed(scene):
+        moved: Counter[int] = Counter()
+        for moment in ("event=assigned", "event=shard_opened"):
+            known = caplog.text.count("event=assigned")
+            service = scene.serve()
+            async with asyncio.timeout(40):
+                while not service.said(moment):  # at once: it must not come to adopt its configuration
+                    await asyncio.sleep(0.005)
+            await service.end(signal.SIGKILL)
+            # The brokers notice after the session's timeout; shards that were given away come back then.
+            await until(lambda known=known: caplog.text.count("event=assigned") >= known + 2, 40)
+            await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
+            moved = opened(caplog.text) - Counter(range(SHARDS))
+    await everything(scene, worker)
+    stayed = set(range(SHARDS)) - set(moved)
+    assert len(stayed) >= SHARDS // 2, moved
+    assert "event=kept" in caplog.text
     assert "event=fenced" not in caplog.text
 
 
