@@ -83,12 +83,27 @@ _failures: deque[tuple[Exception, float]] = deque(maxlen=1)
 
 
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
+    """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
     try:
-        return await create_conn(host, port, **options)
+        connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
         if not isinstance(error, TimeoutError):
             _failures.append((error, time.monotonic()))
         raise
+    if "on_close" in options:
+        return connection  # the client closes it
+    send = connection.send
+
+    async def send_first(request: Any) -> Any:  # noqa: ANN401
+        del connection.send
+        try:
+            return await send(request)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+    connection.send = send_first
+    return connection
 
 
 class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types

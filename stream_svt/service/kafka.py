@@ -31,7 +31,8 @@ _Answer = TypeVar("_Answer")
 Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 
 REQUEST_TIMEOUT_MS = 5000
-"""Milliseconds after which a client gives one request up: before `START_DEADLINE`."""
+"""Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
+its first connection open for minutes."""
 TOPICS_EVERY_MS = 3000
 """Milliseconds between two looks of a group's member at its topics."""
 START_DEADLINE = 15.0

@@ -254,6 +254,30 @@ async def test_nor_does_a_producer_that_hangs() -> None:
     assert (connection.open, asyncio.all_tasks()) == (False, before)
 
 
+async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aiokafka_fixes.tune()
+    connection, asked = Connection(), asyncio.Event()
+
+    async def silent(request: object) -> None:
+        asked.set()
+        await _silence()
+
+    async def create_conn(*_: object, **__: object) -> Connection:
+        return connection
+
+    connection.send = silent  # type: ignore[attr-defined]
+    monkeypatch.setattr(aiokafka_fixes, "create_conn", create_conn)
+    consumer = Cluster({}).reader()
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.wait_for(asked.wait(), 2)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await kafka.stop_quietly(consumer)
+    assert not connection.open
+
+
 def test_credentials_stay_out_of_the_representation() -> None:
     assert "secret" not in repr(Cluster({"sasl_plain_password": "secret"}))
 
