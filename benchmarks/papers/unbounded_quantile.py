@@ -20,7 +20,7 @@ from benchmarks.datasets import counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, measured, middle
-from stream_svt.demo.queries import load
+from stream_svt.demo.scenario import load_baskets
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
 
@@ -49,7 +49,7 @@ class Source:
 
 @cache
 def _basket_sizes() -> Integers:
-    return np.diff(load().start)
+    return np.diff(load_baskets().start)
 
 
 def _baskets(rng: np.random.Generator) -> Integers:

@@ -19,8 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.config import MONITORS
-from stream_svt.demo.queries import SERIES, Baskets, WeekClock, running_counts
+from stream_svt.demo.scenario import MONITORS, SERIES, Baskets, WeekClock, running_counts
 from stream_svt.monitor.released import Alert, Budget, Envelope, EventType, Lifecycle, ReleasedStatus
 from stream_svt.monitor.snapshot import State
 

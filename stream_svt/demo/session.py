@@ -26,8 +26,18 @@ from aiokafka.errors import KafkaError
 from rich.console import Console
 
 from stream_svt.demo.board import Board, Screen, report, truth_of
-from stream_svt.demo.config import APPEND, THRESHOLD, Setting, limits, yaml
-from stream_svt.demo.queries import ACKNOWLEDGEMENT, LAST_ITEM, WeekClock, load, produce
+from stream_svt.demo.scenario import (
+    ACKNOWLEDGEMENT,
+    APPEND,
+    LAST_ITEM,
+    THRESHOLD,
+    Setting,
+    WeekClock,
+    limits,
+    load_baskets,
+    produce,
+    service_yaml,
+)
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.monitor.released import decode
 from stream_svt.service.check import create_missing
@@ -63,7 +73,7 @@ def run_demo(
     """
     clock = clock or WeekClock()
     if show_config:
-        sys.stdout.write(yaml(Setting(), clock))
+        sys.stdout.write(service_yaml(Setting(), clock))
         return 0
     shown, errors = console or Console(), console or Console(stderr=True)
     try:
@@ -93,7 +103,7 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
     screen = Screen(console, clock.lines)
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
-        counting = asyncio.create_task(asyncio.to_thread(lambda: truth_of(load(), clock, THRESHOLD)))
+        counting = asyncio.create_task(asyncio.to_thread(lambda: truth_of(load_baskets(), clock, THRESHOLD)))
         if broker is None:
             screen.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
             kafka = EmbeddedKafka()
@@ -108,7 +118,7 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
         setting.key_file.touch(0o600)
         setting.key_file.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
         config = directory / "monitors.yaml"
-        config.write_text(yaml(setting, clock), encoding="utf-8")
+        config.write_text(service_yaml(setting, clock), encoding="utf-8")
         cluster = Cluster({"bootstrap_servers": setting.bootstrap})
         if broker is not None:
             stack.push_async_callback(delete_topics, setting)
@@ -224,7 +234,7 @@ class Session:
         """Send the queries, then wait until the service has looked at everything sent."""
         board, setting = self.board, self.setting
         kafka, topic = {"bootstrap_servers": setting.bootstrap}, setting.topic("counts")
-        sets = produce(load(), self.clock, kafka=kafka, topic=topic, partitions=setting.partitions)
+        sets = produce(load_baskets(), self.clock, kafka=kafka, topic=topic, partitions=setting.partitions)
         async with contextlib.aclosing(sets):
             async for point, sent in sets:
                 board.asked.append(point.set_id)
@@ -312,7 +322,7 @@ async def feed(
     stopped, began = asyncio.Event(), time.monotonic()
     on_signals(stopped.set)
     topic, partitions = topics[APPEND], config.topics.partitions
-    sets = produce(load(), clock, kafka=config.kafka_arguments(), topic=topic, partitions=partitions)
+    sets = produce(load_baskets(), clock, kafka=config.kafka_arguments(), topic=topic, partitions=partitions)
     try:
         async with contextlib.aclosing(sets):
             async for point, sent in sets:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.demo import config
-from stream_svt.demo.config import Setting
-from stream_svt.demo.queries import Baskets, WeekClock, load, running_counts
+from stream_svt.demo.scenario import Baskets, Setting, WeekClock, load_baskets, running_counts, service_yaml
 from stream_svt.service.config import Config, parse_config
 from tests.support.keys import write_secrets
 
@@ -14,7 +12,7 @@ from tests.support.keys import write_secrets
 @pytest.fixture(scope="session")
 def baskets() -> Baskets:
     """The shipped baskets."""
-    return load()
+    return load_baskets()
 
 
 @pytest.fixture(scope="session")
@@ -34,4 +32,4 @@ def parsed(clock: WeekClock, tmp_path_factory: pytest.TempPathFactory) -> Config
     """The demo's own configuration."""
     directory = tmp_path_factory.mktemp("demo")
     write_secrets(directory, {"sealing.key": "5a" * 32})
-    return parse_config(config.yaml(Setting(), clock), directory=directory)
+    return parse_config(service_yaml(Setting(), clock), directory=directory)

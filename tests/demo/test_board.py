@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from stream_svt.demo.board import Board, Screen, picture, report, truth_of
-from stream_svt.demo.config import ADAPTIVE, APPEND
-from stream_svt.demo.queries import Baskets, WeekClock
+from stream_svt.demo.scenario import ADAPTIVE, APPEND, Baskets, WeekClock
 from stream_svt.demo.session import looked_at
 from stream_svt.monitor.released import EventType, decode
 from tests.support import alerts

@@ -15,8 +15,7 @@ import pytest
 from msgspec import structs
 
 from stream_svt.demo.board import Board, Truth, truth_of
-from stream_svt.demo.config import ADAPTIVE, APPEND, THRESHOLD, Setting
-from stream_svt.demo.queries import SERIES
+from stream_svt.demo.scenario import ADAPTIVE, APPEND, SERIES, THRESHOLD, Setting
 from stream_svt.monitor.released import decode, encode
 from tests.support.engine_play import Play, Query
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stream_svt.demo import config, session
-from stream_svt.demo.config import ADAPTIVE, APPEND, Setting
-from stream_svt.demo.queries import WeekClock
+from stream_svt.demo import session
+from stream_svt.demo.scenario import ADAPTIVE, APPEND, Setting, WeekClock, service_yaml
 from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, run_demo, start, stop
 from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
@@ -51,7 +50,7 @@ def test_an_unreachable_broker_is_named_with_what_to_check():
 
 def test_show_config_prints_what_a_user_could_take_over_and_starts_nothing(capsys, clock, parsed):
     assert run_demo(show_config=True) == 0
-    assert capsys.readouterr().out == config.yaml(Setting(), clock)
+    assert capsys.readouterr().out == service_yaml(Setting(), clock)
     assert parsed.spec.notes == ()
     assert [dataset.name for dataset in parsed.spec.datasets] == clock.weeks()
     assert len({dataset.limit for dataset in parsed.spec.datasets}) == 2

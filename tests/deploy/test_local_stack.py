@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stream_svt.demo.config import Setting
+from stream_svt.demo.scenario import Setting
 from stream_svt.demo.session import delete_topics
 from tests.support.http_server import receiving
 from tests.support.process import COMMAND, Process, free_port

@@ -1,4 +1,4 @@
-"""The shipped baskets, and the demo's neighbour relation executed: one line's basket emptied, the lines stay."""
+"""The shipped baskets, and the demo's neighbour relation executed: the basket of one line emptied, its line kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from stream_svt.demo.queries import (
+from stream_svt.demo.scenario import (
     ACKNOWLEDGEMENT,
     FILE,
     LAST_ITEM,
@@ -36,8 +36,8 @@ def test_the_shipped_copy_has_every_line_and_item_of_the_source(baskets):
     assert np.array_equal(np.unique(baskets.items), np.arange(1, LAST_ITEM + 1))
     counts = np.bincount(baskets.items)
     assert (counts[40], counts[49]) == (50_675, 42_135)
-    place = resources.files("stream_svt.demo").joinpath("data", FILE)
-    with place.open("rb") as stored, np.load(stored) as packed:
+    path = resources.files("stream_svt.demo").joinpath("data", FILE)
+    with path.open("rb") as stored, np.load(stored) as packed:
         assert str(packed["source"]) == ACKNOWLEDGEMENT
     assert "39" not in repr(baskets)
 
