@@ -63,7 +63,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     async def on_start(self) -> None:
         """Begin in tasks: joining a group takes as long as it takes, and signals must be served meanwhile."""
-        self._tasks = [asyncio.create_task(work()) for work in (self._run, self._follow)]
+        self._tasks = [asyncio.create_task(work()) for work in (self._run, self._adopt_versions)]
 
     async def _run(self) -> None:
         try:
@@ -84,7 +84,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             self.error = self.error or StreamSvtError(f"not stopped within {STOP_DEADLINE:.0f} seconds")
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
-    async def _follow(self) -> None:
+    async def _adopt_versions(self) -> None:
         partitions = self._worker.config.topics.partitions
         async for version in self._versions:
             try:
@@ -123,7 +123,7 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
 
     ``versions`` are those of the configuration as they are applied; ``reread`` reads the worker's own file again.
     """
-    tidy_logs()
+    limit_logs()
     _check_address(config)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -148,27 +148,27 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
 
 def _check_address(config: Config) -> None:
     """Refuse an address that cannot be listened on, before Faust does so with a trace."""
-    place = (config.web.host, config.web.port)
+    address = (config.web.host, config.web.port)
     try:
-        family = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0][0]
+        family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
+            probe.bind(address)
     except OSError as error:
         message = (
-            f"cannot listen on {place[0]}:{place[1]}: {error.strerror}; each worker of a machine needs a port: "
-            f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if place[1] == 6066 else 6066}"
+            f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; each worker of a machine needs a port: "
+            f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if address[1] == 6066 else 6066}"
         )
         raise ConfigError([Problem(0, "web.port", message)], config.source) from None
 
 
-TROUBLE = (3, 30.0)
+WARNING_LIMIT = (3, 30.0)
 """Warnings and errors of one line of code: so many in so many seconds."""
-PROGRESS = (200, 200.0)
+PROGRESS_LIMIT = (200, 200.0)
 """The same for what is neither: a line for each shard or command, a few of each."""
 
 
-class LimitByPlace(logging.Filter):
+class RateLimit(logging.Filter):
     """Lets so many records of each line of code pass, and all critical ones: an outage must not fill a disk."""
 
     def __init__(self) -> None:
@@ -179,18 +179,18 @@ class LimitByPlace(logging.Filter):
         """Return whether a record is written; the first one after others were left out says how many."""
         if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
             return True
-        most, seconds = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
-        place, now = (record.pathname, record.lineno, record.levelno), time.monotonic()
-        began, count = self._counts.get(place, (now, 0))
+        allowed, seconds = WARNING_LIMIT if record.levelno >= logging.WARNING else PROGRESS_LIMIT
+        origin, now = (record.pathname, record.lineno, record.levelno), time.monotonic()
+        began, count = self._counts.get(origin, (now, 0))
         if now - began >= seconds:
-            if count > most:
-                record.msg, record.args = f"{record.getMessage()} left_out={count - most}", ()
+            if count > allowed:
+                record.msg, record.args = f"{record.getMessage()} left_out={count - allowed}", ()
             began, count = now, 0
-        self._counts[place] = began, count + 1
-        return count < most
+        self._counts[origin] = began, count + 1
+        return count < allowed
 
 
-def tidy_logs() -> None:
+def limit_logs() -> None:
     """Keep the libraries' progress out of the log, and limit what each handler writes.
 
     aiokafka's errors alone name a wrong password or certificate.
@@ -198,4 +198,4 @@ def tidy_logs() -> None:
     for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(LimitByPlace())
+        handler.addFilter(RateLimit())

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 PARTITION: Final = 0
 FOLLOW_WAIT: Final = 1.0
 """Seconds that a fetch waits for another version."""
-RETRY_AFTER: Final = 3.0
+RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
-AT_ONCE = 500
+PIECE_SIZE = 500
 """Datasets in a piece."""
 
 _PROGRAM = f"from {__name__} import parse; parse()"
@@ -103,11 +103,11 @@ async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
             if str(error) != said:
                 said = str(error)
                 log.warning("event=configuration_unread error=%r", said)
-            await asyncio.sleep(RETRY_AFTER)
+            await asyncio.sleep(RETRY_INTERVAL)
 
 
 async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIterator[Version]:
-    place = TopicPartition(topic, PARTITION)
+    partition = TopicPartition(topic, PARTITION)
     doing = f"reading configuration topic {topic!r}"
     refused, last = None, versions.known
     if topic not in await kafka.partition_counts(cluster, doing):
@@ -115,14 +115,14 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
         raise ConfigError([Problem(0, "topics.config", message)])
     async with kafka.started(cluster.reader(), doing) as reader:
         async with kafka.deadline(kafka.CALL_DEADLINE, doing):
-            reader.assign([place])
-            await reader.seek_to_beginning(place)
+            reader.assign([partition])
+            await reader.seek_to_beginning(partition)
         while True:
             async with kafka.deadline(kafka.CALL_DEADLINE + FOLLOW_WAIT, doing):
-                end = (await reader.end_offsets([place]))[place]
-                found = await reader.getmany(place, timeout_ms=int(FOLLOW_WAIT * 1000))
-                position = await reader.position(place)
-            for record in found.get(place, ()):
+                end = (await reader.end_offsets([partition]))[partition]
+                found = await reader.getmany(partition, timeout_ms=int(FOLLOW_WAIT * 1000))
+                position = await reader.position(partition)
+            for record in found.get(partition, ()):
                 versions.take(record)
             if versions.refused != refused and (refused := versions.refused) is not None:
                 log.critical("event=configuration_refused topic=%s error=%r", topic, refused)
@@ -176,7 +176,7 @@ def parse() -> None:
         except ConfigError as error:
             found = error
         else:
-            pieces = (spec.datasets[at : at + AT_ONCE] for at in range(0, len(spec.datasets), AT_ONCE))
+            pieces = (spec.datasets[at : at + PIECE_SIZE] for at in range(0, len(spec.datasets), PIECE_SIZE))
             found = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
         output.write(pickle.dumps(found))
 
@@ -272,7 +272,7 @@ async def publish(
         BrokerError: The brokers refuse; whether the version was written is not known then.
     """
     topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
-    place = place_of(config, cluster_id, topic, PARTITION)
+    context = place_of(config, cluster_id, topic, PARTITION)
     doing = f"writing configuration topic {topic!r}"
     try:
         async with kafka.started(
@@ -287,7 +287,7 @@ async def publish(
                 await producer.begin_transaction()
                 sent = []
                 for name, value in records(version, before):
-                    headers = [key.header(place, value)] if key and value and name == CURRENT else []
+                    headers = [key.header(context, value)] if key and value and name == CURRENT else []
                     sent.append(
                         await producer.send(topic, value, key=name, partition=PARTITION, headers=headers)
                     )
@@ -300,9 +300,11 @@ async def publish(
 
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
     """Return where the alert partition of each shard ends."""
-    places = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
-    found = await kafka.spans(cluster, places, f"looking at the end of alert topic {config.topics.alerts!r}")
-    return {place.partition: end for place, (_, end) in found.items()}
+    partitions = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
+    found = await kafka.spans(
+        cluster, partitions, f"looking at the end of alert topic {config.topics.alerts!r}"
+    )
+    return {tp.partition: end for tp, (_, end) in found.items()}
 
 
 async def adoptions(

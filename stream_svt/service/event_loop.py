@@ -2,7 +2,7 @@
 
 A piece of a shard's work is bounded, some 50 milliseconds of loading, decoding or testing. But a worker may own 64
 shards, and pieces that begin in the same round of the event loop add up to seconds without a heartbeat or a page. So of
-all shards that have work at hand, one at most does a piece of it in each round (`rest`).
+all shards that have work at hand, one at most does a piece of it in each round (`pause`).
 
 A full collection walks every object there is, half a second for the state of 200,000 runs. So whatever survives two
 collections of the young is set aside for good (`gc.freeze`) and freed by its last reference alone, which is why an
@@ -21,14 +21,14 @@ COLLECT_AFTER = (30_000, 1, 1_000_000)
 most, some 40 milliseconds. A full collection happens only where `collect_soon` asks for it."""
 COLLECT_DELAY = 1.0
 """Seconds after which a session's garbage is looked for: shards that end together are collected together."""
-FREED_AT_ONCE = 500
+FREED_PER_TURN = 500
 """Objects let go of in one turn of the event loop: ledgers of datasets, each with its monitors' runs."""
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _next_collection: asyncio.TimerHandle | None = None
 
 
-async def rest(seconds: float = 0) -> None:
+async def pause(seconds: float = 0) -> None:
     """Sleep; for no time at all, until it is the caller's turn, which lasts until it waits for anything."""
     if seconds > 0:
         await asyncio.sleep(seconds)
@@ -38,7 +38,7 @@ async def rest(seconds: float = 0) -> None:
         await asyncio.sleep(0)
 
 
-async def first(*events: Any, seconds: float | None = None) -> None:  # noqa: ANN401  awaitables of any kind
+async def wait_first(*events: Any, seconds: float | None = None) -> None:  # noqa: ANN401  awaitables of any kind
     """Wait for the first of several events, at most so long; tasks among them go on."""
     waits = [asyncio.ensure_future(event) for event in events]
     try:
@@ -55,11 +55,11 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-    if _set_aside not in gc.callbacks:
-        gc.callbacks.append(_set_aside)
+    if _freeze not in gc.callbacks:
+        gc.callbacks.append(_freeze)
 
 
-def _set_aside(phase: str, info: dict[str, int]) -> None:
+def _freeze(phase: str, info: dict[str, int]) -> None:
     if phase == "stop" and info["generation"] == 1:
         gc.freeze()
 
@@ -72,10 +72,10 @@ def collect_soon() -> None:
         _next_collection = loop.call_later(COLLECT_DELAY, gc.collect)
 
 
-def let_go(objects: list[Any], at_once: int = 0, after: list[Any] | None = None) -> None:
+def free_gradually(objects: list[Any], at_once: int = 0, after: list[Any] | None = None) -> None:
     """Free objects of which lists hold the last references, some in each turn of the event loop; others after them."""
-    del objects[-(at_once or FREED_AT_ONCE) :]
+    del objects[-(at_once or FREED_PER_TURN) :]
     if objects:
-        asyncio.get_running_loop().call_soon(let_go, objects, at_once, after)
+        asyncio.get_running_loop().call_soon(free_gradually, objects, at_once, after)
     elif after:
-        asyncio.get_running_loop().call_soon(let_go, after)
+        asyncio.get_running_loop().call_soon(free_gradually, after)

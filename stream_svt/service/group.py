@@ -35,10 +35,10 @@ from stream_svt.service.topology import another_count
 
 log = logging.getLogger(__name__)
 
-STOP_PATIENCE = 0.6 * kafka.REBALANCE_TIMEOUT
-GOODBYE = 5.0
+STOP_TIMEOUT = 0.6 * kafka.REBALANCE_TIMEOUT
+LEAVE_TIMEOUT = 5.0
 """Seconds that leaving the group may take."""
-LEAVE_PATIENCE = 1.0
+HAND_OVER_TIMEOUT = 1.0
 """Seconds that a shard which went elsewhere has to end: it stands by, or is being opened for nothing."""
 WATCH_INTERVAL = 1.0
 LAG_INTERVAL = 10.0
@@ -112,7 +112,7 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
     # Whoever holds most keeps the one more that some must have.
     order = sorted(claims, key=lambda member: (-len(mine[member]), member))
     least, more = divmod(len(left), len(order))
-    quota = {member: least + (place < more) for place, member in enumerate(order)}
+    quota = {member: least + (index < more) for index, member in enumerate(order)}
     given = {member: mine[member][: quota[member]] for member in order}
     left -= {shard for numbers in given.values() for shard in numbers}
     spare = iter(sorted(left))
@@ -150,7 +150,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._consumer = parts.cluster.member(self._name, assignor)
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._partings: set[asyncio.Task[None]] = set()
+        self._discarding: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Join the group; assignments come later, on their own."""
@@ -158,8 +158,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
         watching = asyncio.create_task(self._watch(), name="group-watch")
-        watching.add_done_callback(self._surface)
-        self._tasks = [watching, asyncio.create_task(self._look_at_lag(), name="group-lag")]
+        watching.add_done_callback(self._report)
+        self._tasks = [watching, asyncio.create_task(self._update_lag(), name="group-lag")]
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
@@ -171,11 +171,11 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             shards = list(self.shards.values())
             for shard in shards:
                 shard.halt()
-            await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards), *self._partings)
+            await asyncio.gather(*(shard.stop(STOP_TIMEOUT) for shard in shards), *self._discarding)
             self.shards.clear()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
-            await kafka.stop_quietly(self._consumer, GOODBYE)
+            await kafka.stop_quietly(self._consumer, LEAVE_TIMEOUT)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
@@ -191,10 +191,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if known is None:
                 # Nobody is given a shard: no reason to pass for a standby, which is ready.
                 log.error("event=control_topic_missing topic=%s", self._control)
-            elif any(place.partition >= wanted for place in assigned):
+            elif any(tp.partition >= wanted for tp in assigned):
                 message = another_count(self._control, len(known), wanted)
                 raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
-            self._adopt(sorted(place.partition for place in assigned))
+            self._adopt(sorted(tp.partition for tp in assigned))
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
 
@@ -210,7 +210,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             for shard in shards:
                 shard.hold()
-            settled = await asyncio.gather(*(shard.settle(STOP_PATIENCE) for shard in shards))
+            settled = await asyncio.gather(*(shard.settle(STOP_TIMEOUT) for shard in shards))
             late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
             await asyncio.gather(*(shard.stop(0.0) for shard in late))
         except Exception as error:  # noqa: BLE001
@@ -223,7 +223,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _adopt(self, numbers: list[int]) -> None:
         log.info("event=assigned shards=%s", _listed(numbers))
         for number in self.shards.keys() - set(numbers):
-            self._part_with(self.shards.pop(number))
+            self._discard(self.shards.pop(number))
         if kept := sorted(self.shards):
             log.info("event=kept shards=%s", _listed(kept))
         for number in kept:
@@ -233,31 +233,33 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self.shards[number] = Shard(number, self._parts, self._consumer)
                 self.shards[number].start()
 
-    def _part_with(self, shard: Shard) -> None:
+    def _discard(self, shard: Shard) -> None:
         """End a shard beside everything else: whoever opens it next, this worker or another, fences it."""
         shard.halt()
-        parting = asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}")
-        self._partings.add(parting)
-        parting.add_done_callback(self._partings.discard)
-        parting.add_done_callback(self._surface)
+        parting = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
+        self._discarding.add(parting)
+        parting.add_done_callback(self._discarding.discard)
+        parting.add_done_callback(self._report)
 
-    async def _look_at_lag(self) -> None:
+    async def _update_lag(self) -> None:
         """Keep the lag true of partitions that nothing is read from: of shards that are not open, of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
             statuses = {number: shard.status for number, shard in self.shards.items()}
             for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
-                places = [TopicPartition(topic, one) for one in statuses if topic in statuses[one].offsets]
+                partitions = [
+                    TopicPartition(topic, one) for one in statuses if topic in statuses[one].offsets
+                ]
                 doing = f"looking at the end of topic {topic!r}"
                 try:
-                    found = await kafka.spans(self._parts.cluster, places, doing)
+                    found = await kafka.spans(self._parts.cluster, partitions, doing)
                 except BrokerError:
                     continue  # whoever reads the topic says what is wrong with it
                 except Exception as error:  # noqa: BLE001  a metric: nothing else of the worker hangs on it
                     log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
                     continue
-                for place, (_, end) in found.items():
-                    status = statuses[place.partition]
+                for tp, (_, end) in found.items():
+                    status = statuses[tp.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 
     async def _watch(self) -> None:
@@ -285,7 +287,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 raise meaning from error
             log.warning("event=group_error error=%r", str(meaning))
 
-    def _surface(self, task: asyncio.Task[None]) -> None:
+    def _report(self, task: asyncio.Task[None]) -> None:
         """Tell of the error that ended a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)

@@ -5,7 +5,7 @@ goes or fails for one shard disturbs no other. Offsets are the feed's, never the
 client and did not deliver is read again.
 
 Brokers bring news to many shards at once. So each takes its turn before it takes records out of its client, and again
-after every `BITE` of them.
+after every `RECORDS_PER_TURN` of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META, JournalSettings, keep_going
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import first, rest
+from stream_svt.service.event_loop import pause, wait_first
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import another_count, unseen
@@ -47,16 +47,16 @@ LOG_WAIT_MS = 10
 """Milliseconds that a fetch of the log waits: what is read there ends at an offset that is known."""
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
 """Milliseconds a fetch waits at the brokers, and once a fetch found nothing; a resumed partition waits behind it."""
-MISSING_PATIENCE = 1.0
+MISSING_TIMEOUT = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
-BITE = 2_000
+RECORDS_PER_TURN = 2_000
 """Records taken out of the client in one turn: some ten milliseconds of decoding."""
-MOST = 20_000
+MAX_RECORDS = 20_000
 """Most records of a fetch that names no number."""
 
 
 class Reject(msgspec.Struct):
-    """A refused record by its place; its content stays where it is."""
+    """The position of a refused record, and why it was refused; the event does not carry its content."""
 
     topic: str
     partition: int
@@ -68,14 +68,14 @@ class Reject(msgspec.Struct):
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
-    ``tell_time`` is told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
+    ``on_broker_time`` is told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
     """
 
     cluster: Cluster
     application: str
     shard: int
     topics: TopicsConfig
-    tell_time: Callable[[float], None] | None = None
+    on_broker_time: Callable[[float], None] | None = None
     _producer: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -111,12 +111,12 @@ class ShardLog:
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
         """Show the alert partition; see the port."""
-        place = TopicPartition(self.topics.alerts, self.shard)
-        async with self._reader(place.topic, committed) as (reader, doing):
-            async for records in kafka.read_partition(reader, place.topic, self.shard, start, doing):
+        partition = TopicPartition(self.topics.alerts, self.shard)
+        async with self._reader(partition.topic, committed) as (reader, doing):
+            async for records in kafka.read_partition(reader, partition.topic, self.shard, start, doing):
                 for record in records:
                     take(record)
-            return (await kafka.edges(reader, [place], doing))[place]
+            return (await kafka.edges(reader, [partition], doing))[partition]
 
     @asynccontextmanager
     async def _reader(self, topic: str, committed: bool) -> AsyncIterator[tuple[AIOKafkaConsumer, str]]:
@@ -153,8 +153,8 @@ class ShardLog:
             for key, record in transaction.records.items():
                 sent.append(await producer.send(topics.state, record, key=key, partition=shard))
             results = await kafka.all_sent(sent)
-        if self.tell_time is not None and results[-1].timestamp_type == 1:
-            self.tell_time(results[-1].timestamp / 1000)
+        if self.on_broker_time is not None and results[-1].timestamp_type == 1:
+            self.on_broker_time(results[-1].timestamp / 1000)
         return max((result.offset for result in results[: len(transaction.alerts)]), default=None)
 
     @asynccontextmanager
@@ -176,7 +176,7 @@ class ShardLog:
         aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self.shard))
 
 
-class Hold:
+class Requests:
     """What one shard is told: to ``stop`` its session, or to stand by while its partition may go elsewhere or stay.
 
     ``held`` is set from the revocation of a rebalance to its assignment, and ``free`` else; ``quiet`` while the shard
@@ -189,7 +189,7 @@ class Hold:
         self.quiet.set()
 
     def ask(self) -> None:
-        """Begin to hold."""
+        """Ask the shard to hold."""
         self.free.clear()
         self.held.set()
 
@@ -200,7 +200,7 @@ class Hold:
 
     async def wait(self, *events: Any, seconds: float | None = None) -> None:  # noqa: ANN401
         """Wait for the first of several events, or to be told to stop, at most so long."""
-        await first(*events, self.stop.wait(), seconds=seconds)
+        await wait_first(*events, self.stop.wait(), seconds=seconds)
 
 
 @dataclass(eq=False)
@@ -210,7 +210,7 @@ class ShardFeed:
     cluster: Cluster
     shard: int
     partitions: int
-    hold: Hold
+    requests: Requests
     _client: Any = field(default=None, init=False)
     _next: dict[TopicPartition, int] = field(default_factory=dict, init=False)
     _reading: set[TopicPartition] = field(default_factory=set, init=False)
@@ -223,46 +223,46 @@ class ShardFeed:
     @property
     def stopping(self) -> bool:
         """Whether the shard was told to stop."""
-        return self.hold.stop.is_set()
+        return self.requests.stop.is_set()
 
     @property
     def held(self) -> bool:
         """Whether a rebalance is under way."""
-        return self.hold.held.is_set()
+        return self.requests.held.is_set()
 
     async def settled(self) -> None:
         """Stand by until the group has decided; see the port."""
-        self.hold.quiet.set()
+        self.requests.quiet.set()
         try:
-            await self.hold.wait(self.hold.free.wait())
+            await self.requests.wait(self.requests.free.wait())
         finally:
-            self.hold.quiet.clear()
+            self.requests.quiet.clear()
         if self.stopping:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset by topic, asked on a connection where no fetch is waiting."""
-        doing = f"shard {self.shard}: finding the place in the topics"
-        found = await kafka.spans(self.cluster, [self._place(topic) for topic in topics], doing)
-        return {place.topic: span for place, span in found.items()}
+        doing = f"shard {self.shard}: reading the offsets of its topics"
+        found = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
+        return {partition.topic: span for partition, span in found.items()}
 
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Await records, the stop signal or a rebalance; see the port."""
         if self.held:  # whoever only waits for a command
-            await self.hold.wait(self.hold.free.wait(), seconds=patience)
+            await self.requests.wait(self.requests.free.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
         await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
-        places = [self._place(topic) for topic in topics]
-        changed, self._reading = self._reading.symmetric_difference(places), set(places)
-        self._place_client(changed)
-        read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
+        partitions = [self._partition(topic) for topic in topics]
+        changed, self._reading = self._reading.symmetric_difference(partitions), set(partitions)
+        self._position_client(changed)
+        read = asyncio.ensure_future(self._read(partitions, patience, max_records or MAX_RECORDS))
         delivered = False
         try:
-            await self.hold.wait(read, self.hold.held.wait())
+            await self.requests.wait(read, self.requests.held.wait())
             if not read.done():
                 if self.stopping:
                     raise Stopped
@@ -272,31 +272,31 @@ class ShardFeed:
             self._next |= position
             delivered = True
         except OffsetOutOfRangeError as error:
-            gone = ", ".join(sorted(place.topic for place in error.args[0]))
+            gone = ", ".join(sorted(partition.topic for partition in error.args[0]))
             raise RecordsLost(f"shard {self.shard}: offsets are out of range on {gone}") from error
         finally:
             if not delivered:
                 read.cancel()
                 await asyncio.gather(read, return_exceptions=True)
-                self._place_client(places)
-        return {place.topic: records for place, records in found.items()}
+                self._position_client(partitions)
+        return {partition.topic: records for partition, records in found.items()}
 
     async def position(self, topic: str) -> int:
         """Return the offset that the next fetch reads from."""
-        return self._next[self._place(topic)]
+        return self._next[self._partition(topic)]
 
     def seek(self, topic: str, offset: int) -> None:
         """Read on from this offset."""
-        place = self._place(topic)
-        self._next[place] = offset
-        self._place_client([place])
+        partition = self._partition(topic)
+        self._next[partition] = offset
+        self._position_client([partition])
 
     def high_water(self, topic: str) -> int | None:
         """Return the end of the topic as of the last fetch, None where it is not read."""
-        place = self._place(topic)
-        if place not in self._reading or not self._holds(place):
+        partition = self._partition(topic)
+        if partition not in self._reading or not self._is_assigned(partition):
             return None
-        high: int | None = self._client.highwater(place)
+        high: int | None = self._client.highwater(partition)
         return high
 
     async def close(self) -> None:
@@ -306,21 +306,21 @@ class ShardFeed:
             await kafka.stop_quietly(client)
 
     async def _read(
-        self, places: Sequence[TopicPartition], seconds: float, most: int
+        self, partitions: Sequence[TopicPartition], seconds: float, most: int
     ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
         """Return what there is to read, and where to read on."""
         client = await self._assigned()
-        found = await _take(client, places, seconds * self._spread, most)
+        found = await _take(client, partitions, seconds * self._spread, most)
         aiokafka_fixes.wait_at_brokers(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
         if not found:
-            self._look_for(places)
-        return found, {place: await client.position(place) for place in places}
+            self._check_topics(partitions)
+        return found, {partition: await client.position(partition) for partition in partitions}
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
         """Return the client, started and assigned to what was sought."""
         doing = f"shard {self.shard}: starting the consumer of its topics"
         if self._client is None:
-            await rest()  # making a client takes milliseconds, and 64 shards may do so at once
+            await pause()  # making a client takes milliseconds, and 64 shards may do so at once
             client = self.cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
             try:
                 async with kafka.deadline(kafka.START_DEADLINE, doing):
@@ -332,59 +332,59 @@ class ShardFeed:
         if aiokafka_fixes.has_failed(self._client):
             raise BrokerUnavailable(f"shard {self.shard}: the client's fetch loop ended")
         if self._client.assignment() != self._next.keys():
-            # No await in between: a place without an offset would be asked for one.
+            # No await in between: a partition without an offset would be asked for one.
             self._client.assign(list(self._next))
-            self._place_client(self._next)
+            self._position_client(self._next)
             self._missing.clear()
         return self._client
 
-    def _place_client(self, places: Iterable[TopicPartition]) -> None:
-        """Have the client read these places from where the shard is, and pause those that it does not read."""
-        for place in filter(self._holds, places):
-            self._client.seek(place, self._next[place])
-            (self._client.resume if place in self._reading else self._client.pause)(place)
+    def _position_client(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the client read these partitions from where the shard is, and pause those that it does not read."""
+        for partition in filter(self._is_assigned, partitions):
+            self._client.seek(partition, self._next[partition])
+            (self._client.resume if partition in self._reading else self._client.pause)(partition)
 
-    def _holds(self, place: TopicPartition) -> bool:
-        return self._client is not None and place in self._client.assignment()
+    def _is_assigned(self, partition: TopicPartition) -> bool:
+        return self._client is not None and partition in self._client.assignment()
 
-    def _look_for(self, places: Iterable[TopicPartition]) -> None:
+    def _check_topics(self, partitions: Iterable[TopicPartition]) -> None:
         """Raise where topics are not as they were: the client waits for ever for one that is gone."""
         now = time.monotonic()
-        for place in places:
-            known = self._client.partitions_for_topic(place.topic) or ()
-            if place.partition in known:
-                self._missing.pop(place, None)
+        for tp in partitions:
+            known = self._client.partitions_for_topic(tp.topic) or ()
+            if tp.partition in known:
+                self._missing.pop(tp, None)
                 if len(known) > self.partitions:
-                    message = another_count(place.topic, len(known), self.partitions)
+                    message = another_count(tp.topic, len(known), self.partitions)
                     problem = Problem(0, "topics.partitions", message)
                     raise ConfigError([problem], "the topics as they are now")
-            elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:
-                if aiokafka_fixes.is_denied(self._client, place.topic):
-                    raise TopicAuthorizationFailedError(place.topic)
-                raise BrokerUnavailable(unseen(place.topic, "READ"))
+            elif now - self._missing.setdefault(tp, now) > MISSING_TIMEOUT:
+                if aiokafka_fixes.is_denied(self._client, tp.topic):
+                    raise TopicAuthorizationFailedError(tp.topic)
+                raise BrokerUnavailable(unseen(tp.topic, "READ"))
 
-    def _place(self, topic: str) -> TopicPartition:
+    def _partition(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.shard)
 
 
 async def _take(
     client: Any,  # noqa: ANN401  aiokafka has no types
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     seconds: float,
     most: int,
 ) -> dict[TopicPartition, list[Any]]:
-    """Take what there is of these places out of the client, a bite in each turn; wait for the first one so long."""
+    """Take what there is of these partitions out of the client, a bite in each turn; wait for the first one so long."""
     taken: dict[TopicPartition, list[Any]] = {}
     end = time.monotonic() + seconds
     while True:
-        await aiokafka_fixes.news(client, *places, seconds=end - time.monotonic())
-        await rest()
-        bite = await client.getmany(*places, max_records=min(BITE, most))
-        for place, records in bite.items():
-            taken.setdefault(place, []).extend(records)
+        await aiokafka_fixes.news(client, *partitions, seconds=end - time.monotonic())
+        await pause()
+        bite = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, most))
+        for partition, records in bite.items():
+            taken.setdefault(partition, []).extend(records)
             most -= len(records)
         if taken:
-            if most <= 0 or not aiokafka_fixes.at_hand(client, *places):
+            if most <= 0 or not aiokafka_fixes.at_hand(client, *partitions):
                 return taken
         elif time.monotonic() >= end:
             return taken
@@ -412,9 +412,9 @@ async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple
     own, doing = config.topics, f"reading topic {config.topics.state!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard in range(own.partitions):
-            place = TopicPartition(own.state, shard)
+            partition = TopicPartition(own.state, shard)
             found = await kafka.newest(
-                reader, place, lambda one: one.value if one.key == META else None, doing
+                reader, partition, lambda one: one.value if one.key == META else None, doing
             )
             if found is not None:
                 yield shard, found
@@ -426,7 +426,7 @@ def journal_of(
     cluster_id: str,
     shard: int,
     *,
-    tell_time: Callable[[float], None] | None = None,
+    on_broker_time: Callable[[float], None] | None = None,
     give_way: Callable[[], Awaitable[None]] = keep_going,
 ) -> Journal:
     """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
@@ -440,4 +440,4 @@ def journal_of(
         epoch=time.time,
         give_way=give_way,
     )
-    return Journal(ShardLog(cluster, config.spec.application, shard, own, tell_time), settings)
+    return Journal(ShardLog(cluster, config.spec.application, shard, own, on_broker_time), settings)

@@ -68,7 +68,7 @@ def ends_start(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Survey:
     """What can be seen of a shard's partitions without a producer.
 
     ``spans`` are topic, first offset and end, but of a query or control topic no end. ``faults`` say what cannot be
@@ -81,29 +81,27 @@ class Surroundings:
     control_end: int | None = field(default=None, compare=False)
 
 
-async def look_around(
-    cluster: Cluster, shard: int, own: TopicsConfig, queries: Sequence[str]
-) -> Surroundings:
+async def survey(cluster: Cluster, shard: int, own: TopicsConfig, queries: Sequence[str]) -> Survey:
     """Look at the partitions that a shard reads: query topics, and the application's own."""
     doing = f"shard {shard}: looking at its topics"
     written = (own.state, own.alerts)
     topics = [*queries, own.control, *written]
     counts = await kafka.partition_counts(cluster, doing)
     gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
-    places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
+    partitions = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
     faults = [unseen(topic, "READ") for topic in gone]
     found: kafka.Spans = {}
     try:
         async with kafka.started(cluster.reader(), doing) as reader:
-            found = await kafka.edges(reader, places, doing)
-            kafka.seek_all(reader, {place: end for place, (_, end) in found.items()})
+            found = await kafka.edges(reader, partitions, doing)
+            kafka.seek_all(reader, {tp: end for tp, (_, end) in found.items()})
             async with kafka.deadline(kafka.CALL_DEADLINE, doing):
                 # The right to READ shows only in a fetch.
-                await reader.getmany(*places, timeout_ms=300)
+                await reader.getmany(*partitions, timeout_ms=300)
     except Denied as error:
         faults.append(str(error))
     spans = tuple(
         (one.topic, first, end if one.topic in written else None) for one, (first, end) in found.items()
     )
     _, control_end = found.get(TopicPartition(own.control, shard), (None, None))
-    return Surroundings(spans, tuple(faults), bool(gone), control_end)
+    return Survey(spans, tuple(faults), bool(gone), control_end)

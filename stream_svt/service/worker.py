@@ -24,7 +24,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatu
 from stream_svt.protocol.state_records import META
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.config import Config
-from stream_svt.service.event_loop import first
+from stream_svt.service.event_loop import wait_first
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
@@ -43,7 +43,7 @@ NOTHING_APPLIED = (
 )
 PERIODS_WITHIN_MS = 600_000
 """Time after midnight, UTC, within which the workers of a fleet, each at its own moment, come to know later periods."""
-PERIODS_LOOK = 30.0
+PERIODS_CHECK_INTERVAL = 30.0
 """Seconds between two looks at the clock for that."""
 TEST_EVERY = 60.0
 """Seconds between two tests of a worker by itself that shards, or a broker's clock, give it a reason for."""
@@ -128,8 +128,8 @@ class Worker:
         self.running: asyncio.Task[None] | None = None
         self.fault: WorkerFault | None = None
         self.epoch: Callable[[], float] = time.time
-        self._trouble: BaseException | None = None
-        self._look = asyncio.Event()
+        self._group_error: BaseException | None = None
+        self._wake = asyncio.Event()
         self._tested_at = -math.inf
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
@@ -147,12 +147,12 @@ class Worker:
     async def _run(self) -> None:
         tune()
         try:
-            await self._keep()
+            await self._maintain_membership()
         except Exception:
             self._signal(WorkerSignal.FAILED)
             raise
 
-    async def _keep(self) -> None:
+    async def _maintain_membership(self) -> None:
         """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
         tries, since, is_start = 0, time.monotonic(), True
         while True:
@@ -165,13 +165,13 @@ class Worker:
                     fault = _fault_of(error)
                     if is_start and ends_start(error):
                         raise
-            elif await self._wait(PERIODS_LOOK):
+            elif await self._wait(PERIODS_CHECK_INTERVAL):
                 self._has_joined = self._has_joined or self._group.has_joined
-                fault = await self._found_fault()
+                fault = await self._member_fault()
                 if time.monotonic() - since > JOIN_BACKOFF[-1]:
                     tries = 0
             if fault is not None:
-                self._stay_out(fault)
+                self._report_fault(fault)
                 await self._leave()
                 await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
                 tries += 1
@@ -192,13 +192,13 @@ class Worker:
             cluster_id=(await require(self.config, cluster)).cluster_id,
             metrics=self.metrics,
             workload=lambda: self.workload,
-            suspect=self._suspect,
-            tell_time=self._compare_clocks,
+            request_self_test=self._request_self_test,
+            on_broker_time=self._compare_clocks,
         )
         if (fault := await self._self_test()) is not None:
             return fault
-        self._trouble = None
-        self._look.clear()
+        self._group_error = None
+        self._wake.clear()
         self._group = Group(self._parts, self._group_failed)
         await self._group.start()
         self._signal(WorkerSignal.JOINED)
@@ -221,7 +221,7 @@ class Worker:
         now = await _broker_time(self._parts)
         return None if now is None else self._clock_fault(now)
 
-    def _stay_out(self, fault: WorkerFault) -> None:
+    def _report_fault(self, fault: WorkerFault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
         if fault != self.fault:
             level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
@@ -234,17 +234,17 @@ class Worker:
     def _signal(self, signal: WorkerSignal) -> None:
         self.state = follow(TRANSITIONS, self.state, signal, "a worker")
 
-    async def _found_fault(self) -> WorkerFault | None:
+    async def _member_fault(self) -> WorkerFault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
-        if self._trouble is not None:
-            if not self._has_joined and ends_start(self._trouble):
-                raise self._trouble
-            return _fault_of(self._trouble)
+        if self._group_error is not None:
+            if not self._has_joined and ends_start(self._group_error):
+                raise self._group_error
+            return _fault_of(self._group_error)
         try:
             return await self._self_test()
         except Exception as error:  # noqa: BLE001  a test that could not be made speaks against nobody
             log.warning("event=self_test_failed error=%r", describe(error))
-            asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._look.set)
+            asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._wake.set)
             return None
 
     async def _leave(self) -> None:
@@ -258,9 +258,9 @@ class Worker:
 
     async def _wait(self, seconds: float) -> bool:
         """Wait so long, or until there is a reason to look at once; return whether there is."""
-        await first(self._look.wait(), seconds=seconds)
-        found = self._look.is_set()
-        self._look.clear()
+        await wait_first(self._wake.wait(), seconds=seconds)
+        found = self._wake.is_set()
+        self._wake.clear()
         return found
 
     async def stop(self) -> None:
@@ -295,7 +295,7 @@ class Worker:
         self.workload = workload
         self.metrics.configure(workload.spec, workload.hash)
         if self._group is None:
-            self._look.set()
+            self._wake.set()
             return
         for shard in self._group.shards.values():
             shard.configure()
@@ -330,20 +330,20 @@ class Worker:
     def _compare_clocks(self, brokers: float) -> None:
         """Have this worker test itself where the brokers' time, told with a commit, is far off this machine's."""
         if self._clock_fault(brokers) is not None:
-            self._suspect()
+            self._request_self_test()
 
-    def _suspect(self) -> None:
+    def _request_self_test(self) -> None:
         """Have this worker test itself, once in a while: a test of one worker interrupts that of another."""
         loop = asyncio.get_running_loop()
         if self._tested_at <= loop.time():  # else one is due
             self._tested_at = max(loop.time(), self._tested_at + TEST_EVERY)
-            loop.call_at(self._tested_at, self._look.set)
+            loop.call_at(self._tested_at, self._wake.set)
 
     def _group_failed(self, error: BaseException) -> None:
         """Have this worker leave the group and join it again; at the first start, end where the error cannot pass."""
         log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
-        self._trouble = error
-        self._look.set()
+        self._group_error = error
+        self._wake.set()
 
 
 _SETTLED = OPEN | {ShardState.PARKED}

@@ -16,7 +16,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
-from stream_svt.service.event_loop import let_go
+from stream_svt.service.event_loop import free_gradually
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 
@@ -162,9 +162,9 @@ class AppliedWorkload:
             if key != LISTED:
                 left = self.declared.generators[index].period(begin_ms)
             while part := list(islice(left, NAMES_AT_ONCE)):
-                places = homes([dataset.name for dataset in part], self.partitions).tolist()
-                for dataset, place in zip(part, places, strict=True):
-                    found[place].append(dataset)
+                shards = homes([dataset.name for dataset in part], self.partitions).tolist()
+                for dataset, shard in zip(part, shards, strict=True):
+                    found[shard].append(dataset)
                 yield
             self._sorted[key] = found
         return self._sorted[key]
@@ -173,4 +173,4 @@ class AppliedWorkload:
 def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
     """Free the parts one by one, each in a turn of the event loop, then the datasets, which they refer to."""
     if not loop.is_closed():
-        loop.call_soon(let_go, parts, 1, datasets)
+        loop.call_soon(free_gradually, parts, 1, datasets)

@@ -11,7 +11,7 @@ from stream_svt.aiokafka_fixes import tune
 from stream_svt.errors import BrokerError
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, spans, stop_quietly
-from stream_svt.service.ports import Hold, ShardFeed
+from stream_svt.service.ports import Requests, ShardFeed
 from tests.support.topics import administrator
 
 pytestmark = pytest.mark.kafka
@@ -32,7 +32,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     with pytest.raises(BrokerError):
         await spans(cluster, [place], "looking")
 
-    feed = ShardFeed(cluster, 0, 1, Hold())
+    feed = ShardFeed(cluster, 0, 1, Requests())
     feed.seek(place.topic, 0)
     with pytest.raises(BrokerError):
         await asyncio.wait_for(read_on(feed, place.topic), 20)

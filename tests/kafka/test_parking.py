@@ -220,7 +220,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     app.workers.append(other)
 
     async def stays_out(cause: Cause, words: str) -> None:
-        other._look.set()
+        other._wake.set()
         await until(lambda: other.fault is not None and words in other.fault.reason and not other.statuses())
         assert not other.ready
         assert about(other).fault.cause == cause
@@ -229,7 +229,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         await app.go_on(app.shards)
 
     async def takes_part() -> None:
-        other._look.set()
+        other._wake.set()
         await until(lambda: is_open(other) and other.statuses() != [], 40)
 
     other.start()

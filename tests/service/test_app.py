@@ -13,10 +13,10 @@ import pytest
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import app as module
 from stream_svt.service import group as groups
-from stream_svt.service.app import Monitoring, tidy_logs
+from stream_svt.service.app import Monitoring, limit_logs
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE
-from stream_svt.service.shard import CUT_SHORT
+from stream_svt.service.shard import CANCEL_TIMEOUT
 from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC
 
@@ -45,7 +45,7 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
         adopted.append(workload.version[0])
 
     worker = SimpleNamespace(adopt=adopt, config=parse_config(SPEC))
-    await Monitoring(worker, _versions(text, SPEC))._follow()
+    await Monitoring(worker, _versions(text, SPEC))._adopt_versions()
     assert adopted == [2]
     assert "event=configuration_refused version=1" in caplog.text
     assert said in caplog.text
@@ -53,7 +53,7 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
 
 
 def test_the_parts_of_a_stop_fit_into_it() -> None:
-    parts = (groups.STOP_PATIENCE, CUT_SHORT, DISCARD_DEADLINE, groups.GOODBYE)
+    parts = (groups.STOP_TIMEOUT, CANCEL_TIMEOUT, DISCARD_DEADLINE, groups.LEAVE_TIMEOUT)
     assert sum(parts) < module.STOP_DEADLINE
 
 
@@ -81,7 +81,7 @@ def clock(caplog, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(text)])
     caplog.set_level(logging.INFO)
-    tidy_logs()
+    limit_logs()
     return clock
 
 

@@ -15,7 +15,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.protocol.shard_states import ShardState
 from stream_svt.service import group as module
 from stream_svt.service import kafka
-from stream_svt.service.group import STOP_PATIENCE, StickyAssignor, share
+from stream_svt.service.group import STOP_TIMEOUT, StickyAssignor, share
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced
 from tests.support.shard_play import CONTROL, GroupPlay, Member, hang, watched
 from tests.support.worker import until
@@ -61,7 +61,7 @@ async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them(mo
     await play.assign(0, 1)
     await play.revoke()
     await play.group.stop()
-    assert all(shard.told[-2:] == ["halt", f"stop {STOP_PATIENCE:g}"] for shard in play.made)
+    assert all(shard.told[-2:] == ["halt", f"stop {STOP_TIMEOUT:g}"] for shard in play.made)
     await play.assign(0, 1)
     assert len(play.made) == 2
     assert play.fatal == []
@@ -154,7 +154,7 @@ class Watched(GroupPlay):
         monkeypatch.setattr(module, "WATCH_INTERVAL", 0.01)
         self.coordinator = self.consumer._coordinator = Coordinator()
         self.group._tasks = [asyncio.create_task(self.group._watch())]
-        self.group._tasks[0].add_done_callback(self.group._surface)
+        self.group._tasks[0].add_done_callback(self.group._report)
 
 
 @pytest.mark.parametrize(

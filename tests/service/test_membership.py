@@ -79,9 +79,9 @@ class Play:
     def assigned(self) -> None:
         self.groups[-1].joined = self.groups[-1].has_joined = True
 
-    async def suspect(self) -> None:
+    async def request_self_test(self) -> None:
         """Have the worker look at itself, as a shard does."""
-        self.worker._look.set()
+        self.worker._wake.set()
         await asyncio.sleep(0.05)
 
     async def joins(self, times: int) -> Group:
@@ -110,7 +110,7 @@ async def test_a_test_that_cannot_be_made_is_made_again_and_ends_nothing(
 ) -> None:
     await play.start()
     play.tests = [error, CLOCK]
-    await play.suspect()  # the second one follows by itself
+    await play.request_self_test()  # the second one follows by itself
     await play.joins(2)
     assert play.groups[0].left
     assert "event=self_test_failed" in caplog.text
@@ -138,8 +138,8 @@ async def test_a_worker_that_nothing_keeps_in_its_group_any_more_ends(play: Play
     async def found_fault() -> WorkerFault | None:
         raise ValueError
 
-    monkeypatch.setattr(play.worker, "_found_fault", found_fault)
-    await play.suspect()
+    monkeypatch.setattr(play.worker, "_member_fault", found_fault)
+    await play.request_self_test()
     assert play.ended()
     assert isinstance(play.worker.running.exception(), ValueError)
     assert not play.worker.alive
@@ -150,7 +150,7 @@ async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again
 ) -> None:
     await play.start()
     play.tests = [CLOCK]
-    await play.suspect()
+    await play.request_self_test()
     (await play.joins(2)).fatal(DENIED)
     await play.joins(3)
     assert not play.ended()

@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAu
 from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service import ports as module
-from stream_svt.service.event_loop import rest
+from stream_svt.service.event_loop import pause
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.ports import Hold, ShardFeed
-from stream_svt.service.shard import CLOCK, give_way
+from stream_svt.service.ports import Requests, ShardFeed
+from stream_svt.service.shard import CLOCK, yield_to_loop
 from tests.support.reading_client import Brokers, Client
 from tests.support.worker import until
 
@@ -31,8 +31,8 @@ class Play:
 
     def __init__(self, brokers: Brokers | None = None, shard: int = 0) -> None:
         self.brokers = brokers or Brokers()
-        self.hold = Hold()
-        self.feed = ShardFeed(cast(Any, self.brokers), shard, 4, self.hold)
+        self.requests = Requests()
+        self.feed = ShardFeed(cast(Any, self.brokers), shard, 4, self.requests)
         for topic in BOTH:
             self.feed.seek(topic, 0)
 
@@ -47,11 +47,11 @@ class Play:
         return {topic: [record.offset for record in records] for topic, records in found.items()}
 
     async def rebalance(self) -> None:
-        self.hold.ask()
+        self.requests.ask()
         settled = asyncio.create_task(self.feed.settled())
-        await self.hold.quiet.wait()
+        await self.requests.quiet.wait()
         assert not settled.done()
-        self.hold.release()
+        self.requests.release()
         await settled
         assert not self.feed.held
 
@@ -86,7 +86,7 @@ async def test_a_rebalance_ends_a_fetch_and_what_was_not_delivered_is_read_after
     for round_ in range(3):
         fetch = asyncio.create_task(play.fetch(60.0))
         await asyncio.sleep(0.01)
-        play.hold.ask()
+        play.requests.ask()
         async with asyncio.timeout(5):
             assert await fetch == {}
         play.brokers.write(COMMANDS)
@@ -121,12 +121,12 @@ async def test_a_topic_that_comes_later_moves_no_other() -> None:
 async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalance() -> None:
     play = Play()
     play.brokers.write(COMMANDS)
-    play.hold.ask()
+    play.requests.ask()
     assert await play.fetch(0.02, ["control"]) == {}
     fetch = asyncio.create_task(play.fetch(60.0, ["control"]))
     await asyncio.sleep(0.01)
     assert not fetch.done()
-    play.hold.release()
+    play.requests.release()
     assert await fetch == {}
     assert await play.fetch(1.0, ["control"]) == {"control": [0]}
 
@@ -135,13 +135,13 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
 async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
     play = Play()
     if held:
-        play.hold.ask()
+        play.requests.ask()
     waiting = asyncio.create_task(play.feed.settled() if held else play.fetch(60.0))
-    await (play.hold.quiet.wait() if held else asyncio.sleep(0.01))
-    play.hold.stop.set()
+    await (play.requests.quiet.wait() if held else asyncio.sleep(0.01))
+    play.requests.stop.set()
     with pytest.raises(Stopped):
         await waiting
-    assert not (held and play.hold.quiet.is_set())
+    assert not (held and play.requests.quiet.is_set())
     with pytest.raises(Stopped):
         await play.fetch(60.0)
 
@@ -175,7 +175,7 @@ async def test_a_feed_that_is_closed_stops_its_client() -> None:
 
 
 async def test_a_topic_that_is_gone_or_denied_is_told_and_one_that_came_back_is_not(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MISSING_PATIENCE", 0.02)
+    monkeypatch.setattr(module, "MISSING_TIMEOUT", 0.02)
     play = Play()
     for _ in range(3):
         play.brokers.gone = {"counts"}
@@ -233,7 +233,7 @@ async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(mon
     async with rounds() as taken:
         brokers.write(QUERIES, 0)  # one answer wakes all
         found = await asyncio.gather(*fetches)
-    assert max(map(sum, taken)) == module.BITE
+    assert max(map(sum, taken)) == module.RECORDS_PER_TURN
     assert found == 4 * [{"counts": list(range(7_000))}]
 
 
@@ -241,7 +241,7 @@ async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(mon
 async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
     monkeypatch, seed: int
 ) -> None:
-    monkeypatch.setattr(module, "BITE", 1 + seed % 3)
+    monkeypatch.setattr(module, "RECORDS_PER_TURN", 1 + seed % 3)
     chance, play = random.Random(seed), Play()
     taken: dict[str, list[int]] = {topic: [] for topic in BOTH}
     for _ in range(150):
@@ -252,9 +252,9 @@ async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
         if chance.random() < 0.3 and not fetch.done():
             fetch.cancel()
         elif chance.random() < 0.3:
-            play.hold.ask()
+            play.requests.ask()
         await asyncio.gather(fetch, return_exceptions=True)
-        play.hold.release()
+        play.requests.release()
         if not fetch.cancelled():
             for topic, offsets in fetch.result().items():
                 taken[topic] += offsets
@@ -268,7 +268,7 @@ async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
 SHARDS, PIECES = 64, 5
 
 
-@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), give_way], ids=["session", "journal"])
+@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), yield_to_loop], ids=["session", "journal"])
 async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
     async def work(shard: int) -> None:
         for _ in range(PIECES):
@@ -286,7 +286,7 @@ async def test_who_is_told_to_stop_while_it_waits_takes_nobodys_turn() -> None:
     done: list[int] = []
 
     async def work(shard: int) -> None:
-        await rest(0)
+        await pause(0)
         done.append(shard)
 
     tasks = [asyncio.create_task(work(shard)) for shard in range(4)]

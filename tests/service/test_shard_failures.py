@@ -17,7 +17,7 @@ from stream_svt.service import kafka, remedy
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.ports import ShardFeed
-from stream_svt.service.shard import give_way
+from stream_svt.service.shard import yield_to_loop
 from tests.support.shard_play import COMMANDS, STATE, STUCK, Journal, hang, watched
 from tests.support.worker import until
 
@@ -139,14 +139,14 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
     play = played(errors.MisuseError("x"))
-    look_around = remedy.look_around
+    survey = remedy.survey
 
     async def takes_long(*around: object) -> object:
         await asyncio.sleep(0.05)
-        return await look_around(*around)
+        return await survey(*around)
 
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
-    monkeypatch.setattr(remedy, "look_around", takes_long)
+    monkeypatch.setattr(module, "SURVEY_INTERVALS", (60.0,))
+    monkeypatch.setattr(remedy, "survey", takes_long)
     await play.until(ShardState.PARKED)
     play.brokers.write(COMMANDS)
     await play.until(ShardState.RUNNING)
@@ -177,7 +177,7 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
         raise errors.UnreadableState("x")
 
     monkeypatch.setattr(module.Shard, "_give_up", give_up)
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "SURVEY_INTERVALS", (60.0,))
     play = played(errors.UnreadableState("x"), command_comes)
     await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
@@ -220,7 +220,7 @@ async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(pla
         play.brokers.errors[COMMANDS] = error
         await play.stays(ShardState.PARKED, opened=1)
     play.brokers.errors.clear()
-    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "SURVEY_INTERVALS", (60.0,))
     await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
     play.brokers.write(COMMANDS)
@@ -280,7 +280,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
 ) -> None:
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
-    monkeypatch.setattr(module, "LOOK_AGAIN", (0.01, 5.0))
+    monkeypatch.setattr(module, "SURVEY_INTERVALS", (0.01, 5.0))
     await play.until(ShardState.PARKED)
     await asyncio.sleep(0.3)
     assert play.opened == 2
@@ -322,13 +322,13 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     await play.until(ShardState.RUNNING)
     await play.hold()
     assert not done
-    play.shard._told.quiet.clear()
+    play.shard._requests.quiet.clear()
     play.fenced = [Fenced("x")]
     play.shard.release()
     await until(lambda: play.opened >= 2)
     assert done[:3] == ["end", "reader", "journal"]
     await play.shard.stop(2.0)
-    assert play.shard._told.quiet.is_set()
+    assert play.shard._requests.quiet.is_set()
 
 
 async def call() -> None:
@@ -336,7 +336,7 @@ async def call() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("sign", [call, give_way], ids=["call", "piece of work"])
+@pytest.mark.parametrize("sign", [call, yield_to_loop], ids=["call", "piece of work"])
 async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, sign) -> None:
     async def restore() -> None:
         end = time.monotonic() + 3 * STUCK

@@ -62,7 +62,9 @@ def test_a_worker_is_ready_where_no_shard_of_its_own_is_about_to_open_and_alive_
 
 
 async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
-    worker._stay_out(WorkerFault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it"))
+    worker._report_fault(
+        WorkerFault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it")
+    )
     answer = pages.ready(worker)
     assert answer.status == 503
     assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"

@@ -97,7 +97,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
 
 
 async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "FREED_AT_ONCE", 10)
+    monkeypatch.setattr(event_loop, "FREED_PER_TURN", 10)
     declared = load_spec(TEXT)
     many = len(declared.datasets)
     used = AppliedWorkload(declared, PARTITIONS)
@@ -231,7 +231,7 @@ def collector() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.callbacks.remove(event_loop._set_aside)
+        gc.callbacks.remove(event_loop._freeze)
         gc.unfreeze()
 
 
@@ -263,7 +263,7 @@ def test_only_what_is_young_is_walked_and_never_what_a_shard_holds() -> None:
 async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_loop, "FREED_AT_ONCE", 100)
+    monkeypatch.setattr(event_loop, "FREED_PER_TURN", 100)
     event_loop.collect_rarely()
     play = _loaded(1_000)
     gc.collect(1)
@@ -275,7 +275,7 @@ async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
             account.name = Name(account.name)
             weakref.finalize(account.name, freed.append, account.name[:])
         del account
-        event_loop.let_go(play.engine.discard())
+        event_loop.free_gradually(play.engine.discard())
         del play
         assert engine() is None
         turns = await turns_until(freed, 1_000)

@@ -23,7 +23,7 @@ from stream_svt.service.group import Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import ShardFeed
-from stream_svt.service.remedy import Surroundings
+from stream_svt.service.remedy import Survey
 from stream_svt.service.shard import Shard, WorkerParts
 from tests.service.test_metrics import SPEC
 from tests.support.reading_client import Brokers
@@ -37,7 +37,12 @@ STATE, COMMANDS = TopicPartition("state", 0), TopicPartition(CONTROL, 0)
 def worker_parts(**others: Any) -> WorkerParts:
     """Return what a worker of `CONFIG` gives its group and shards that meet no broker."""
     parts: dict[str, Any] = {"config": CONFIG, "cluster": Cluster({}), "cluster_id": "c"}
-    parts |= {"metrics": Metrics(CONFIG.spec, "hash"), "workload": None, "suspect": None, "tell_time": None}
+    parts |= {
+        "metrics": Metrics(CONFIG.spec, "hash"),
+        "workload": None,
+        "request_self_test": None,
+        "on_broker_time": None,
+    }
     return WorkerParts(**parts | others)
 
 
@@ -120,29 +125,33 @@ class Play:
             def end(self) -> list[object]:
                 return []
 
-        async def look_around(*_: object) -> Surroundings:
+        async def survey(*_: object) -> Survey:
             records = play.brokers.records
             spans = (("state", 0, records[STATE]),)
-            return Surroundings(spans, play.faults, bool(play.faults), records[COMMANDS])
+            return Survey(spans, play.faults, bool(play.faults), records[COMMANDS])
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
-        monkeypatch.setattr(remedy, "look_around", look_around)
+        monkeypatch.setattr(remedy, "survey", survey)
         monkeypatch.setattr(module, "journal_of", lambda *_, **__: self.make_journal())
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
-        monkeypatch.setattr(module, "LOOK_AGAIN", (0.02,))
+        monkeypatch.setattr(module, "SURVEY_INTERVALS", (0.02,))
         metrics = Metrics(CONFIG.spec, "hash", lambda: [self.shard.status])
-        parts = {"cluster": self.brokers, "workload": lambda: self.workload, "suspect": self.suspect}
+        parts = {
+            "cluster": self.brokers,
+            "workload": lambda: self.workload,
+            "request_self_test": self.request_self_test,
+        }
         self.shard = Shard(0, worker_parts(metrics=metrics, **parts), self.consumer)
         self.shard.start()
 
-    def suspect(self) -> None:
+    def request_self_test(self) -> None:
         self.suspected += 1
 
     async def run(self, feed: ShardFeed) -> None:
         while not feed.stopping:
-            done = {asyncio.ensure_future(event.wait()) for event in (feed.hold.stop, feed.hold.held)}
+            done = {asyncio.ensure_future(event.wait()) for event in (feed.requests.stop, feed.requests.held)}
             await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
             if feed.held:
                 await self.hand_over()
@@ -188,8 +197,8 @@ class Member:
         self.partitions_for_topic = self.topics.get
         self.subscribe = lambda topics, listener: None
 
-    def pause(self, *places: TopicPartition) -> None:
-        self.paused |= set(places)
+    def pause(self, *partitions: TopicPartition) -> None:
+        self.paused |= set(partitions)
 
     async def start(self) -> None:
         """Nobody answers; nothing is assigned but by the test."""
