@@ -28,10 +28,9 @@ import numpy as np
 from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.loading import loading
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
 from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.spec_change import changing_spec, close_removed
+from stream_svt.monitor.takeover import changing_spec, close_removed, loading
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import AppliedWorkload

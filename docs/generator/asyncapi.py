@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from stream_svt.mechanisms.noise import MONITORED
-from stream_svt.monitor.commands import Command
+from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import CONTENT_TYPE, Account, Alert, EventType, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stream_svt.cli import common
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.commands import Command
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import (
     Account,
@@ -366,20 +365,3 @@ class Accounts:
     def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
         self.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)
-
-    def reply(self, command: Command, *, accepted: bool, message: str) -> None:
-        """Acknowledge a command on the alert topic."""
-        self.weigh(command.id, message)
-        detail: dict[str, Any] = {
-            "command": command.id,
-            "number": command.number,
-            "action": command.action.value,
-            "message": message,
-        }
-        number = self.datasets.number.get(command.dataset)
-        reason = "accepted" if accepted else "refused"
-        if number is None:
-            self.shard_event(EventType.COMMAND_REPLY, reason, **detail)
-        else:
-            account = self.account(number)
-            self.announce(EventType.COMMAND_REPLY, account, reason, **detail)

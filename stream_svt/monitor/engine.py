@@ -56,7 +56,7 @@ class Engine:
     """Monitors of one shard.
 
     Args:
-        spec: The application. Once a state is loaded (`stream_svt.monitor.loading`), monitors are those of the
+        spec: The application. Once a state is loaded (`stream_svt.monitor.takeover`), monitors are those of the
             state until `change_spec` is called with the specification wanted.
         datasets: The datasets homed at the shard, or their names; their order fixes the dataset numbers of
             batches.

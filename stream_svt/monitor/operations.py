@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
+from enum import StrEnum
 from heapq import merge
 from itertools import chain, islice
+from typing import Annotated, Any
 
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
-from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
@@ -25,6 +26,115 @@ REASONS_SHOWN = 3
 """Refusals that the reply to a command to all datasets repeats."""
 DATASETS_AT_ONCE = 200
 """Datasets that a command to all of them is carried out on between two yields: a few milliseconds of work."""
+ID_LENGTH = 100
+"""Most characters of a command's id: the shard keeps the last one."""
+_Id = Annotated[str, msgspec.Meta(max_length=ID_LENGTH)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Action(StrEnum):
+    """The commands. `accept-loss` and `close-application` address a shard, all others one dataset or all of a shard."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CLOSE = "close"
+    RESAMPLE = "resample"
+    RAISE_BUDGET = "raise-budget"
+    ACCEPT_LOSS = "accept-loss"
+    CLOSE_APPLICATION = "close-application"
+
+
+FOR_ALL = frozenset({Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.CLOSE_APPLICATION})
+"""What may be asked of all datasets of a shard at once; the last one of nothing less."""
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One command as it stands on the control topic (JSON, key = dataset).
+
+    Attributes:
+        id: Chosen by who issues it; the reply on the alert topic repeats it.
+        dataset: The dataset addressed; empty for all datasets of the shard, and for a command to the shard
+            itself (`accept-loss`, `close-application`).
+        monitor: One monitor of the dataset; empty for all of them.
+        limit: For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
+        now: For `pause`: act before a replay has ended, and close the open run at its full price.
+        topic, offset: For `accept-loss`: the query topic, and the offset that the shard wants and the topic
+            does not hold.
+        successor: For `close-application`: the application that may go on with what is left of each budget.
+        cluster, event, origin: For `close-application` of a shard whose state is given up: cluster id, and
+            number and origin of the newest event on its alert partition; 0 and empty where it has none.
+        state, number: The `stateid` of the shard's events, and the number that follows the last command's: a
+            shard carries out nothing else.
+    """
+
+    id: _Id
+    action: Action
+    dataset: str = ""
+    monitor: str = ""
+    limit: str = ""
+    now: bool = False
+    topic: str = ""
+    offset: _Number = 0
+    successor: _Id = ""
+    cluster: str = ""
+    event: _Number = 0
+    origin: str = ""
+    issued_by: str = ""
+    state: str = ""
+    number: _Number = 0
+
+    @property
+    def for_all(self) -> bool:
+        """Whether it addresses all datasets of the shard."""
+        return not self.dataset and self.action in FOR_ALL and not self.gives_up
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it closes a shard whose state cannot be proved."""
+        return self.action is Action.CLOSE_APPLICATION and bool(self.cluster)
+
+
+class UnderWay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command to all datasets of a shard, as far as it was carried out.
+
+    Attributes:
+        after: The last dataset that was looked at; they are taken in the order of their names.
+        done, refused: Datasets that it was carried out on, and refused on, with ``reasons`` for the first ones.
+    """
+
+    command: Command
+    after: str = ""
+    done: _Number = 0
+    refused: _Number = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it was carried out on any dataset; an application closes with none, too."""
+        return self.done > 0 or self.closes
+
+    @property
+    def closes(self) -> bool:
+        """Whether it closes the application: nothing is tested any more."""
+        return self.command.action is Action.CLOSE_APPLICATION
+
+
+def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> None:
+    """Acknowledge a command on the alert topic, with the next commit."""
+    accounts = engine.accounts
+    accounts.weigh(command.id, message)
+    detail: dict[str, Any] = {
+        "command": command.id,
+        "number": command.number,
+        "action": command.action.value,
+        "message": message,
+    }
+    number = engine.number.get(command.dataset)
+    reason = "accepted" if accepted else "refused"
+    if number is None:
+        accounts.shard_event(EventType.COMMAND_REPLY, reason, **detail)
+    else:
+        accounts.announce(EventType.COMMAND_REPLY, accounts.account(number), reason, **detail)
 
 
 def apply(engine: Engine, command: Command) -> bool:
@@ -35,9 +145,9 @@ def apply(engine: Engine, command: Command) -> bool:
     try:
         message = _carry_out(engine, command)
     except CommandRefused as refusal:
-        engine.accounts.reply(command, accepted=False, message=str(refusal))
+        reply(engine, command, accepted=False, message=str(refusal))
         return False
-    engine.accounts.reply(command, accepted=True, message=message)
+    reply(engine, command, accepted=True, message=message)
     return True
 
 
@@ -64,7 +174,7 @@ def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
         message = f"{command.action.value} {counts}{why}"
     else:
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
-    engine.accounts.reply(command, accepted=under_way.accepted, message=message)
+    reply(engine, command, accepted=under_way.accepted, message=message)
     if under_way.closes:
         closed = EventType.APPLICATION_CLOSED
         engine.accounts.shard_event(closed, "command", successor=command.successor, balances=done)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.operations import Command, UnderWay
 from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
@@ -184,7 +184,7 @@ class Committer:
                 self._refuse(record.offset, found)
             elif isinstance(found, Repeated) and self._may_say():
                 message = f"it was {'carried out' if found.accepted else 'refused'} before"
-                self.engine.accounts.reply(found.command, accepted=found.accepted, message=message)
+                operations.reply(self.engine, found.command, accepted=found.accepted, message=message)
             if count % COMMANDS_AT_ONCE == 0:
                 await self.clock.sleep(0)
         return found if isinstance(found, Command) else None

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, UnderWay
 from stream_svt.protocol.ports import Record
 
 COMMAND_LIMIT = 65_536

@@ -19,7 +19,7 @@ import msgspec
 from stream_svt.errors import ApplicationClosed, CommandRefused, MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.commands import Command
+from stream_svt.monitor.operations import Command
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY

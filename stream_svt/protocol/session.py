@@ -19,11 +19,10 @@ from operator import attrgetter
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.commands import Command
-from stream_svt.monitor.loading import loading
+from stream_svt.monitor.operations import Command
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
+from stream_svt.monitor.takeover import changing_spec, check_spec, close_removed, loading
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
@@ -203,7 +202,9 @@ class ShardSession(Committer):
         self.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
         self.use_up(command, accepted=True)
-        engine.accounts.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
+        operations.reply(
+            engine, command, accepted=True, message=f"reading goes on: {topic} at offset {first}"
+        )
 
     async def _await_command(self) -> Command:
         """Read only the control partition until an `accept-loss` comes that names the next number."""

@@ -27,9 +27,8 @@ from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
-from stream_svt.monitor.spec_change import change_spec, close_removed
+from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.streams import Act, Case, Chance, StepTo, Stream, batch_of, case_of, reduced
 from stream_svt.settings.application import ApplicationSpec

@@ -12,7 +12,7 @@ import numpy as np
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep

@@ -19,10 +19,9 @@ import yaml
 from docs.generator import example
 from docs.generator.asyncapi import EVENTS, QUERY_REASONS, message_name
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Action, Command, UnderWay
-from stream_svt.monitor.operations import going_on
+from stream_svt.monitor.operations import Action, Command, UnderWay, going_on
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
-from stream_svt.monitor.spec_change import change_spec
+from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal

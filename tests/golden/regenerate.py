@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, UnderWay
 from stream_svt.monitor.snapshot import VERSION
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal

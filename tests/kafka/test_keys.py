@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stream_svt.errors import BrokerError, ConfigError
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.check import check_brokers

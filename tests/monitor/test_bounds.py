@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stream_svt.monitor import operations, projection, spec_change
+from stream_svt.monitor import operations, projection, takeover
 from stream_svt.monitor.accounts import BOUNDS, Bounds
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
+from stream_svt.monitor.takeover import change_spec, changing_spec, close_removed
 from tests.golden.regenerate import journal
 from tests.simulation.log import Broker, finish
 from tests.support.engine_play import Play, Query, batch_of
@@ -120,7 +120,7 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
-    monkeypatch.setattr(spec_change, "AT_ONCE", 10)
+    monkeypatch.setattr(takeover, "AT_ONCE", 10)
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
     play = Play(spec_of(*forms, datasets=_MANY))

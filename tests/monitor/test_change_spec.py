@@ -6,10 +6,10 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import State
-from stream_svt.monitor.spec_change import change_spec
+from stream_svt.monitor.takeover import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing

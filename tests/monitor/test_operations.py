@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.monitor.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of

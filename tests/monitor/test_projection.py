@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from stream_svt.monitor import operations, projection
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.projection import STATES, sums_of
 from stream_svt.monitor.released import DatasetView, Totals
-from stream_svt.monitor.spec_change import change_spec
+from stream_svt.monitor.takeover import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream

@@ -1,4 +1,4 @@
-"""The journal of queues: its size, and what it refuses; `test_living_is_loaded` compares what is read back."""
+"""The journal of queues: its size, and what it refuses; `test_takeover` compares what is read back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor import queue_journal
-from stream_svt.monitor.loading import KINDS
 from stream_svt.monitor.queue_journal import Queue, QueueJournal, key_of
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import QueueRecord, Waiting
 from stream_svt.monitor.sweep import OpenSets
+from stream_svt.monitor.takeover import KINDS
 from tests.support.monitor_forms import make_small
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import (
     CHARGES_KEPT,
     Alert,
@@ -23,7 +23,7 @@ from stream_svt.monitor.released import (
     decode,
     encode,
 )
-from stream_svt.monitor.spec_change import change_spec
+from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import to_float
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream

@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, UnderWay
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.settings.application import ApplicationSpec

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import loading as module
-from stream_svt.monitor.loading import loading
+from stream_svt.monitor import takeover as module
 from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.takeover import loading
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream

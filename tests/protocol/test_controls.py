@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_svt.monitor.commands import ID_LENGTH, Action, Command, UnderWay
+from stream_svt.monitor.operations import ID_LENGTH, Action, Command, UnderWay
 from stream_svt.protocol.controls import (
     COMMAND_LIMIT,
     Controls,

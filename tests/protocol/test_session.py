@@ -10,10 +10,10 @@ import pytest
 from stream_svt.errors import ConfigError, ConfigurationBehind, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Bounds
-from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.loading import load
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.takeover import load
 from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus

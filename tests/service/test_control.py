@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiokafka import TopicPartition
 
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
 from stream_svt.service.codec import home

@@ -9,7 +9,7 @@ import pytest
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import State, TopicRecord, from_bytes, to_bytes
-from stream_svt.monitor.spec_change import change_spec
+from stream_svt.monitor.takeover import change_spec
 from tests.monitor import test_change_spec as changing
 from tests.monitor.test_change_spec import _play, _spec
 from tests.support.engine_play import Play, Query

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import CLOSING, EventType
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal

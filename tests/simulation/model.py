@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor.commands import Command
+from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock

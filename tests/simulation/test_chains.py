@@ -12,8 +12,8 @@ from msgspec import structs
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Account
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ApplicationClosed, CommandRefused
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit

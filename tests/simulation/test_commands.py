@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.committer import REPORTED
 from tests.simulation.model import PLAIN, Feed, Model, declared, has

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.monitor import queue_journal, spec_change
+from stream_svt.monitor import queue_journal, takeover
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
@@ -141,7 +141,7 @@ def test_a_broken_protocol_is_caught(name: str) -> None:
 
 
 def test_a_run_that_stays_open_under_another_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_change, "ends_runs", lambda old, new: False)
+    monkeypatch.setattr(takeover, "ends_runs", lambda old, new: False)
     faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))
     found = played(partial(history, faults=faults), range(100), most=1)
     assert any("was opened for" in text for _, said in found.failures for text in said)

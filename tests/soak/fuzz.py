@@ -23,9 +23,9 @@ import msgspec
 from stream_svt.errors import ConfigError, StreamSvtError, UnreadableState
 from stream_svt.monitor import operations, released
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.loading import load
+from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.takeover import load
 from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.controls import Controls, Gate, Refusal, Standing, heard, trust_the_topic
 from stream_svt.protocol.sealing import Sealing

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, UnderWay
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal

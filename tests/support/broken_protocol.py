@@ -17,8 +17,8 @@ import msgspec
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status

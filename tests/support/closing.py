@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.operations import Action
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.sealing import RecordContext, Sealing

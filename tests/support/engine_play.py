@@ -14,10 +14,10 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.runs import Plan, Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
+from stream_svt.monitor.takeover import load, loading
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.proving import streams
 from stream_svt.proving.streams import Row as Query

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from stream_svt.monitor.loading import loading
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
+from stream_svt.monitor.takeover import changing_spec, check_spec, close_removed, loading
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish

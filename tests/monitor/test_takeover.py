@@ -13,8 +13,8 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations, queue_journal
 from stream_svt.monitor.accounts import Bounds
-from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
+from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.takeover import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import (
