@@ -98,7 +98,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
         summary = try_neighbours(
             config.current,
             cases=cases,
-            chance_of=lambda number: random.Random(f"{seed} {number}"),  # noqa: S311 - streams, not noise
+            rng_of=lambda number: random.Random(f"{seed} {number}"),  # noqa: S311 - streams, not noise
             progress=lambda _: bar.update(1),
         )
     count = common.count
@@ -108,8 +108,8 @@ def prove(path: Path, cases: int, seed: int) -> int:
         f"{count(summary.alerts, 'alert')}, {count(summary.runs, 'run')}, {count(summary.commits, 'commit')}; "
         f"{count(summary.crashes, 'restart')} and {count(summary.commands, 'command')} in between."
     )
-    if summary.found is not None:
-        click.echo(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.found}.")
+    if summary.counterexample is not None:
+        click.echo(f"COUNTEREXAMPLE in case {summary.cases - 1} of seed {seed}: {summary.counterexample}.")
         click.echo(
             "The guarantee does not hold as declared. Please report this, with the configuration and the seed."
         )
@@ -117,7 +117,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
     click.echo(
         "Every comparison held: events, rejects, positions, counts, which step asked for a commit, and keys and "
         "lengths of all state records were the same. Moving the noise cost at most what was charged, in the closest "
-        f"case {float(summary.closest):.1%} of it."
+        f"case {float(summary.largest_cost):.1%} of it."
     )
     if summary.unaligned:
         left_out = count(summary.unaligned, "pair")

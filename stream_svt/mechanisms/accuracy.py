@@ -22,7 +22,7 @@ import numpy as np
 
 from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import Floats
-from stream_svt.mechanisms.noise import MONITORED, Law, expectation, head, least, tail, tails
+from stream_svt.mechanisms.noise import MONITORED, Law, expectation, head, least_integer, tail, tails
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
@@ -151,7 +151,7 @@ def _quantile(law: Law, share: float, sign: int) -> int:
     def beyond(t: int) -> float:
         return tail(law.noise, law.rate, t + 1) if sign > 0 else head(law.noise, law.rate, -t - 1)
 
-    return least(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
+    return least_integer(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
 
 
 def _share(beta: Fraction | float) -> float:

@@ -29,7 +29,7 @@ def require(holds: bool, otherwise: str) -> None:
         raise MisuseError(otherwise)
 
 
-def one_of(kind: type[_Kind], given: object, name: str) -> _Kind:
+def parse_choice(kind: type[_Kind], given: object, name: str) -> _Kind:
     """Return the choice that is given, as itself or as its name in letters of any case.
 
     Refuses everything else: the message names the choices, and the reason where the kind's `refused` has one.
@@ -51,12 +51,12 @@ def require_bool(given: object, name: str) -> None:
     require(type(given) is bool, f"{name} is True or False, not of type {type(given).__name__}")
 
 
-def is_whole(given: object) -> TypeGuard[int]:
+def is_integer(given: object) -> TypeGuard[int]:
     """Whether a number is an integer of Python or numpy."""
     return isinstance(given, int | np.integer)
 
 
-def whole_numbers(given: object, name: str) -> Integers:
+def integer_array(given: object, name: str) -> Integers:
     """Array of one axis as int64; anything but a one-dimensional array of integers within int64 is refused."""
     if not isinstance(given, np.ndarray) or given.ndim != 1 or given.dtype.kind not in "iu":
         raise MisuseError(
@@ -70,7 +70,7 @@ def whole_numbers(given: object, name: str) -> Integers:
 
 def grid_values(given: object, name: str = "answers") -> Integers:
     """Array of values of the grid, shape (answers,), as int64; below 2^47 in magnitude."""
-    values = whole_numbers(given, name)
+    values = integer_array(given, name)
     require(
         _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT),
         f"one of the {name} lies beyond the grid: they are below 2^47 in magnitude",
@@ -78,7 +78,7 @@ def grid_values(given: object, name: str = "answers") -> Integers:
     return values
 
 
-def of_each(
+def checked_array(
     given: object, tests: int, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
 ) -> Integers:
     """Array of one whole number in [least, limit) for each test; `error` is raised for numbers out of range."""
@@ -89,25 +89,27 @@ def of_each(
     return given.astype(np.int64, copy=False)
 
 
-def of_all(given: object, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError) -> int:
+def checked_integer(
+    given: object, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
+) -> int:
     """One whole number in [least, limit) for all tests, as Python's."""
-    if not is_whole(given):
+    if not is_integer(given):
         raise MisuseError(f"the {name} of a test is a whole number")
     if not least <= given < limit:
         raise error(_out_of_range(name, least, limit))
     return int(given)
 
 
-def of_all_or_each(
+def checked_integer_or_array(
     given: object, tests: int, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
 ) -> Integers | int:
     """One whole number for all tests, or an array with one for each."""
     if isinstance(given, np.ndarray):
-        return of_each(given, tests, name, least, limit, error)
-    return of_all(given, name, least, limit, error)
+        return checked_array(given, tests, name, least, limit, error)
+    return checked_integer(given, name, least, limit, error)
 
 
-def noise_of_each(noise: BranchNoise, answers: int) -> BranchNoise:
+def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
     """Return the same noise, which is refused when it is read unless each answer has one of its own."""
 
     def checked(branch: int) -> Integers:
@@ -133,7 +135,7 @@ def next_word(word: Callable[[], int]) -> int:
     """
     bits = word()
     require(
-        is_whole(bits) and 0 <= bits < 2**64,
+        is_integer(bits) and 0 <= bits < 2**64,
         "a source of words returns whole numbers of 64 uniform bits, from 0 to 2^64 - 1",
     )
     return int(bits)

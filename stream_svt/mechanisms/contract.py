@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, get_type_hints
 import numpy as np
 
 from stream_svt.errors import RunExhausted, UnreadableState
-from stream_svt.mechanisms.arguments import grid_values, is_whole, one_of, require, require_bool
+from stream_svt.mechanisms.arguments import grid_values, is_integer, parse_choice, require, require_bool
 from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law
 
@@ -195,7 +195,7 @@ def check_fields(parameters: Hashable) -> None:
         if kind is bool:
             require_bool(given, name)
         elif isinstance(kind, type) and issubclass(kind, StrEnum):
-            object.__setattr__(parameters, name, one_of(kind, given, name))
+            object.__setattr__(parameters, name, parse_choice(kind, given, name))
         elif name in _AT_LEAST_ONE:
             require(given >= 1, _AT_LEAST_ONE[name])
         elif name == "threshold":
@@ -210,7 +210,7 @@ def check_fields(parameters: Hashable) -> None:
 _hints_of = lru_cache(get_type_hints)
 
 
-def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
+def new_run(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
     """Return a new run of a mechanism, with so many units left; a noise or a salt that is refused is not repeated."""
     require(
         abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT,
@@ -220,7 +220,7 @@ def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left
     return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
 
 
-def require_own(run: Run, mechanism: Hashable, most: int) -> None:
+def check_run(run: Run, mechanism: Hashable, most: int) -> None:
     """Refuse a run that a mechanism, whose runs have at most so many units left, cannot have opened."""
     require(
         run.mechanism == mechanism_id(mechanism),
@@ -233,7 +233,7 @@ def require_own(run: Run, mechanism: Hashable, most: int) -> None:
     )
     noise = run.threshold_noise
     require(
-        is_whole(noise) and abs(noise) <= THRESHOLD_NOISE_LIMIT,
+        is_integer(noise) and abs(noise) <= THRESHOLD_NOISE_LIMIT,
         "the threshold noise of a run is a whole number within 2^60 grid steps",
     )
 
@@ -306,25 +306,27 @@ class Mechanism:
             not threshold_noise or self.threshold_law is not None,
             f"{type(self).__name__} has no threshold: its threshold noise is 0",
         )
-        return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
+        return new_run(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay another outcome."""
         return run.left < self.smallest_charge
 
-    def entered(self, run: Run, values: object) -> Integers:
+    def checked_values(self, run: Run, values: object) -> Integers:
         """Answers of a step as int64, once the run is known to be this mechanism's and not over."""
-        require_own(run, self, self.epsilon - self.threshold_charge)
+        check_run(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has reported all that it pays for; a new run pays again")
         return grid_values(values)
 
-    def lift(self, neighbours: Neighbours) -> int:
+    def threshold_shift(self, neighbours: Neighbours) -> int:
         """How far an alignment moves threshold noise up: D, and not at all where answers only fall."""
-        return 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
+        return (
+            0 if parse_choice(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
+        )
 
 
-def lifted(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
+def shifts_of_rows(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
     """Alignment that moves the noise of `rows` up by what the threshold moves and their answers fall."""
     moved = np.zeros(len(first), dtype=np.int64)
     moved[rows] = lift + first[rows] - second[rows]

@@ -19,7 +19,7 @@ from stream_svt.mechanisms.noise import (
     RELATIVE_VARIANCE,
     Law,
     Noise,
-    least,
+    least_integer,
     mean,
     scales_at_odds,
     survival_of_difference,
@@ -209,7 +209,7 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
         tail = survival_of_difference(query, threshold, steps)
         return float(ratio) * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
 
-    above = least(lambda steps: survival_of_difference(query, threshold, _bounded(steps)) <= balance)
+    above = least_integer(lambda steps: survival_of_difference(query, threshold, _bounded(steps)) <= balance)
     return max((above - 1, above), key=logarithm)
 
 

@@ -39,9 +39,9 @@ from stream_svt.mechanisms.noise import (
     RELATIVE_VARIANCE,
     Law,
     Noise,
-    least,
+    least_integer,
     mean,
-    quotient,
+    to_decimal,
     variance,
 )
 
@@ -98,7 +98,7 @@ def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta
     """
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
-        return bar + gap - least(lambda t: _survival(query, threshold, t + 1) <= limit)
+        return bar + gap - least_integer(lambda t: _survival(query, threshold, t + 1) <= limit)
 
 
 def survival(query: Law, threshold: Law, t: int) -> float:
@@ -109,7 +109,7 @@ def survival(query: Law, threshold: Law, t: int) -> float:
 
 def _survival(query: Law, threshold: Law, t: int) -> Decimal:
     """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
-    a, b = (-quotient(threshold.rate)).exp(), (-quotient(query.rate)).exp()
+    a, b = (-to_decimal(threshold.rate)).exp(), (-to_decimal(query.rate)).exp()
     return exact_survival(query.noise, b, threshold.noise, a, t)
 
 
@@ -156,7 +156,7 @@ def _refuse_gumbel(*noises: Noise) -> None:
 def _level(beta: Fraction | float) -> Decimal:
     require(0 < beta < 1, "beta, the level of a bound, lies strictly between 0 and 1")
     with decimal.localcontext(prec=_DIGITS):
-        return quotient(Fraction(beta))
+        return to_decimal(Fraction(beta))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

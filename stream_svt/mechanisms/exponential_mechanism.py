@@ -42,8 +42,8 @@ import numpy as np
 from stream_svt.mechanisms.arguments import grid_values, require
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
-from stream_svt.mechanisms.noise import Law, Noise, quotient
-from stream_svt.mechanisms.sampler import context_of, prefixes
+from stream_svt.mechanisms.noise import Law, Noise, to_decimal
+from stream_svt.mechanisms.sampler import decimal_context, prefixes
 from stream_svt.mechanisms.top_k import Ranking, TopK
 
 Word = Callable[[], int]
@@ -92,7 +92,7 @@ class ExponentialMechanism(Mechanism):
             RunExhausted: When the run has made its step; nothing was drawn.
             MisuseError: When there are fewer than two utilities.
         """
-        values = self.entered(run, values)
+        values = self.checked_values(run, values)
         require(len(values) >= 2, "an exponential mechanism chooses among at least two answers")
         row = draw_index(values, self.rate, word)
         gap = draw_gap(values, row, self.rate, word) if self.release_gap else None
@@ -130,14 +130,14 @@ class NoisyMaxGumbel(Ranking):
         """Law of the noise, in steps of the finer grid."""
         return self.fine.branch_laws
 
-    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+    def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """The largest noisy utility; those are below 2^47/refinement in magnitude, noise in steps of the finer grid."""
         most = (VALUE_LIMIT - 1) // self.refinement
         require(
             not len(values) or int(abs(values).max()) <= most,
             f"a utility does not fit a grid {self.refinement} times finer: refine less",
         )
-        outcomes = self.fine.chosen(run, values * self.refinement, noise)
+        outcomes = self.fine.select(run, values * self.refinement, noise)
         tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
         return replace(outcomes, tops=tuple(tops))
 
@@ -181,8 +181,8 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
         sums, error = _cumulative_weights(distances, rate, digits)
         unit = 10**digits
         slack = Fraction(len(distances) + digits * 8, 10 ** (digits - _GUARD)) / rate
-        with decimal.localcontext(context_of(digits)):
-            shift = quotient(rate * nearest)
+        with decimal.localcontext(decimal_context(digits)):
+            shift = to_decimal(rate * nearest)
             least = _steps(high, Fraction(sums[-1] + error, unit), shift, digits) / rate - slack
             most = _steps(low, Fraction(sums[-1] - error, unit), shift, digits) / rate + slack
         if max(0, math.floor(least)) == max(0, math.floor(most)):
@@ -192,7 +192,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
 
 def _steps(uniform: Fraction, others: Fraction, shift: Decimal, digits: int) -> Fraction:
     """Return ln(1 + (1 - U)/R) - ln U, R = others * e^-shift; it falls with U and with R."""
-    scaled, logarithm = quotient((1 - uniform) / others), quotient(uniform).ln()
+    scaled, logarithm = to_decimal((1 - uniform) / others), to_decimal(uniform).ln()
     if not scaled:
         return Fraction(-logarithm)
     if shift > 8 * digits:  # 1 is beneath the error of (1 - U)/R > 10^(2 digits)
@@ -223,5 +223,5 @@ def _weight(distance: int, rate: Fraction, digits: int) -> int:
     x = rate * distance
     if x >= 3 * digits:
         return 0
-    with decimal.localcontext(context_of(digits)):
-        return int((-quotient(x)).exp().scaleb(digits))
+    with decimal.localcontext(decimal_context(digits)):
+        return int((-to_decimal(x)).exp().scaleb(digits))

@@ -30,7 +30,7 @@ import numpy as np
 
 from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Outcomes, Run, Top, begin, require_own
+from stream_svt.mechanisms.contract import Outcomes, Run, Top, check_run, new_run
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sampler import draw_threshold
@@ -118,7 +118,7 @@ class GaussianSparseVector:
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run with a fresh draw of variance `threshold_variance`."""
-        return begin(self, threshold_noise, salt, self.cutoff)
+        return new_run(self, threshold_noise, salt, self.cutoff)
 
     def is_over(self, run: Run) -> bool:
         """Whether all tops are used."""
@@ -128,7 +128,7 @@ class GaussianSparseVector:
         self, run: Run, values: Integers, thresholds: Integers | int, noise: Integers
     ) -> tuple[Run, Outcomes]:
         """Test answers in order until they or the run end; `noise` has one fresh draw for each."""
-        require_own(run, self, self.cutoff)
+        check_run(run, self, self.cutoff)
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)

@@ -21,11 +21,11 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, lifted, rate_of
+from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, rate_of, shifts_of_rows
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, ranked
+from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, tops_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class HybridIdentity(Ranking):
         """Law of the noise of the answers, that of the threshold."""
         return (self.threshold_law,)
 
-    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+    def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """The largest noisy values, no more than `count`, down to the noisy threshold; of one answer or more."""
         require(len(values) > 0, "a selection needs at least one answer")
         noisy = np.concatenate(([self.threshold + run.threshold_noise], values + noise))
@@ -82,7 +82,7 @@ class HybridIdentity(Ranking):
         of_threshold = Fraction(1) if told else Fraction(self.sensitivity, self.query_sensitivity)
         return Outcomes(
             consumed=len(values),
-            tops=ranked(order[:answers] - 1, gaps[:answers]),
+            tops=tops_of(order[:answers] - 1, gaps[:answers]),
             charge=min(self.epsilon, -(-(answers + of_threshold) * self.epsilon // self.count)),
             threshold_gap=gaps[answers] if told else None,
         )
@@ -101,7 +101,7 @@ class HybridIdentity(Ranking):
         if stopped:
             rows = np.append(rows, 0)
         if stopped and outcomes.threshold_gap is None:
-            moved = lifted(before, after, rows, self.lift(neighbours))
+            moved = shifts_of_rows(before, after, rows, self.threshold_shift(neighbours))
         else:
             noise = np.concatenate(([drawn.threshold], drawn.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
@@ -164,12 +164,12 @@ class HybridEstimates(Ranking):
         """Units of a listed answer."""
         return self.query_charge
 
-    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+    def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """The largest noisy values above the noisy threshold, no more than the run can pay, or none."""
         gaps = values + noise - (self.threshold + run.threshold_noise)
         above = np.flatnonzero(gaps >= 0)
         order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
-        tops = ranked(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
+        tops = tops_of(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
         return Outcomes(consumed=len(values), tops=tops, charge=len(tops) * self.query_charge)
 
     def shifts(
@@ -177,5 +177,5 @@ class HybridEstimates(Ranking):
     ) -> Noises:
         """Alignment of sparse vector, which does not read the noise; see the class."""
         del drawn
-        lift = self.lift(neighbours)
-        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
+        lift = self.threshold_shift(neighbours)
+        return Noises(lift, shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])

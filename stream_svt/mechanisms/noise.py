@@ -34,7 +34,7 @@ from typing import assert_never
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import one_of
+from stream_svt.mechanisms.arguments import parse_choice
 from stream_svt.mechanisms.grid import Floats, Integers
 
 _EULER = 0.5772156649015329
@@ -62,7 +62,7 @@ class Noise(StrEnum):
     )
 
     @property
-    def may_fall(self) -> bool:
+    def may_move_down(self) -> bool:
         """Whether a move down by s costs at most rate * s as well, as a move up does for every family."""
         return self is Noise.LAPLACE
 
@@ -73,8 +73,8 @@ class Noise(StrEnum):
 
     @classmethod
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:
-        """Family that is given, as itself or by its name; see `one_of`."""
-        return one_of(cls, given, name)
+        """Family that is given, as itself or by its name; see `parse_choice`."""
+        return parse_choice(cls, given, name)
 
     @classmethod
     def parse(cls, name: str) -> Noise:
@@ -278,7 +278,7 @@ def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> flo
     return expectation(reached, threshold, scale=float(1 / query.rate))
 
 
-def least(holds: Callable[[int], bool]) -> int:
+def least_integer(holds: Callable[[int], bool]) -> int:
     """Return the least integer at which a predicate holds that is false before it and true from it on.
 
     The predicate is asked at powers of 2, negative ones where it holds at 0 or below, and then between two of them.
@@ -292,6 +292,6 @@ def least(holds: Callable[[int], bool]) -> int:
     return bisect_left(range(low + 1, high), True, key=holds) + low + 1
 
 
-def quotient(number: Fraction) -> Decimal:
+def to_decimal(number: Fraction) -> Decimal:
     """Return a rational in the precision of the decimal context."""
     return Decimal(number.numerator) / Decimal(number.denominator)

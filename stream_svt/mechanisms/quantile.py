@@ -36,12 +36,21 @@ import numpy as np
 
 from stream_svt.mechanisms.arguments import (
     BranchNoise,
-    is_whole,
-    noise_of_each,
+    checked_noise,
+    integer_array,
+    is_integer,
     require,
-    whole_numbers,
 )
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, lifted, rate_of
+from stream_svt.mechanisms.contract import (
+    Mechanism,
+    Neighbours,
+    Noises,
+    Outcomes,
+    Run,
+    Top,
+    rate_of,
+    shifts_of_rows,
+)
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -152,7 +161,7 @@ class UnboundedQuantile(Mechanism):
 
         The records are a sorted array of whole grid steps.
         """
-        data = whole_numbers(data, "records")
+        data = integer_array(data, "records")
         require(
             not (data[1:] < data[:-1]).any(),
             "the records are not sorted: those below a candidate are counted by bisection, and in another order one "
@@ -176,8 +185,8 @@ class UnboundedQuantile(Mechanism):
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Test the next candidates, with values from `answers`, in order until one is reported."""
-        values = self.entered(run, values)
-        gaps = values + noise_of_each(noise, len(values))(0) - run.threshold_noise
+        values = self.checked_values(run, values)
+        gaps = values + checked_noise(noise, len(values))(0) - run.threshold_noise
         outcomes = Outcomes(consumed=len(values), tops=())
         for row in np.flatnonzero(gaps >= 0)[:1].tolist():
             top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
@@ -193,7 +202,7 @@ class UnboundedQuantile(Mechanism):
         falls.
         """
         lift = int((second - first)[: outcomes.consumed].max(initial=0))
-        return Noises(lift, lifted(first, second, outcomes.rows, lift)[np.newaxis])
+        return Noises(lift, shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +287,7 @@ class ClippedSum:
 
     def release(self, data: Integers, bound: int, noise: int) -> int:
         """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size."""
-        require(is_whole(noise), "the noise of a sum is a whole number of grid steps")
+        require(is_integer(noise), "the noise of a sum is a whole number of grid steps")
         return self.clipped(data, bound) + int(noise)
 
     def shift(self, first: Integers, second: Integers, bound: int) -> int:
@@ -289,7 +298,7 @@ class ClippedSum:
     def clipped(data: Integers, bound: int) -> int:
         """Sum of the records, whole numbers of shape (n,), clipped to [0, bound]; secret."""
         require(
-            is_whole(bound) and 1 <= bound <= _FARTHEST,
+            is_integer(bound) and 1 <= bound <= _FARTHEST,
             "records are clipped at a whole number of grid steps, from 1 to 2^62",
         )
-        return sum(np.clip(whole_numbers(data, "records"), 0, int(bound)).tolist())
+        return sum(np.clip(integer_array(data, "records"), 0, int(bound)).tolist())

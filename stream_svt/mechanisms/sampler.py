@@ -44,9 +44,15 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, PackingError
-from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each, require
+from stream_svt.mechanisms.arguments import (
+    checked_array,
+    checked_integer,
+    checked_integer_or_array,
+    next_word,
+    require,
+)
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
-from stream_svt.mechanisms.noise import Law, Noise, quotient
+from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 
 KEY_BYTES = 32
 SAMPLER_VERSION = 1
@@ -90,7 +96,7 @@ def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int
     raise AssertionError  # the refinements do not end
 
 
-def context_of(digits: int) -> decimal.Context:
+def decimal_context(digits: int) -> decimal.Context:
     """Context of so many digits and unlimited exponents."""
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 
@@ -116,7 +122,7 @@ def _exponents(
     require(rate > 0, "a noise rate must be greater than 0")
     for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
-        context = context_of(digits)
+        context = decimal_context(digits)
         slack, whole = Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
         least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
         most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
@@ -126,7 +132,7 @@ def _exponents(
 def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
     """Natural logarithm of a positive rational, within the slack of its bounds."""
     with decimal.localcontext(context):
-        return Fraction(quotient(number).ln())
+        return Fraction(to_decimal(number).ln())
 
 
 def draw_threshold(law: Law, entropy: Callable[[int], bytes]) -> int:
@@ -222,11 +228,11 @@ class KeyedSampler:
         count = np.size(given.offset)
         identity = Identity(
             salt=_checked_salt(given.salt, count),
-            offset=of_each(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
-            row=of_all_or_each(given.row, count, "row", 0, ROW_LIMIT, PackingError),
-            attempt=of_all_or_each(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
-            branch=of_all(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
-            value=of_each(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
+            offset=checked_array(given.offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+            row=checked_integer_or_array(given.row, count, "row", 0, ROW_LIMIT, PackingError),
+            attempt=checked_integer_or_array(given.attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
+            branch=checked_integer(given.branch, "branch", 0, BRANCH_LIMIT, PackingError),
+            value=checked_array(given.value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
         )
         result = np.empty(count, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -8,7 +8,7 @@ Guarantee:
     `numeric_sparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by
     q(D1) - q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays free.
 
-Composition of k runs, chosen adaptively from what earlier ones told, their number and charges fixed at the start:
+Composition of k runs, select adaptively from what earlier ones told, their number and charges fixed at the start:
     * Pure: charges add up, delta = 0.
     * Advanced (Dwork, Rothblum & Vadhan 2010; Dwork & Roth 2014, Theorem 3.20): k runs of charge e are
       (sqrt(2 k ln(1/delta)) e + k e (exp(e) - 1), delta)-private, for every delta > 0.
@@ -38,7 +38,7 @@ from typing import Unpack
 import numpy as np
 
 from stream_svt.errors import RunExhausted
-from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, one_of, require
+from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, parse_choice, require
 from stream_svt.mechanisms.contract import (
     UNITS_PER_EPSILON,
     Mechanism,
@@ -46,10 +46,10 @@ from stream_svt.mechanisms.contract import (
     Noises,
     Outcomes,
     Run,
-    lifted,
+    check_run,
     mechanism_id,
     rate_of,
-    require_own,
+    shifts_of_rows,
 )
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.grid import Integers
@@ -126,7 +126,7 @@ class Sparse(Mechanism):
             "Sparse repeats a mechanism with one branch and one top: see `above_threshold`",
         )
         require(
-            self.answer_noise.may_fall,
+            self.answer_noise.may_move_down,
             f"the answers of NumericSparse cannot have {self.answer_noise.value} noise: a neighbour's answer may be "
             "higher, and noise of that family may be moved up only. Use laplace",
         )
@@ -190,7 +190,7 @@ class Sparse(Mechanism):
 
     def loss(self, composition: Composition, delta: float = 0.0) -> float:
         """Epsilon of a whole run for a delta in (0, 1), by one of the ways to add up its rounds."""
-        match one_of(Composition, composition, "composition"):
+        match parse_choice(Composition, composition, "composition"):
             case Composition.PURE:
                 return self.epsilon / UNITS_PER_EPSILON
             case Composition.ADVANCED:
@@ -204,7 +204,7 @@ class Sparse(Mechanism):
 
     def resample(self, run: Run, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Go on after a top with a fresh threshold noise, which is charged; durable before the next test."""
-        require_own(run, self, self.epsilon - self.threshold_charge)
+        check_run(run, self, self.epsilon - self.threshold_charge)
         require(
             self.needs_threshold(run),
             "a fresh threshold is drawn after a top of a run that has more to spend",
@@ -226,7 +226,7 @@ class Sparse(Mechanism):
         Raises:
             RunExhausted: When the run is over, or its threshold is used up; nothing was drawn.
         """
-        values = self.entered(run, values)
+        values = self.checked_values(run, values)
         if self.needs_threshold(run):
             raise RunExhausted(
                 "the threshold of this run has reported its top; draw a fresh one with `resample`, or open a new run"
@@ -238,7 +238,7 @@ class Sparse(Mechanism):
         for number, top in enumerate(tops):
             answer = None
             if self.answer_charge:
-                answer = int(values[top.row] + noise_of_each(noise, len(values))(1)[top.row])
+                answer = int(values[top.row] + checked_noise(noise, len(values))(1)[top.row])
             tops[number] = replace(top, charge=charge, left=left, answer=answer)
         outcomes = replace(outcomes, tops=tuple(tops), charge=charge)
         return run.after(outcomes), outcomes
@@ -251,7 +251,7 @@ class Sparse(Mechanism):
         found = self.per_top.shifts(outcomes, first, second, neighbours)
         if not self.answer_charge:
             return found
-        answers = lifted(first, second, outcomes.rows, 0)
+        answers = shifts_of_rows(first, second, outcomes.rows, 0)
         return Noises(found.threshold, np.vstack([found.queries, answers]))
 
 
@@ -277,7 +277,7 @@ def sparse(
     """
     require(0 <= answer_share < 1, "the share of the answers is at least 0 and less than 1")
     require(cutoff >= 1, "cutoff must be at least 1")
-    composition = one_of(Composition, composition, "composition")
+    composition = parse_choice(Composition, composition, "composition")
 
     def build(units: int) -> Sparse:
         answer = math.floor(units * answer_share)

@@ -35,7 +35,7 @@ from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, of_all_or_each, require
+from stream_svt.mechanisms.arguments import BranchNoise, checked_integer_or_array, checked_noise, require
 from stream_svt.mechanisms.contract import (
     UNITS_PER_EPSILON,
     Mechanism,
@@ -221,14 +221,14 @@ class SparseVector(Mechanism):
         Raises:
             RunExhausted: When the run is over already; nothing was drawn.
         """
-        values = self.entered(run, values)
+        values = self.checked_values(run, values)
         tests = len(values)
         gaps = self.branch_gaps(
             values,
-            of_all_or_each(thresholds, tests, "threshold", 1 - VALUE_LIMIT, VALUE_LIMIT),
+            checked_integer_or_array(thresholds, tests, "threshold", 1 - VALUE_LIMIT, VALUE_LIMIT),
             run.threshold_noise,
-            of_all_or_each(attempts, tests, "attempt", 0, _ATTEMPT_LIMIT),
-            noise_of_each(noise, tests),
+            checked_integer_or_array(attempts, tests, "attempt", 0, _ATTEMPT_LIMIT),
+            checked_noise(noise, tests),
         )
         reached = np.flatnonzero((gaps >= 0).any(axis=0))
         left, consumed, tops = run.left, tests, list[Top]()
@@ -251,7 +251,7 @@ class SparseVector(Mechanism):
         the noise of a branch that fired by as much plus what its answer fell: 0 to U. Bottoms keep their noise,
         since their answer rises by at most what the threshold does.
         """
-        lift = self.lift(neighbours)
+        lift = self.threshold_shift(neighbours)
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
         for top in outcomes.tops:
             queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])

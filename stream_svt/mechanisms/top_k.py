@@ -45,8 +45,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, noise_of_each, require
-from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, lifted, rate_of
+from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, require
+from stream_svt.mechanisms.contract import (
+    Mechanism,
+    Neighbours,
+    Noises,
+    Outcomes,
+    Run,
+    Top,
+    rate_of,
+    shifts_of_rows,
+)
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -86,12 +95,12 @@ class Ranking(Mechanism):
         Raises:
             RunExhausted: When the run is over; nothing was drawn.
         """
-        values = self.entered(run, values)
-        outcomes = self.chosen(run, values, noise_of_each(noise, len(values))(0))
+        values = self.checked_values(run, values)
+        outcomes = self.select(run, values, checked_noise(noise, len(values))(0))
         return run.after(outcomes), outcomes
 
     @abstractmethod
-    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+    def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """What the step reports, and its charge."""
 
     @abstractmethod
@@ -135,7 +144,7 @@ class TopK(Ranking):
         """Law of the noise of the answers."""
         return (Law(self.noise, self.rate),)
 
-    def chosen(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
+    def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """The `count` largest of more than `count` answers; as many are enough without a last gap."""
         del run
         bare = self.last_gap is LastGap.NONE
@@ -147,7 +156,7 @@ class TopK(Ranking):
         noisy = values + noise
         order = largest(noisy, self.count if bare else self.count + 1)
         gaps = gaps_of(noisy, order, lexicographic=self.last_gap is LastGap.LEXICOGRAPHIC)
-        tops = ranked(order[: self.count], [*gaps, None] if bare else gaps)
+        tops = tops_of(order[: self.count], [*gaps, None] if bare else gaps)
         return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
 
     def shifts(
@@ -160,7 +169,7 @@ class TopK(Ranking):
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = largest(first + noise, self.count + 1)
-            moved = lifted(first, second, rows, self.lift(neighbours))
+            moved = shifts_of_rows(first, second, rows, self.threshold_shift(neighbours))
         return Noises(0, moved[np.newaxis])
 
 
@@ -185,7 +194,7 @@ def gaps_of(noisy: Integers, order: Integers, *, lexicographic: bool = False) ->
     return [min(gap, GAP_LIMIT) for gap in gaps]
 
 
-def ranked(order: Integers, gaps: Sequence[int | None]) -> tuple[Top, ...]:
+def tops_of(order: Integers, gaps: Sequence[int | None]) -> tuple[Top, ...]:
     """Return the reported answers with their gaps."""
     return tuple(Top(row=row, gap=gap) for row, gap in zip(order.tolist(), gaps, strict=True))
 
@@ -204,7 +213,7 @@ def lexicographic_shifts(
     rise = int((second[hidden] + noise[hidden] + ahead).max()) - int(need.max())
     least = int(fall[rows].min())
     moved = np.zeros(len(first), dtype=np.int64)
-    if family.may_fall or least + rise >= 0:
+    if family.may_move_down or least + rise >= 0:
         moved[rows] = fall[rows] + rise
     else:
         runner_up = hidden[np.argmax(before)]  # the first of equal ones, which is the best

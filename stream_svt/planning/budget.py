@@ -10,7 +10,7 @@ from math import ceil
 from scipy.special import fdtri
 
 from stream_svt.mechanisms import Law, estimates, noise
-from stream_svt.mechanisms.noise import least
+from stream_svt.mechanisms.noise import least_integer
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
@@ -54,7 +54,9 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     mechanism = monitor.mechanism()
 
     def above_the_bar(query: Law) -> int:
-        return least(lambda steps: estimates.survival(query, mechanism.threshold_law, -steps) >= chance)
+        return least_integer(
+            lambda steps: estimates.survival(query, mechanism.threshold_law, -steps) >= chance
+        )
 
     last = monitor.attempts - 1
     margins = [

@@ -61,7 +61,7 @@ Nothing was charged.
             ("what was spent", self.spent),
             ("a reserve", self.reserved),
         ):
-            _amount(units, name)
+            _check_units(units, name)
         if not 1 <= self.limit <= MAX_UNITS:
             raise MisuseError(f"a limit must be between 1 and {MAX_UNITS} units")
         if self.spent + self.reserved > self.limit:
@@ -76,26 +76,26 @@ Nothing was charged.
 
     def reserve(self, units: int) -> None:
         """Promise ``units`` to a run (pure only); `BudgetExceeded` where they are not available."""
-        self._only(Kind.PURE, "reserve", "open_run")
-        self._fit(units)
+        self._require_kind(Kind.PURE, "reserve", "open_run")
+        self._require_available(units)
         self.reserved += units
 
     def spend_reserved(self, units: int) -> None:
         """Turn reserved units into spent ones (pure only): the threshold's share, a top."""
-        self._only(Kind.PURE, "spend_reserved", "open_run")
-        self._held(units)
+        self._require_kind(Kind.PURE, "spend_reserved", "open_run")
+        self._require_reserved(units)
         self.reserved -= units
         self.spent += units
 
     def release(self, units: int) -> None:
         """Give back units that a closed run reserved and did not spend (pure only)."""
-        self._only(Kind.PURE, "release", "close_run, which gives nothing back")
-        self._held(units)
+        self._require_kind(Kind.PURE, "release", "close_run, which gives nothing back")
+        self._require_reserved(units)
         self.reserved -= units
 
     def charge(self, units: int) -> None:
         """Spend units at once, without a reservation; `BudgetExceeded` where they are not available."""
-        self._fit(units)
+        self._require_available(units)
         self.spent += units
 
     def open_run(self, units: int) -> None:
@@ -104,23 +104,23 @@ Nothing was charged.
         `BudgetExceeded` where the price is not available, `MisuseError` where another run is open: concurrent runs
         are not covered by the zCDP prices.
         """
-        self._only(Kind.ZCDP, "open_run", "reserve")
+        self._require_kind(Kind.ZCDP, "open_run", "reserve")
         if self.run_open:
             raise MisuseError("a zCDP ledger carries one open run at a time: close that run first")
-        self._fit(units)
+        self._require_available(units)
         self.spent += units
         self.run_open = True
 
     def close_run(self) -> None:
         """Mark the open run closed; nothing is given back (zCDP only)."""
-        self._only(Kind.ZCDP, "close_run", "release")
+        self._require_kind(Kind.ZCDP, "close_run", "release")
         if not self.run_open:
             raise MisuseError("no run is open on this ledger")
         self.run_open = False
 
     def raise_limit(self, limit: int) -> None:
         """Set a higher limit, in units: an operator's act, for no limit rises by itself or ever falls."""
-        _amount(limit, "limit")
+        _check_units(limit, "limit")
         if not self.limit < limit <= MAX_UNITS:
             present = f"{self.kind.measure} {self._text(self.limit)}"
             raise MisuseError(f"the new limit must be above the present one of {present}")
@@ -129,28 +129,28 @@ Nothing was charged.
     def _text(self, units: int) -> str:
         return as_text(units, self.kind)
 
-    def _fit(self, units: int) -> None:
-        if _amount(units, "charge") > self.available:
+    def _require_available(self, units: int) -> None:
+        if _check_units(units, "charge") > self.available:
             raise BudgetExceeded(
                 f"{self.kind.measure} {self._text(units)} does not fit: {self._text(self.spent)} spent and "
                 f"{self._text(self.reserved)} reserved of a limit of {self._text(self.limit)}. "
                 "Nothing was charged."
             )
 
-    def _held(self, units: int) -> None:
-        if _amount(units, "amount") > self.reserved:
+    def _require_reserved(self, units: int) -> None:
+        if _check_units(units, "amount") > self.reserved:
             raise MisuseError(
                 f"{self._text(units)} was asked of the reservation of {self._text(self.reserved)}; "
                 "the ledger is unchanged"
             )
 
-    def _only(self, kind: Kind, method: str, instead: str) -> None:
+    def _require_kind(self, kind: Kind, method: str, instead: str) -> None:
         if self.kind is not kind:
             name = "pure" if self.kind is _PURE else "zCDP"
             raise MisuseError(f"a {name} ledger has no {method}: use {instead}")
 
 
-def _amount(units: int, name: str) -> int:
+def _check_units(units: int, name: str) -> int:
     if type(units) is not int or units < 0:
         raise MisuseError(f"{name} must be a whole number of units, 0 or more; the ledger is unchanged")
     return units

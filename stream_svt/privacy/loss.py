@@ -136,7 +136,7 @@ def zcdp_general(total: int) -> int:
     >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
     '0.5'
     """
-    return _eighth_of_square(2 * _counted(total))
+    return _eighth_of_square(2 * _check_units(total))
 
 
 def zcdp_monotone(total: int, threshold: int) -> int:
@@ -151,7 +151,7 @@ def zcdp_monotone(total: int, threshold: int) -> int:
     """
     if threshold > total:
         raise ValueError("the threshold's share cannot exceed the total")
-    return _eighth_of_square(2 * _counted(total) - _counted(threshold))
+    return _eighth_of_square(2 * _check_units(total) - _check_units(threshold))
 
 
 def _eighth_of_square(width: int) -> int:
@@ -159,7 +159,7 @@ def _eighth_of_square(width: int) -> int:
     return ceil(Fraction(width * width * RHO_UNITS, 8 * EPSILON_UNITS**2))
 
 
-def _counted(units: int) -> int:
+def _check_units(units: int) -> int:
     if type(units) is not int or units < 0:
         raise ValueError("a price takes a whole number of epsilon units, 0 or more")
     return units

@@ -50,8 +50,8 @@ from functools import lru_cache
 from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS
 
 _DIGITS = 80
-_SETTLED = Decimal(10) ** -30
-_MOST = 1000 * EPSILON_UNITS
+_TOLERANCE = Decimal(10) ** -30
+_MAX_UNITS = 1000 * EPSILON_UNITS
 
 
 @lru_cache(maxsize=4096)
@@ -69,8 +69,8 @@ def zcdp_of_range(below: int, above: int) -> int:
     Raises:
         ValueError: When an end is no whole number of units or out of range.
     """
-    _require(below, "below")
-    _require(above, "above")
+    _check_units(below, "below")
+    _check_units(above, "above")
     if below == 0 or above == 0:
         return 0  # a likelihood ratio that is never above 1, or never below, is always 1
     with decimal.localcontext(prec=_DIGITS):
@@ -88,12 +88,12 @@ def exact_bounded_range(epsilon: int) -> int:
     >>> exact_bounded_range(EPSILON_UNITS) / RHO_UNITS  # the bound epsilon^2/8 is 0.125
     0.123301561483
     """
-    if _require(epsilon, "epsilon") == 0:
+    if _check_units(epsilon, "epsilon") == 0:
         return 0
     with decimal.localcontext(prec=_DIGITS):
         loss = Decimal(epsilon) / EPSILON_UNITS
         x = loss / (1 - (-loss).exp())
-        return _up(x - 1 - x.ln())
+        return _round_up(x - 1 - x.ln())
 
 
 class _TwoPoint:
@@ -138,7 +138,7 @@ class _TwoPoint:
                 2 * rho - self.range**2 * share * (1 - share)
             )
             alpha -= step
-            if step <= _SETTLED * alpha:
+            if step <= _TOLERANCE * alpha:
                 return alpha
 
     def excess(self, rho: Decimal) -> tuple[Decimal, Decimal]:
@@ -154,22 +154,22 @@ class _TwoPoint:
         rho = self.slope(Decimal(1))
         while True:
             below, needed = self.excess(rho)
-            if below >= 0 or needed - rho < _SETTLED:
+            if below >= 0 or needed - rho < _TOLERANCE:
                 break
             rho = needed
-        units = _up(rho)
+        units = _round_up(rho)
         while self.excess(Decimal(units) / RHO_UNITS)[0] < 0:
             units += 1
         return units
 
 
-def _up(rho: Decimal) -> int:
+def _round_up(rho: Decimal) -> int:
     """Return rho in whole units, above it however its last digits were rounded."""
     return math.floor(rho * RHO_UNITS) + 1
 
 
-def _require(units: int, name: str) -> int:
+def _check_units(units: int, name: str) -> int:
     """Return what is a number of epsilon units within reach."""
-    if type(units) is not int or not 0 <= units <= _MOST:
+    if type(units) is not int or not 0 <= units <= _MAX_UNITS:
         raise ValueError(f"{name} must be a whole number of epsilon units, 0 to 1000 epsilon")
     return units

@@ -30,7 +30,16 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.streams import Act, Case, Chance, StepTo, Stream, batch_of, case_of, reduced
+from stream_svt.proving.streams import (
+    Barrier,
+    Case,
+    RandomSource,
+    StepTo,
+    Stream,
+    batch_of,
+    case_of,
+    reduce_spec,
+)
 from stream_svt.settings.application import ApplicationSpec
 
 _KEY = bytes(32)
@@ -43,7 +52,7 @@ _LEAST_WORD = 1 << 46
 Test = tuple[int, int, int, int, int]
 """Number of the run, offset, row, attempt and branch."""
 
-Seen = tuple[str, object]
+Observation = tuple[str, object]
 """Something that can be seen: what it is, and its content."""
 
 
@@ -54,7 +63,7 @@ class Summary:
     Attributes:
         cases, queries, alerts, runs, commits, crashes, commands: How many.
         unaligned: Cases that were left out, for no word of entropy leads to the threshold noise wanted.
-        closest: Largest cost of an alignment, in parts of what was charged.
+        largest_cost: Largest cost of an alignment, in parts of what was charged.
         found: What the last case told apart, or how it cost more than was charged, in words.
     """
 
@@ -66,8 +75,8 @@ class Summary:
     crashes: int = 0
     commands: int = 0
     unaligned: int = 0
-    closest: Fraction = Fraction(0)
-    found: str | None = None
+    largest_cost: Fraction = Fraction(0)
+    counterexample: str | None = None
 
 
 def threshold_of(words: list[int], law: Law) -> int:
@@ -103,7 +112,7 @@ class NoiseSource:
         drawn, values: Noise and grid value of every test asked for.
     """
 
-    chance: Chance
+    rng: RandomSource
     first: NoiseSource | None = None
     wanted: Mapping[int, list[int]] = field(default_factory=dict)
     moved: Mapping[Test, int] = field(default_factory=dict)
@@ -123,7 +132,7 @@ class NoiseSource:
             return number.to_bytes(8, "little") + bytes(8)
         wanted = self.wanted.get(number, [])
         place = len(self._current)
-        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self.chance.getrandbits(_WORD))
+        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self.rng.getrandbits(_WORD))
         self._current.append(word)
         return word.to_bytes(8, "big")
 
@@ -147,11 +156,11 @@ class NoiseSource:
             moved = self.moved.get(test)
             return self.first.drawn[test] + (0 if moved is None else moved - value)
         signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
-        return sum(sign * int(-math.log1p(-self.chance.random()) / float(law.rate)) for sign in signs)
+        return sum(sign * int(-math.log1p(-self.rng.random()) / float(law.rate)) for sign in signs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenedRun:
     """A run that became durable, with the place of its dataset."""
 
     dataset: int
@@ -159,7 +168,7 @@ class _Opened:
 
 
 @dataclass(slots=True)
-class _World:
+class _Execution:
     """An engine on one of the streams, the store it would have on Kafka, and what is seen of it."""
 
     case: Case
@@ -169,9 +178,9 @@ class _World:
     engine: Engine = field(init=False)
     records: dict[bytes, bytes] = field(default_factory=dict)
     progress: bytes | None = None
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
     events: list[ReleasedEvent] = field(default_factory=list)
-    runs: dict[int, _Opened] = field(default_factory=dict)
+    runs: dict[int, _OpenedRun] = field(default_factory=dict)
     numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
     tested: int = 0
 
@@ -250,7 +259,7 @@ class _World:
         for number, run in zip(self.noise.opened, started, strict=False):
             dataset = [known.name for known in self.spec.datasets].index(run.dataset)
             monitor = next(one for one in self.spec.monitors if one.name == run.monitor)
-            self.runs[number] = _Opened(dataset, monitor.mechanism())
+            self.runs[number] = _OpenedRun(dataset, monitor.mechanism())
             self.numbers[run.dataset, run.monitor, run.run] = number
         self.seen.append(("how many runs drew noise", len(self.noise.opened)))
         self.noise.opened.clear()
@@ -270,34 +279,34 @@ def prove(
     spec: ApplicationSpec,
     *,
     cases: int,
-    chance_of: Callable[[int], Chance],
-    later: Callable[[ApplicationSpec, Chance], Sequence[ApplicationSpec]] = lambda _spec, _chance: (),
+    rng_of: Callable[[int], RandomSource],
+    later: Callable[[ApplicationSpec, RandomSource], Sequence[ApplicationSpec]] = lambda _spec, _chance: (),
     progress: Callable[[int], None] = lambda _case: None,
 ) -> Summary:
     """Try pairs of neighbouring streams until one is a counterexample.
 
     Args:
-        chance_of: Returns the source of pseudo-random numbers of a case.
+        rng_of: Returns the source of pseudo-random numbers of a case.
         later: Specifications that a case may go on with, in order.
         progress: Called with the number of each case.
     """
     summary = Summary()
     for number in range(cases):
-        chance = chance_of(number)
-        few = reduced(spec, chance)
-        summary.found = try_case(case_of(few, chance, later(few, chance)), chance, summary)
+        rng = rng_of(number)
+        few = reduce_spec(spec, rng)
+        summary.counterexample = check_case(case_of(few, rng, later(few, rng)), rng, summary)
         progress(number)
-        if summary.found is not None:
+        if summary.counterexample is not None:
             break
     return summary
 
 
-def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
+def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
     """Play a case and its neighbour; return what tells them apart, or costs too much."""
-    first = _World(case, case.first, NoiseSource(chance))
+    first = _Execution(case, case.first, NoiseSource(rng))
     first.play()
     _count(case, first, summary)
-    lifts = {n: run.mechanism.lift(case.directions[run.dataset]) for n, run in first.runs.items()}
+    lifts = {n: run.mechanism.threshold_shift(case.directions[run.dataset]) for n, run in first.runs.items()}
     wanted = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
@@ -309,23 +318,25 @@ def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
         wanted[number] = words
     values = first.noise.values
     moved = {test: lifts[test[0]] + values[test] for _, test in first.tests_of_alerts() if test in values}
-    second = _World(case, case.second, NoiseSource(chance, first.noise, wanted, moved))
+    second = _Execution(case, case.second, NoiseSource(rng, first.noise, wanted, moved))
     second.play()
     return _difference(first.seen, second.seen) or _costs(case, first, second, lifts, summary)
 
 
-def _count(case: Case, world: _World, summary: Summary) -> None:
+def _count(case: Case, world: _Execution, summary: Summary) -> None:
     summary.cases += 1
     summary.queries += world.tested
     summary.runs += len(world.runs)
     summary.alerts += sum(isinstance(event.data, Alert) for event in world.events)
     summary.commits += sum(what == "records of a commit" for what, _ in world.seen)
-    acts = [step for step in case.script if isinstance(step, Act)]
-    summary.crashes += sum(act.crash for act in acts)
-    summary.commands += sum(act.command is not None for act in acts)
+    barriers = [step for step in case.script if isinstance(step, Barrier)]
+    summary.crashes += sum(barrier.crash for barrier in barriers)
+    summary.commands += sum(barrier.command is not None for barrier in barriers)
 
 
-def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], summary: Summary) -> str | None:
+def _costs(
+    case: Case, first: _Execution, second: _Execution, lifts: dict[int, int], summary: Summary
+) -> str | None:
     """Return where moving the noise costs more than was charged, or goes where no noise is."""
     costs = [Fraction(0)] * len(case.spec.datasets)
     for number, run in first.runs.items():
@@ -334,7 +345,7 @@ def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], sum
         run, branch = first.runs[test[0]], test[-1]
         move = lifts[test[0]] + first.noise.values[test] - second.noise.values[test]
         law = run.mechanism.branch_laws[branch]
-        if move < 0 and not law.noise.may_fall:
+        if move < 0 and not law.noise.may_move_down:
             return (
                 f"the alert of monitor {alert.monitor} on {alert.dataset} at offset {alert.position.offset} is the "
                 f"same only where noise falls by {-move} steps, which one-sided noise cannot: the answer moved further "
@@ -344,7 +355,7 @@ def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], sum
     for dataset, cost in zip(case.spec.datasets, costs, strict=True):
         charged = _charged(first, dataset.name, dataset.kind)
         if charged:
-            summary.closest = max(summary.closest, cost / charged)
+            summary.largest_cost = max(summary.largest_cost, cost / charged)
         if cost > charged:
             return (
                 f"dataset {dataset.name}: what was released is worth {float(cost):.6f} of epsilon on neighbouring "
@@ -353,7 +364,7 @@ def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], sum
     return None
 
 
-def _charged(world: _World, dataset: str, kind: Kind) -> Fraction:
+def _charged(world: _Execution, dataset: str, kind: Kind) -> Fraction:
     """Return what the events of a dataset charged, as epsilon; a zCDP run is charged whole, by a price of its own."""
     if kind is Kind.PURE:
         charges = [
@@ -366,7 +377,7 @@ def _charged(world: _World, dataset: str, kind: Kind) -> Fraction:
     return Fraction(sum(run.mechanism.epsilon for run in runs), UNITS_PER_EPSILON)
 
 
-def _difference(first: Sequence[Seen], second: Sequence[Seen]) -> str | None:
+def _difference(first: Sequence[Observation], second: Sequence[Observation]) -> str | None:
     """Return in words the first thing seen that is not the same."""
     for place, (one, other) in enumerate(zip_longest(first, second, fillvalue=("nothing", None))):
         if one != other:

@@ -27,7 +27,7 @@ _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """A source of pseudo-random numbers, such as `random.Random`."""
 
     def random(self) -> float:
@@ -70,7 +70,7 @@ class StepTo:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Barrier:
     """What happens at a barrier: nothing but a commit, a crash, a command, or another specification."""
 
     crash: bool = False
@@ -88,7 +88,7 @@ class Case:
     """
 
     spec: ApplicationSpec
-    script: tuple[StepTo | Act, ...]
+    script: tuple[StepTo | Barrier, ...]
     first: Stream
     second: Stream
     directions: tuple[Neighbours, ...]
@@ -117,10 +117,10 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
     )
 
 
-def reduced(spec: ApplicationSpec, chance: Chance) -> ApplicationSpec:
+def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
     """Return a specification with few of the datasets, and queues that short streams fill."""
     covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
-    chosen = [covered.pop(chance.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
+    chosen = [covered.pop(rng.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
     return replace(
         spec,
         datasets=tuple(chosen),
@@ -139,7 +139,7 @@ def _with_short_queues(monitor: MonitorSpec) -> MonitorSpec:
     return monitor.model_copy(update={"append": append.model_copy(update=short)})
 
 
-def case_of(spec: ApplicationSpec, chance: Chance, later: Sequence[ApplicationSpec] = ()) -> Case:
+def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[ApplicationSpec] = ()) -> Case:
     """Return a random case.
 
     Args:
@@ -153,57 +153,57 @@ def case_of(spec: ApplicationSpec, chance: Chance, later: Sequence[ApplicationSp
     for monitors in reading:
         free = not any(monitor.monotonic for monitor in monitors)
         known = (Neighbours.UP, Neighbours.DOWN, Neighbours.MIXED)[: 3 if free else 2]
-        directions.append(known[chance.randrange(len(known))])
+        directions.append(known[rng.randrange(len(known))])
     distances = [min((m.sensitivity for m in monitors), default=Fraction(0)) for monitors in reading]
     first: dict[str, list[Row]] = {}
     second: dict[str, list[Row]] = {}
     for topic in sorted({topic for known in every for topic in known.topics()}):
-        rows = _rows(topic, every, chance)
+        rows = _rows(topic, every, rng)
         first[topic] = rows
-        second[topic] = [_moved(row, directions, distances, chance) for row in rows]
-    return Case(spec, _script(spec, later, first, chance), first, second, tuple(directions))
+        second[topic] = [_moved(row, directions, distances, rng) for row in rows]
+    return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions))
 
 
-def _rows(topic: str, specs: Sequence[ApplicationSpec], chance: Chance) -> list[Row]:
+def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Row]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
     begins = [dataset.from_ms for dataset in datasets if dataset.from_ms is not None]
-    clock = begins[chance.randrange(len(begins))] if begins else 1_000_000
+    clock = begins[rng.randrange(len(begins))] if begins else 1_000_000
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     rows: list[Row] = []
-    for number in range(_QUERIES[0] + chance.randrange(_QUERIES[1] - _QUERIES[0])):
-        clock += pauses[chance.randrange(len(pauses))]
-        set_id = f"set{number // 40 - (number >= 40 and chance.random() < 0.1)}"
-        dataset = chance.randrange(len(datasets))
-        if chance.random() < 0.04:
+    for number in range(_QUERIES[0] + rng.randrange(_QUERIES[1] - _QUERIES[0])):
+        clock += pauses[rng.randrange(len(pauses))]
+        set_id = f"set{number // 40 - (number >= 40 and rng.random() < 0.1)}"
+        dataset = rng.randrange(len(datasets))
+        if rng.random() < 0.04:
             rows.append(Row(dataset, None, time_ms=max(clock, 0), set_id=set_id, closes=True))
             continue
-        monitor = monitors[chance.randrange(len(monitors))]
+        monitor = monitors[rng.randrange(len(monitors))]
         threshold = None
-        if chance.random() < 0.05:
-            threshold = monitor.threshold + (chance.randrange(9) - 4) * monitor.granularity / 2
+        if rng.random() < 0.05:
+            threshold = monitor.threshold + (rng.randrange(9) - 4) * monitor.granularity / 2
         rows.append(
             Row(
                 dataset=dataset,
                 time_ms=max(clock, 0),
-                value=_value(monitor, threshold or monitor.threshold, chance),
-                series=f"s{chance.randrange(_SERIES)}" if chance.random() < 0.9 else None,
-                set_id=set_id if chance.random() < 0.9 else None,
+                value=_value(monitor, threshold or monitor.threshold, rng),
+                series=f"s{rng.randrange(_SERIES)}" if rng.random() < 0.9 else None,
+                set_id=set_id if rng.random() < 0.9 else None,
                 threshold=threshold,
-                monitor=monitor.name if chance.random() < 0.05 else None,
+                monitor=monitor.name if rng.random() < 0.05 else None,
             )
         )
     return rows
 
 
-def _value(monitor: MonitorSpec, threshold: Fraction, chance: Chance) -> int | None:
+def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int | None:
     """Return a value: most near the bar, some at and below zero, some beyond the bounds, some no number."""
     mechanism = monitor.mechanism()
     branch = mechanism.branches[-1]
     scale = monitor.granularity / branch.rate
     bar = threshold + branch.corrections[0] * monitor.granularity
     low, high = monitor.bounds
-    kind, spread = chance.random(), Fraction(chance.randrange(2001) - 1000, 1000)
+    kind, spread = rng.random(), Fraction(rng.randrange(2001) - 1000, 1000)
     if kind < 0.4:
         real = bar + (4 * spread - 3) * scale
     elif kind < 0.45:
@@ -215,59 +215,61 @@ def _value(monitor: MonitorSpec, threshold: Fraction, chance: Chance) -> int | N
     elif kind < 0.8:
         real = Fraction(0) if kind < 0.75 else -abs(spread) * scale
     elif kind < 0.85:
-        real = (low, high)[chance.randrange(2)] + 2 * spread * monitor.sensitivity
+        real = (low, high)[rng.randrange(2)] + 2 * spread * monitor.sensitivity
     elif kind < 0.9:
-        real = spread * _FAR * 10 ** chance.randrange(12)
+        real = spread * _FAR * 10 ** rng.randrange(12)
     elif kind < 0.93:
         return None
     else:
         real = low + (high - low) * (spread + 1) / 2
-    step = monitor.granularity / (1, 4)[chance.randrange(2)]
+    step = monitor.granularity / (1, 4)[rng.randrange(2)]
     return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
 
 
-def _moved(row: Row, directions: Sequence[Neighbours], distances: Sequence[Fraction], chance: Chance) -> Row:
+def _moved(
+    row: Row, directions: Sequence[Neighbours], distances: Sequence[Fraction], rng: RandomSource
+) -> Row:
     """Return the query on the neighbouring dataset: moved by at most the sensitivity, half of them by all of it."""
     if row.value is None:
         return row
     most = int(distances[row.dataset] * PARTS)
-    kind = chance.random()
-    distance = most if kind < 0.5 else 0 if kind < 0.7 else int(most * chance.random())
+    kind = rng.random()
+    distance = most if kind < 0.5 else 0 if kind < 0.7 else int(most * rng.random())
     direction = directions[row.dataset]
-    if direction is Neighbours.DOWN or (direction is Neighbours.MIXED and chance.random() < 0.5):
+    if direction is Neighbours.DOWN or (direction is Neighbours.MIXED and rng.random() < 0.5):
         distance = -distance
     return replace(row, value=row.value + distance)
 
 
 def _script(
-    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, chance: Chance
-) -> tuple[StepTo | Act, ...]:
-    script: list[StepTo | Act] = []
+    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, rng: RandomSource
+) -> tuple[StepTo | Barrier, ...]:
+    script: list[StepTo | Barrier] = []
     fed = dict.fromkeys(spec.topics(), 0)
     waiting = list(later)
     while any(fed[topic] < len(stream[topic]) for topic in fed):
-        topic = sorted(fed)[chance.randrange(len(fed))]
-        fed[topic] = min(len(stream[topic]), fed[topic] + 1 + chance.randrange(70))
+        topic = sorted(fed)[rng.randrange(len(fed))]
+        fed[topic] = min(len(stream[topic]), fed[topic] + 1 + rng.randrange(70))
         script.append(StepTo(topic, fed[topic]))
-        kind = chance.random()
+        kind = rng.random()
         if kind < 0.3:
-            script.append(Act())
+            script.append(Barrier())
         elif kind < 0.5:
             # What was read is read again before anything else happens, as after a takeover.
-            script += [Act(crash=True), *(StepTo(read, last) for read, last in sorted(fed.items()))]
+            script += [Barrier(crash=True), *(StepTo(read, last) for read, last in sorted(fed.items()))]
         elif kind < 0.65:
-            script.append(Act(command=_command(spec, len(script), chance)))
+            script.append(Barrier(command=_command(spec, len(script), rng)))
         elif kind < 0.75 and waiting:
             wanted = waiting.pop(0)
-            script.append(Act(spec=wanted))
+            script.append(Barrier(spec=wanted))
             fed |= {read: 0 for read in wanted.topics() if read not in fed}
-    return (*script, Act())
+    return (*script, Barrier())
 
 
-def _command(spec: ApplicationSpec, number: int, chance: Chance) -> Command:
+def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
     actions = (Action.PAUSE, Action.RESUME, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RESAMPLE)
-    dataset = spec.datasets[chance.randrange(len(spec.datasets))]
-    if chance.random() < 0.2:
+    dataset = spec.datasets[rng.randrange(len(spec.datasets))]
+    if rng.random() < 0.2:
         limit = as_text(dataset.limit + dataset.kind.units * (1 + number), dataset.kind)
         return Command(id=f"c{number}", action=Action.RAISE_BUDGET, dataset=dataset.name, limit=limit)
-    return Command(id=f"c{number}", action=actions[chance.randrange(len(actions))], dataset=dataset.name)
+    return Command(id=f"c{number}", action=actions[rng.randrange(len(actions))], dataset=dataset.name)

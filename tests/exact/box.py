@@ -16,7 +16,7 @@ from typing import Any
 
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.noise import Law
-from tests.exact.contract import Form, Tape, Told
+from tests.exact.contract import Form, PlayedCase, Tape
 from tests.exact.enumeration import Kind, X, law, log_ratio
 
 UNIT = 10**6
@@ -47,7 +47,7 @@ def _gaussian(rate: int, k: int) -> Fraction:
 
 @dataclass(frozen=True)
 class Box:
-    """Probabilities of what was told, and of the noise that was left out."""
+    """Probabilities of the outcomes, and of the noise that was left out."""
 
     found: dict[object, Fraction]
     charges: dict[object, int]
@@ -58,7 +58,7 @@ def enumerate_box(
     form: Form,
     values: Sequence[int],
     size: int,
-    told: Callable[[Told], object] = lambda told: told.released,
+    key_of: Callable[[PlayedCase], object] = lambda played: played.released,
     thresholds: int = 1,
     tests: int | None = None,
 ) -> Box:
@@ -81,7 +81,7 @@ def enumerate_box(
             for number in range(len(branches))
         )
         played = form.play(tuple(values), Tape(drawn[:free] or (0,), rows))
-        key = told(played)
+        key = key_of(played)
         found[key] = found.get(key, Fraction(0)) + weight
         charges[key] = max(charges.get(key, 0), played.charge)
         total += weight
@@ -98,8 +98,8 @@ def largest_loss(
     box = cache(lambda values: enumerate_box(form, values, size, **options))
     largest = 0.0
     for here, there in ((box(first), box(second)) for first, second in pairs):
-        for told, p in here.found.items():
-            charge, q = here.charges[told] // UNIT, there.found.get(told, 0) + there.missing
+        for outcome, p in here.found.items():
+            charge, q = here.charges[outcome] // UNIT, there.found.get(outcome, 0) + there.missing
             exceeds = p * X**charge > q
             loss = log_ratio(p, q) / charge if charge else math.inf
             largest = max(largest, loss if exceeds else min(loss, 1.0))

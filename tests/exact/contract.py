@@ -57,7 +57,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Told:
+class PlayedCase:
     """A played case: all that is released, in order, its charge, the batches behind it, and the runs opened."""
 
     released: tuple[object, ...]
@@ -102,7 +102,7 @@ class Form:
     at_once: int = 10**6
     distance: int | None = None
 
-    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> PlayedCase:
         """Make the tests, `cut` in a batch, until they or the runs end."""
         mechanism = self.mechanism
         released: list[object] = []
@@ -121,7 +121,7 @@ class Form:
                     number, charge = number + 1, charge + self.resample_charge
                     run = self.renewed(run, tape.thresholds[number])
                 elif mechanism.is_over(run):
-                    return Told(tuple(released), charge, tuple(batches), self.opened(number))
+                    return PlayedCase(tuple(released), charge, tuple(batches), self.opened(number))
                 if store:
                     run = self.restored(run)
                 asked = queue[done : done + min(most, tests - test)]
@@ -141,12 +141,12 @@ class Form:
                 heads = [
                     (number, query, attempt, int(bar)) for query, bar in zip(consumed, bars, strict=False)
                 ]
-                released += self.told(outcomes, heads, self.also_told(before, *step))
+                released += self.output(outcomes, heads, self.extra_output(before, *step))
                 reported = {top.row for top in outcomes.tops}
                 again += [query for row, query in enumerate(consumed) if row not in reported]
                 done, test = done + len(consumed), test + len(consumed)
             queue = again[::-1] if shift % 2 else again
-        return Told(tuple(released), charge, tuple(batches), self.opened(number))
+        return PlayedCase(tuple(released), charge, tuple(batches), self.opened(number))
 
     def order(self, values: Values) -> list[int]:
         return list(range(self.tests if self.queries is None else self.queries))
@@ -167,12 +167,12 @@ class Form:
         after: tuple[Run, Any] = self.mechanism.step(run, answers, noise)
         return after
 
-    def told(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
-        """A record of each test: where it stood and, of a top, all that is told."""
+    def output(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
+        """A record of each test: where it stood and, of a top, all that is played."""
         tops = {top.row: astuple(top)[1:] for top in outcomes.tops}
         return [(*head, *tops.get(row, ()), *also.get(row, ())) for row, head in enumerate(heads)]
 
-    def also_told(
+    def extra_output(
         self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Any
     ) -> Mapping[int, Values]:
         return {}
@@ -200,16 +200,16 @@ class Form:
     def restored(self, run: Run) -> Run:
         return Run.from_bytes(run.to_bytes())
 
-    def values(self, chance: random.Random, tests: int) -> Values:
-        return tuple(chance.randint(-4, 8) for _ in range(tests))
+    def values(self, rng: random.Random, tests: int) -> Values:
+        return tuple(rng.randint(-4, 8) for _ in range(tests))
 
-    def neighbour(self, values: Values, neighbours: Neighbours, chance: random.Random) -> Values:
+    def neighbour(self, values: Values, neighbours: Neighbours, rng: random.Random) -> Values:
         reach = self.distance or self.mechanism.sensitivity
         low = 0 if neighbours is Neighbours.UP else -reach
         high = 0 if neighbours is Neighbours.DOWN else reach
-        if chance.random() < 0.5:
-            return tuple(v + chance.choice((low, high)) for v in values)
-        return tuple(v + chance.randint(low, high) for v in values)
+        if rng.random() < 0.5:
+            return tuple(v + rng.choice((low, high)) for v in values)
+        return tuple(v + rng.randint(low, high) for v in values)
 
     def shifts(
         self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, *drawn: Noises
@@ -221,10 +221,12 @@ class Form:
         """What an alignment reads besides: nothing."""
         return ()
 
-    def align(self, told: Told, tape: Tape, first: Values, second: Values, neighbours: Neighbours) -> Tape:
+    def align(
+        self, played: PlayedCase, tape: Tape, first: Values, second: Values, neighbours: Neighbours
+    ) -> Tape:
         thresholds: dict[int, int] = {}
         queries = np.array(tape.queries, dtype=np.int64).reshape(len(tape.queries), -1)
-        for batch in told.batches:
+        for batch in played.batches:
             moved = self.shifts(batch, first, second, neighbours, *self.drawn(batch, tape))
             assert thresholds.setdefault(batch.run, moved.threshold) == moved.threshold, (
                 "a run has one threshold noise: it cannot move by two distances"
@@ -247,10 +249,10 @@ class Form:
             pairs += [(law, a, b) for a, b in zip(old, new, strict=True)]
         return [(law, b - a) for law, a, b in pairs if a != b]
 
-    def tape(self, chance: random.Random) -> Tape:
+    def tape(self, rng: random.Random) -> Tape:
         def draw(law: Law) -> int:
-            size = min(int(chance.expovariate(0.5)), 30)
-            return -size if law.noise is not Noise.EXPONENTIAL and chance.random() < 0.5 else size
+            size = min(int(rng.expovariate(0.5)), 30)
+            return -size if law.noise is not Noise.EXPONENTIAL and rng.random() < 0.5 else size
 
         threshold, branches = self.laws
         return Tape(
@@ -313,10 +315,10 @@ class SelectionForm(Form):
     boxed_pairs: int = 2
     batched: bool = False
 
-    def values(self, chance: random.Random, tests: int) -> Values:
-        return tuple(chance.randint(-1, 2) for _ in range(tests))
+    def values(self, rng: random.Random, tests: int) -> Values:
+        return tuple(rng.randint(-1, 2) for _ in range(tests))
 
-    def told(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
+    def output(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
         return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge)]
 
     def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
@@ -329,19 +331,19 @@ class QuantileForm(Form):
 
     records: int = 6
 
-    def values(self, chance: random.Random, tests: int) -> Values:
-        return tuple(chance.randint(0, 2**tests) for _ in range(self.records))
+    def values(self, rng: random.Random, tests: int) -> Values:
+        return tuple(rng.randint(0, 2**tests) for _ in range(self.records))
 
-    def neighbour(self, values: Values, neighbours: Neighbours, chance: random.Random) -> Values:
+    def neighbour(self, values: Values, neighbours: Neighbours, rng: random.Random) -> Values:
         among = list(values)
         if self.mechanism.adjacency is Adjacency.SWAP:
-            place = chance.randrange(len(among))
-            moved = among[place] + chance.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
+            place = rng.randrange(len(among))
+            moved = among[place] + rng.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
             among[place] = max(0, moved)
         elif neighbours is Neighbours.UP:
-            among.pop(chance.randrange(len(among)))
+            among.pop(rng.randrange(len(among)))
         else:
-            among.append(chance.choice((0, chance.randint(0, 40), 2**20)))
+            among.append(rng.choice((0, rng.randint(0, 40), 2**20)))
         return tuple(among)
 
     def made(self, values: Values, tape: Tape) -> int:
@@ -355,10 +357,8 @@ class QuantileForm(Form):
 class BitsForm(Form):
     """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
 
-    def tape(self, chance: random.Random) -> Tape:
-        return Tape(
-            (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
-        )
+    def tape(self, rng: random.Random) -> Tape:
+        return Tape((round(rng.gauss(0, 3)),), (tuple(round(rng.gauss(0, 3)) for _ in range(self.tests)),))
 
     def step(self, run: Run, answers: Integers, bars: Integers, attempt: int, noise: Any) -> tuple[Run, Any]:
         after: tuple[Run, Any] = self.mechanism.step(run, answers, 0, noise(0))
@@ -417,8 +417,8 @@ class LawForm(SelectionForm):
     def noise(self, tape: Tape, columns: Sequence[int]) -> Any:
         return chain(tape.queries[0], cycle((2**63, 2**62))).__next__
 
-    def tape(self, chance: random.Random) -> Tape:
-        return Tape((0,), (tuple(chance.getrandbits(64) for _ in range(4)),))
+    def tape(self, rng: random.Random) -> Tape:
+        return Tape((0,), (tuple(rng.getrandbits(64) for _ in range(4)),))
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -439,35 +439,35 @@ class Findings:
 @cache
 def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
     """Execute the proof on random cases of every kind of neighbours."""
-    chance, found = random.Random(seed), Findings()
+    rng, findings = random.Random(seed), Findings()
     for number in range(cases):
         kind = form.neighbours[number % len(form.neighbours)]
-        first = form.values(chance, form.tests)
-        second = form.neighbour(first, kind, chance)
-        tape = form.tape(chance)
-        told = form.play(first, tape)
-        moved = form.align(told, tape, first, second, kind)
-        found.cases += 1
-        found.outputs_differ += told.released != form.play(second, moved).released
+        first = form.values(rng, form.tests)
+        second = form.neighbour(first, kind, rng)
+        tape = form.tape(rng)
+        played = form.play(first, tape)
+        moved = form.align(played, tape, first, second, kind)
+        findings.cases += 1
+        findings.outputs_differ += played.released != form.play(second, moved).released
         moves = form.moves(tape, moved)
-        found.noise_moved_down += any(move < 0 and law.noise in UPWARD_ONLY for law, move in moves)
+        findings.noise_moved_down += any(move < 0 and law.noise in UPWARD_ONLY for law, move in moves)
         cost = UNITS_PER_EPSILON * sum((law.rate * abs(move) for law, move in moves), Fraction(0))
-        ratio = cost / told.charge if told.charge else 10**6 * cost  # what costs must be charged
-        found.over_charge += ratio > 1
-        found.largest = max(found.largest, ratio)
-    return found
+        ratio = cost / played.charge if played.charge else 10**6 * cost  # what costs must be charged
+        findings.over_charge += ratio > 1
+        findings.largest = max(findings.largest, ratio)
+    return findings
 
 
 def check_aligned_noise_gives_the_same_output(form: Form) -> None:
-    """The neighbour, on the moved noise, tells what the first dataset told."""
+    """The neighbour, on the moved noise, tells what the first dataset played."""
     assert aligned_cases(form).outputs_differ == 0
 
 
 def check_the_alignment_costs_at_most_the_charge(form: Form) -> None:
     """Rate times distance, summed, stays within the charge of that output."""
-    found = aligned_cases(form)
-    assert found.over_charge == 0, f"cost up to {float(found.largest):.3f} of the charge"
-    assert found.largest > Fraction(9, 20), (
+    findings = aligned_cases(form)
+    assert findings.over_charge == 0, f"cost up to {float(findings.largest):.3f} of the charge"
+    assert findings.largest > Fraction(9, 20), (
         "the cases come nowhere near the charge: they would miss a mistake"
     )
 
@@ -479,41 +479,41 @@ def check_one_sided_noise_only_moves_up(form: Form) -> None:
 
 def check_the_alignment_is_one_to_one(form: Form) -> None:
     """On all noise of a small box, no two tapes with one output share an image."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     tapes = list(form.boxes())
     for kind in form.neighbours * form.boxed_pairs:
-        first = form.values(chance, len(tapes[0].queries[0]))
-        second = form.neighbour(first, kind, chance)
+        first = form.values(rng, len(tapes[0].queries[0]))
+        second = form.neighbour(first, kind, rng)
         images: dict[tuple[object, ...], Tape] = {}
         for tape in tapes:
-            told = form.play(first, tape)
-            moved = form.align(told, tape, first, second, kind)
-            assert images.setdefault((told.released, moved), tape) == tape, "two noises move to one"
+            played = form.play(first, tape)
+            moved = form.align(played, tape, first, second, kind)
+            assert images.setdefault((played.released, moved), tape) == tape, "two noises move to one"
 
 
 def check_state_survives_storage_at_every_step(form: Form) -> None:
     """A run that goes through its bytes before every test tells the same."""
-    chance = random.Random(4)
+    rng = random.Random(4)
     for _ in range(12):
-        values, tape = form.values(chance, form.tests), form.tape(chance)
+        values, tape = form.values(rng, form.tests), form.tape(rng)
         assert form.play(values, tape, cut=1, store=True).released == form.play(values, tape).released
 
 
-def check_batches_tell_what_single_tests_tell(form: Form) -> None:
+def check_batches_release_what_single_tests_release(form: Form) -> None:
     """From the same noise, the outputs and the charge do not depend on where a batch is cut.
 
     A selection looks at all answers at once: it has no batches, and a run that is over refuses another step.
     """
-    chance = random.Random(5)
+    rng = random.Random(5)
     if not form.batched:
         spent = replace(form.mechanism.open(0, (0, 0)), left=0)
         with pytest.raises(RunExhausted):
             form.mechanism.step(
-                spent, np.array(form.values(chance, form.tests)), lambda *_: pytest.fail("noise was drawn")
+                spent, np.array(form.values(rng, form.tests)), lambda *_: pytest.fail("noise was drawn")
             )
         return
     for _ in range(16):
-        values, tape = form.values(chance, form.tests), form.tape(chance)
+        values, tape = form.values(rng, form.tests), form.tape(rng)
         whole = form.play(values, tape)
         for cut in (1, 2, 3):
             part = form.play(values, tape, cut=cut)
@@ -522,10 +522,10 @@ def check_batches_tell_what_single_tests_tell(form: Form) -> None:
 
 def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
     """What the runs told costs at most what they were opened for."""
-    chance = random.Random(6)
+    rng = random.Random(6)
     for _ in range(40):
-        told = form.play(form.values(chance, form.tests), form.tape(chance))
-        assert told.charge <= told.opened * form.mechanism.epsilon
+        played = form.play(form.values(rng, form.tests), form.tape(rng))
+        assert played.charge <= played.opened * form.mechanism.epsilon
 
 
 def check_each_release_uses_up_its_delta(form: Form) -> None:
@@ -533,7 +533,7 @@ def check_each_release_uses_up_its_delta(form: Form) -> None:
 
     Each is tested on all of its noise while the other's is known, as in the proof. What is told then is on which side
     of a bar the noise lies; of all events those have the largest excess. Bottoms pay for a threshold, when their
-    answer rises by D; tops for a query, when theirs falls by D while the threshold may have been lifted by D.
+    answer rises by D; tops for a query, when theirs falls by D while the threshold may have been shifts_of_rows by D.
     """
     assert isinstance(form, BitsForm)
     mechanism, reach = form.mechanism, form.distance
@@ -554,12 +554,12 @@ def check_each_release_uses_up_its_delta(form: Form) -> None:
 def check_the_law_loses_at_most_the_charge(form: Form) -> None:
     """For neighbours, every probability is at most e^charge times the other; in rationals, with e^-rate = 1/2."""
     assert isinstance(form, LawForm)
-    chance, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
+    rng, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
     charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
     assert charge.denominator == 1
     for kind in form.neighbours * 40:
-        first = form.values(chance, form.tests)
-        second = form.neighbour(first, kind, chance)
+        first = form.values(rng, form.tests)
+        second = form.neighbour(first, kind, rng)
         for row, gap in product(range(form.tests), range(8)):
             p, q = (form.probability(values, row, gap, ratio) for values in (first, second))
             assert p * ratio**charge.numerator <= q
@@ -570,21 +570,21 @@ def check_the_law_loses_at_most_the_charge(form: Form) -> None:
 def check_the_draws_follow_the_law(form: Form) -> None:
     """Of evenly spaced words, as many lead to each answer as its probability says, give or take two."""
     assert isinstance(form, LawForm)
-    chance, count, ratio = random.Random(8), 256, math.exp(-float(form.mechanism.rate))
+    rng, count, ratio = random.Random(8), 256, math.exp(-float(form.mechanism.rate))
     words = [(2 * i + 1) << 55 for i in range(count)]
     for _ in range(2):
-        values = form.values(chance, form.tests)
+        values = form.values(rng, form.tests)
 
         def top(*words: int, values: Values = values) -> Any:
             return form.play(values, Tape((0,), (words,))).batches[0].outcomes.tops[0]
 
-        told = [top(word).row for word in words]
+        rows = [top(word).row for word in words]
         for row in range(form.tests):
             share = sum(form.probability(values, row, gap, ratio) for gap in range(400))
-            assert abs(told.count(row) - share * count) <= 2
-            if row not in told:
+            assert abs(rows.count(row) - share * count) <= 2
+            if row not in rows:
                 continue
-            word = words[told.index(row)]
+            word = words[rows.index(row)]
             drawn = [top(word, other).gap for other in words]
             for gap in range(5):
                 expected = form.probability(values, row, gap, ratio) / share
@@ -601,7 +601,7 @@ PROOF: tuple[Check, ...] = (
 
 FORMALITIES: tuple[Check, ...] = (
     check_state_survives_storage_at_every_step,
-    check_batches_tell_what_single_tests_tell,
+    check_batches_release_what_single_tests_release,
     check_no_run_is_charged_more_than_its_epsilon,
 )
 """What every mechanism owes besides."""

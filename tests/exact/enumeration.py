@@ -128,7 +128,7 @@ def _series(factors: Sequence[Factor], noise: Noise, rate: int, *, sign: int, st
     return sum((c * X ** (n * start) / (1 - X**n) for n, c in product.items()), Fraction(0))
 
 
-class Told(NamedTuple):
+class Condition(NamedTuple):
     """What one noise is known to do: a factor at k = shift - value."""
 
     kind: Kind
@@ -139,15 +139,16 @@ class Told(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """A sum over one hidden integer of the product of what is told, and its law."""
+    """A sum over one hidden integer of the product of what is conditions, and its law."""
 
-    told: tuple[Told, ...]
+    conditions: tuple[Condition, ...]
     noise: Noise
     rate: int
 
     def at(self, values: Sequence[int]) -> Fraction:
         factors = [
-            Factor(kind, noise, rate, shift - values[test]) for kind, noise, rate, shift, test in self.told
+            Factor(kind, noise, rate, shift - values[test])
+            for kind, noise, rate, shift, test in self.conditions
         ]
         return expectation(factors, self.noise, self.rate)
 
@@ -216,30 +217,30 @@ def _extend(
     test: int,
     left: int,
     outcome: tuple[tuple[int, int, int, int], ...] = (),
-    segments: tuple[tuple[Told, ...], ...] = ((),),
+    segments: tuple[tuple[Condition, ...], ...] = ((),),
 ) -> Iterator[Output]:
     """Outputs that begin like this."""
     used = [segment for segment in segments if segment]
     available = [number for number, rung in enumerate(model.rungs) if rung.charge <= left]
     if not queue or not available:
-        hidden = tuple(Hidden(told, model.threshold_noise, model.threshold_rate) for told in used)
+        hidden = tuple(Hidden(conditions, model.threshold_noise, model.threshold_rate) for conditions in used)
         charge = model.threshold_charge * len(used) + model.tops_charge - left
         yield Output(outcome, charge, hidden)
         return
     (query, attempt), rest = queue[0], queue[1:]
-    failed: tuple[Told, ...] = ()
+    failed: tuple[Condition, ...] = ()
     for number in available:
         rung = model.rungs[number]
         shift = rung.correction(attempt)
         for gap in range(model.largest_gap + 2):
             kind = Kind.EQUAL if gap <= model.largest_gap else Kind.AT_LEAST
-            told = (*failed, Told(kind, model.query_noise, rung.rate, shift + gap, test))
-            grown = (*segments[:-1], segments[-1] + told)
+            conditions = (*failed, Condition(kind, model.query_noise, rung.rate, shift + gap, test))
+            grown = (*segments[:-1], segments[-1] + conditions)
             if model.resample:
                 grown = (*grown, ())
             record = (query, attempt, number, gap)
             yield from _extend(model, rest, test + 1, left - rung.charge, (*outcome, record), grown)
-        failed = (*failed, Told(Kind.BELOW, model.query_noise, rung.rate, shift, test))
+        failed = (*failed, Condition(Kind.BELOW, model.query_noise, rung.rate, shift, test))
     again = [*rest, (query, attempt + 1)] if attempt < model.retries else rest
     grown = (*segments[:-1], segments[-1] + failed)
     yield from _extend(model, again, test + 1, left, (*outcome, (query, attempt, -1, 0)), grown)

@@ -98,16 +98,16 @@ def selections() -> Iterator[Form]:
         hybrid = {"count": count, "threshold": 1}
         for build, options in (
             *((TopK, top | {"last_gap": last_gap}) for last_gap in LastGap),
-            *((HybridIdentity, top | hybrid | {"threshold_gap": told}) for told in (False, True)),
+            *((HybridIdentity, top | hybrid | {"threshold_gap": released}) for released in (False, True)),
             *(
                 (HybridEstimates, hybrid | {"query_noise": noise, "threshold_noise": other})
                 for other in Noise
             ),
         ):
             steps = 2 if build is HybridEstimates else 1
-            told = "-".join(str(option) for option in options.values())
+            label = "-".join(str(option) for option in options.values())
             yield SelectionForm(
-                name=f"{build.__name__}-{kind}-{told}",
+                name=f"{build.__name__}-{kind}-{label}",
                 mechanism=build(**of(kind), **options),
                 built_by=build,
                 tests=4 * steps,

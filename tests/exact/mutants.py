@@ -47,7 +47,7 @@ LAW, DRAWS = "the_law_loses_at_most_the_charge", "the_draws_follow_the_law"
 DELTA = "each_release_uses_up_its_delta"
 STORAGE, BATCHES, EPSILON = (
     "state_survives_storage_at_every_step",
-    "batches_tell_what_single_tests_tell",
+    "batches_release_what_single_tests_release",
     "no_run_is_charged_more_than_its_epsilon",
 )
 
@@ -60,7 +60,7 @@ class Mutant:
         rule: The rule that is broken.
         form: The broken form.
         caught_by: Names of the contract's checks.
-        pair: Values on two neighbours; None where nothing is released that could be told from a sound
+        pair: Values on two neighbours; None where nothing is released that would differ from a sound
             mechanism.
         size: Of the box, in units of u.
         attempts: Rounds that are enumerated; `thresholds` are the threshold noises that they use.
@@ -153,7 +153,7 @@ OrderByValue = broken(
     StreamForm,
     order=lambda self, values: sorted(range(min(self.queries, len(values))), key=lambda q: -values[q]),
 )
-"""The largest answer is tested first, and its name is told."""
+"""The largest answer is tested first, and its name is played."""
 ForgetfulStorage = broken(
     StreamForm, restored=lambda _, run: replace(run, threshold_noise=run.threshold_noise + 1)
 )
@@ -179,15 +179,15 @@ class FreeThreshold(StreamForm):
     """Charges the tops only."""
 
     def play(self, *arguments: Any, **options: Any) -> Any:
-        told = super().play(*arguments, **options)
-        runs = len({batch.run for batch in told.batches})
-        return replace(told, charge=told.charge - runs * self.mechanism.threshold_charge)
+        played = super().play(*arguments, **options)
+        runs = len({batch.run for batch in played.batches})
+        return replace(played, charge=played.charge - runs * self.mechanism.threshold_charge)
 
 
 class GapsOfBottoms(StreamForm):
     """Bottoms tell by how much they missed the threshold."""
 
-    def also_told(self, run, values, thresholds, attempt, noise):
+    def extra_output(self, run, values, thresholds, attempt, noise):
         gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
         return {row: (int(gap),) for row, gap in enumerate(gaps[-1])}
 
@@ -195,7 +195,7 @@ class GapsOfBottoms(StreamForm):
 class NoisyValue(StreamForm):
     """Tops tell the noisy answer, not only its gap to the noisy threshold."""
 
-    def also_told(self, run, values, thresholds, attempt, noise):
+    def extra_output(self, run, values, thresholds, attempt, noise):
         gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
         noisy = values + noise(0)
         return {row: (int(noisy[row]),) for row in np.flatnonzero(gaps[-1] >= 0).tolist()}
@@ -241,7 +241,7 @@ class NoCutoffInABatch(SparseVector):
 
 
 class NoCutoff(SparseVector):
-    """Tops are told without end; the first one is charged."""
+    """Tops are released without end; the first one is charged."""
 
     def step(self, run, *arguments):
         after, outcomes = stepped_without_end(self, run, *arguments)
@@ -287,17 +287,17 @@ class RaisesTheOtherLoser(TopK):
 class FarApart(StreamForm):
     """Neighbours twice as far apart as was declared."""
 
-    def neighbour(self, values, neighbours, chance):
-        once = super().neighbour(values, neighbours, chance)
-        return super().neighbour(once, neighbours, chance)
+    def neighbour(self, values, neighbours, rng):
+        once = super().neighbour(values, neighbours, rng)
+        return super().neighbour(once, neighbours, rng)
 
 
 class ReplaceOne(StreamForm):
     """Replacing a record lowers one count and raises another."""
 
-    def neighbour(self, values, neighbours, chance):
+    def neighbour(self, values, neighbours, rng):
         moved = list(values)
-        down, up = chance.sample(range(len(values)), 2)
+        down, up = rng.sample(range(len(values)), 2)
         moved[down] -= 1
         moved[up] += 1
         return tuple(moved)
@@ -317,7 +317,7 @@ class GapDrawnAsPrinted(ExponentialMechanism):
     """Draws the gap of the same, by the package's own sampler."""
 
     def step(self, run, values, word):
-        values = self.entered(run, values)
+        values = self.checked_values(run, values)
         row = draw_index(values, self.rate, word)
         gap = draw_gap(10 * values, row, self.rate, word)
         outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
@@ -392,9 +392,9 @@ def mutants() -> Iterator[Mutant]:
         thresholds=3,
     )
     yield Mutant("threshold not charged", stream(base(), of=FreeThreshold), {COST}, ((-1, 1), (0, 2)))
-    yield Mutant("gaps of bottoms told", stream(base(), of=GapsOfBottoms), {OUTPUT}, ((-2, -1), (-3, -2)))
+    yield Mutant("gaps of bottoms released", stream(base(), of=GapsOfBottoms), {OUTPUT}, ((-2, -1), (-3, -2)))
     yield Mutant("downward shift of one-sided noise", stream(base(of=Downward)), {DOWN})
-    yield Mutant("noisy value told", stream(base(), of=NoisyValue), {OUTPUT}, ((0, 1), (1, 2)))
+    yield Mutant("noisy value released", stream(base(), of=NoisyValue), {OUTPUT}, ((0, 1), (1, 2)))
     yield Mutant("order by value", stream(base(), of=OrderByValue), {OUTPUT}, ((1, 0), (1, 2)))
     lost = stream(base(of=LostCharge, **general), **mixed)
     yield Mutant("lost charge of a visible top", lost, {COST}, three)

@@ -32,14 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, form in forms().items():
         if check_aligned_noise_gives_the_same_output not in form.checks:
             continue  # a law or an (epsilon, delta), which is computed and not played
-        found = aligned_cases(form, options.count, options.seed)
-        broken = found.outputs_differ + found.noise_moved_down + found.over_charge
+        findings = aligned_cases(form, options.count, options.seed)
+        broken = findings.outputs_differ + findings.noise_moved_down + findings.over_charge
         if broken:
             print(
-                f"{name}: of {found.cases} cases {found.outputs_differ} told something else, {found.noise_moved_down} "
-                f"moved noise down, {found.over_charge} cost more than the charge"
+                f"{name}: of {findings.cases} cases {findings.outputs_differ} released something else, "
+                f"{findings.noise_moved_down} moved noise down, {findings.over_charge} cost more than the charge"
             )
-        total += found.cases
+        total += findings.cases
         violations += broken
     print(f"soak.alignment count {total} violations {violations}")
     return 1 if violations else 0

@@ -1,10 +1,11 @@
-"""The contract suite: every check on every form of every public mechanism."""
+"""The contract holds for every form of every public mechanism, and every mutant of our own code is caught."""
 
 from __future__ import annotations
 
 import inspect
 import pkgutil
 import random
+from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 
@@ -12,14 +13,19 @@ import numpy as np
 import pytest
 
 import stream_svt.mechanisms
-from stream_svt.mechanisms import Noise
+from stream_svt.mechanisms import Exposure, Neighbours, Noise, Outcomes, Top, sparse_vector
 from stream_svt.mechanisms.contract import Mechanism
 from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
 from stream_svt.mechanisms.top_k import Ranking
-from tests.exact.contract import QuantileForm
+from tests.exact import soak
+from tests.exact.box import largest_loss
+from tests.exact.contract import QuantileForm, StreamForm
+from tests.exact.enumeration import Factor, Kind, expectation
 from tests.exact.forms import forms
+from tests.exact.mutants import HalfTheNoise, base, mutants, published, stream
 
 FORMS = forms()
+MUTANTS = {mutant.rule: mutant for mutant in mutants()}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -66,13 +72,13 @@ def test_every_public_mechanism_and_constructor_has_a_form():
 def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
     """What it costs besides its quantile, whose form is above."""
     quantile = UnboundedQuantile(epsilon=10**9, level=Fraction(1, 2), adjacency=adjacency, base=Fraction(2))
-    clipped, chance = ClippedSum(quantile=quantile, charge=10**8), random.Random(9)
+    clipped, rng = ClippedSum(quantile=quantile, charge=10**8), random.Random(9)
     form = QuantileForm(mechanism=quantile, tests=6)
     largest = Fraction(0)
     for kind in form.neighbours * 100:
-        first = form.values(chance, 6)
-        second = form.neighbour(first, kind, chance)
-        bound, noise = clipped.bound(chance.randrange(7)), chance.randint(-9, 9)
+        first = form.values(rng, 6)
+        second = form.neighbour(first, kind, rng)
+        bound, noise = clipped.bound(rng.randrange(7)), rng.randint(-9, 9)
         before, after = np.array(first), np.array(second)
         move = clipped.shift(before, after, bound)
         assert clipped.release(before, bound, noise) == clipped.release(after, bound, noise + move)
@@ -81,3 +87,82 @@ def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
         largest = max(largest, cost)
     assert clipped.law(4).noise is Noise.LAPLACE  # the only family whose noise may move either way
     assert largest == clipped.charge
+
+
+def failed_checks(form):
+    """Names of the contract's checks that a form does not pass."""
+    found = set()
+    for check in form.checks:
+        try:
+            check(form)
+        except AssertionError:
+            found.add(check.__name__.removeprefix("check_"))
+    return found
+
+
+def enumerated_loss(mutant):
+    form = mutant.form
+    if isinstance(form, StreamForm):
+        tests = len(mutant.pair[0])
+        form = replace(form, queries=max(1, tests // mutant.attempts), attempts=mutant.attempts, tests=tests)
+    return largest_loss(form, [mutant.pair], mutant.size, thresholds=mutant.thresholds)
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_a_mutant_is_caught(rule):
+    mutant = MUTANTS[rule]
+    checks = failed_checks(mutant.form)
+    loss = enumerated_loss(mutant) if mutant.pair else 0.0
+    assert mutant.caught_by <= checks
+    assert loss > 1 or mutant.pair is None
+
+
+@pytest.mark.parametrize("number", published())
+def test_of_the_published_variants_the_contract_passes_two_and_catches_four(number):
+    """Lyu, Su & Li 2017, Figure 1, played by the package's own step."""
+    form, caught_by = published()[number]
+    checks = failed_checks(form)
+    assert caught_by <= checks
+    assert caught_by or not checks
+
+
+@pytest.mark.parametrize(("cutoff", "times"), [(10, Fraction(11, 6)), (1000, Fraction(1001, 501))])
+def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(cutoff, times):
+    """One answer below rises, all tops fall: 1.83 times the charge at 10 tops; with more it tends to 2."""
+    bottom, top = (
+        [Factor(kind, Noise.EXPONENTIAL, 1, k) for kind, k in ((Kind.BELOW, -moved), (Kind.EQUAL, 4 + moved))]
+        for moved in (0, 1)
+    )
+    p, q = (expectation([below, *[equal] * 10], Noise.EXPONENTIAL, 2) for below, equal in (bottom, top))
+    assert p == q * 2 ** (2 + 2 * 10)  # e^(e0 + 2 c e1) for e0 = 2 u, e1 = u, c = 10, to the last digit
+    correction = Exposure(expected_queries=1000, false_alerts=Fraction(1))
+    declared = sparse_vector(
+        epsilon=(cutoff + 2) * 10**9, cutoff=cutoff, monotonic=True, correction=correction
+    )
+    tops = tuple(Top(row=row, gap=0, charge=10**9) for row in range(cutoff))
+    first, second = np.ones(cutoff, dtype=np.int64), np.zeros(cutoff, dtype=np.int64)
+    moved = declared.shifts(Outcomes(consumed=cutoff, tops=tops), first, second, Neighbours.MIXED)
+    cost = moved.threshold * declared.threshold_rate + int(moved.queries.sum()) * declared.branches[0].rate
+    assert cost / Fraction(declared.epsilon, 10**9) == times
+
+
+def test_a_soak_tells_how_many_cases_held(monkeypatch, capsys):
+    monkeypatch.setattr(soak, "forms", lambda: {"sound": stream(base()), "also": stream(base(cutoff=1))})
+    assert soak.main(["--count", "7"]) == 0
+    assert capsys.readouterr().out == "soak.alignment count 14 violations 0\n"
+
+
+def test_a_soak_names_the_form_that_breaks_the_proof_and_fails(monkeypatch, capsys):
+    broken = stream(base(of=HalfTheNoise))
+    monkeypatch.setattr(soak, "forms", lambda: {"sound": stream(base()), "half the noise": broken})
+    assert soak.main(["--count", "50"]) == 1
+    named, totals = capsys.readouterr().out.splitlines()
+    assert named.startswith("half the noise: of 50 cases 0 released something else, 0 moved noise down, ")
+    assert totals.startswith("soak.alignment count 100 violations ")
+    assert not totals.endswith(" 0")
+
+
+def test_a_soak_of_nothing_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        soak.main(["--count", "0"])
+    assert "at least one case" in capsys.readouterr().err

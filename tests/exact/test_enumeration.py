@@ -22,12 +22,12 @@ from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import UNIT, enumerate_box, largest_loss
 from tests.exact.contract import QuantileForm, RenewedForm, SelectionForm, StreamForm
 from tests.exact.enumeration import (
+    Condition,
     Hidden,
     Kind,
     Model,
     Output,
     Rung,
-    Told,
     exceeds,
     log_ratio,
     neighbours,
@@ -174,8 +174,8 @@ def test_no_output_of_a_small_instance_loses_more_than_its_charge(record_propert
 @pytest.mark.parametrize("noises", PAIRS, ids="-".join)
 def test_a_deep_stream_of_bottoms_costs_only_the_threshold(noises):
     """Sixty-four bottoms: with few, a mechanism almost without threshold noise would pass as well."""
-    tests = [Told(Kind.BELOW, noises[1], 1, 0, i) for i in range(64)]
-    tests.append(Told(Kind.EQUAL, noises[1], 1, 0, 64))
+    tests = [Condition(Kind.BELOW, noises[1], 1, 0, i) for i in range(64)]
+    tests.append(Condition(Kind.EQUAL, noises[1], 1, 0, 64))
     below = Output((), 2, (Hidden(tuple(tests), noises[0], 1),))
     p, q = (below.probability((value,) * 65) for value in (-1, 0))
     assert 0 < q < p
@@ -272,9 +272,14 @@ def boxed_forms():
             moved = count + (last_gap is LastGap.PLAIN)
             mechanism = TopK(epsilon=moved * reach * unit, last_gap=last_gap, **common, **top)
             yield f"top_k-{noise}-{kind}-{count}-{last_gap}", mechanism, 3, 15
-        for told in (False, True):
-            hybrid = {"epsilon": count * reach * unit, "threshold": 0, "threshold_gap": told}
-            yield f"identity-{noise}-{kind}-{count}-{told}", HybridIdentity(**hybrid, **common, **top), 2, 18
+        for released in (False, True):
+            hybrid = {"epsilon": count * reach * unit, "threshold": 0, "threshold_gap": released}
+            yield (
+                f"identity-{noise}-{kind}-{count}-{released}",
+                HybridIdentity(**hybrid, **common, **top),
+                2,
+                18,
+            )
         for other in (EXP, LAP):
             hybrid = {"epsilon": (1 + count * reach) * unit, "threshold": 0, "split": Fraction(count * reach)}
             mechanism = HybridEstimates(**hybrid, **common, query_noise=noise, threshold_noise=other)

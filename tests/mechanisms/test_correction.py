@@ -69,8 +69,8 @@ def test_the_optimum_on_the_grid_is_the_best_of_all_steps(noise, threshold_noise
         return k * math.log1p(-reported) + math.log(reported) if 0 < reported < 1 else -math.inf
 
     threshold = None if threshold_noise is None else Law(threshold_noise, other)
-    chosen = optimal_steps(k, Law(noise, rate), threshold)
-    assert product(chosen) == pytest.approx(max(product(r) for r in range(-60, 61)), rel=1e-9)
+    best = optimal_steps(k, Law(noise, rate), threshold)
+    assert product(best) == pytest.approx(max(product(r) for r in range(-60, 61)), rel=1e-9)
 
 
 @pytest.mark.parametrize("threshold_noise", Noise)

@@ -255,8 +255,8 @@ def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_
     merged = inverse_variance(gaps + offset, vx, measured, variance(Noise.LAPLACE, measured_rate)).values
     certified = gaps >= certain_gap(l1, Fraction(1, 1000))  # where `lower_bound` is not None
 
-    def saved(chosen):
-        errors = [np.mean((values[chosen] - truth[chosen]) ** 2) for values in (merged, measured)]
+    def saved(rows):
+        errors = [np.mean((values[rows] - truth[rows]) ** 2) for values in (merged, measured)]
         return 1 - errors[0] / errors[1]
 
     false = reported & (truth < threshold)

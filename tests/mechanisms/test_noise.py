@@ -76,7 +76,7 @@ def test_gumbel_noise_is_one_sided_lipschitz_upwards_and_not_downwards(rate):
             )
     far = -math.ceil(3 / rate)  # where the tail has begun to fall doubly exponentially
     assert pmf(Noise.GUMBEL, rate, far) > math.exp(3 * rate) * pmf(Noise.GUMBEL, rate, far - 1)
-    assert not Noise.GUMBEL.may_fall
+    assert not Noise.GUMBEL.may_move_down
 
 
 def test_gumbel_moments_agree_where_the_sum_gives_way_to_the_closed_form(monkeypatch):

@@ -28,7 +28,7 @@ def quantile(adjacency=Adjacency.SWAP, level=Fraction(3, 4), **options):
     )
 
 
-def told(mechanism, data, *, tests=40, noise=0):
+def reported_index(mechanism, data, *, tests=40, noise=0):
     """Candidate number that a run with constant query noise reports."""
     values = mechanism.answers(np.sort(data), 0, tests)
     _, outcomes = mechanism.step(mechanism.open(0, SALT), values, lambda _: np.full(tests, noise))
@@ -40,7 +40,7 @@ def told(mechanism, data, *, tests=40, noise=0):
 def test_without_noise_the_candidate_is_the_first_with_enough_of_the_data_below(adjacency, start):
     data = start + np.random.default_rng(2).integers(0, 500, 41)
     mechanism = quantile(adjacency, start=start)
-    candidate = mechanism.candidate(told(mechanism, data))
+    candidate = mechanism.candidate(reported_index(mechanism, data))
     assert (data < candidate).sum() * 4 >= 3 * 41
     assert (data < start + (candidate - start + 1) / 2 - 1).sum() * 4 < 3 * 41
     assert mechanism.candidate(3) == start + 7  # b^k + l - 1, not b^k - l + 1
@@ -93,7 +93,7 @@ def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_the
 def test_two_runs_find_a_quantile_on_either_side_of_zero(adjacency, centre):
     data = centre + np.random.default_rng(4).integers(-40, 40, 999)
     both = FullyUnboundedQuantile(quantile=quantile(adjacency, Fraction(1, 4), base=Fraction(21, 20)))
-    upper, lower = told(both.upper, data, tests=200), told(both.lower, -data, tests=200)
+    upper, lower = reported_index(both.upper, data, tests=200), reported_index(both.lower, -data, tests=200)
     assert abs(both.reported(upper, lower) - np.quantile(data, 0.25)) < 20
     assert both.upper.epsilon + both.lower.epsilon == ONE
     with pytest.raises(MisuseError, match="start at 0"):
@@ -105,7 +105,7 @@ def test_several_levels_share_epsilon():
     runs = multiple_quantiles(quantile(Adjacency.ADD_REMOVE), levels)
     assert ONE - 3 <= sum(run.epsilon for run in runs) <= ONE
     data = np.arange(1000)
-    assert [int(run.candidate(told(run, data))) for run in runs] == [127, 511, 1023]
+    assert [int(run.candidate(reported_index(run, data))) for run in runs] == [127, 511, 1023]
     with pytest.raises(MisuseError, match="rise strictly"):
         multiple_quantiles(quantile(), levels[::-1])
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import Identity, KeyedSampler, Law, Noise, draw_threshold, exact_draw, sampler
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
-from stream_svt.mechanisms.noise import least
+from stream_svt.mechanisms.noise import least_integer
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
@@ -56,7 +56,7 @@ def slow(noise, words, rate):
         assert reached or missed, "these bits do not settle the draw"
         return reached
 
-    return least(lambda k: not reaches(k)) - 1
+    return least_integer(lambda k: not reaches(k)) - 1
 
 
 def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, value=0):

@@ -42,11 +42,11 @@ def test_a_hundred_thousand_answers_are_ranked_as_a_plain_sort_ranks_them(last_g
     top = TopK(epsilon=EPSILON, count=40, monotonic=True, last_gap=last_gap)
     _, selection = released(top, values, Noises(0, noise[np.newaxis]))
     noisy = values + noise
-    ranked = sorted(range(len(values)), key=lambda i: (-noisy[i], i))
-    assert [one.row for one in selection.tops] == ranked[:40]
-    gaps = [int(noisy[ranked[i]] - noisy[ranked[i + 1]]) for i in range(40)]
+    order = sorted(range(len(values)), key=lambda i: (-noisy[i], i))
+    assert [one.row for one in selection.tops] == order[:40]
+    gaps = [int(noisy[order[i]] - noisy[order[i + 1]]) for i in range(40)]
     if last_gap is LastGap.LEXICOGRAPHIC:
-        gaps[-1] -= ranked[40] < ranked[39]
+        gaps[-1] -= order[40] < order[39]
     assert [one.gap for one in selection.tops] == [*gaps[:-1], None if last_gap is LastGap.NONE else gaps[-1]]
 
 

@@ -20,26 +20,26 @@ from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
-from stream_svt.proving.neighbours import try_case
-from stream_svt.proving.streams import case_of, reduced
+from stream_svt.proving.neighbours import check_case
+from stream_svt.proving.streams import case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
 
 CONFIGURATIONS = 40
 CASES = 2
-PATIENCE = 150
+MAX_CASES = 150
 """Cases within which a mutant is found."""
 
 
-def choice(chance: random.Random, *options: str) -> str:
-    return chance.choice(options)
+def choice(rng: random.Random, *options: str) -> str:
+    return rng.choice(options)
 
 
-def any_monitor(chance: random.Random, name: str) -> str:
+def any_monitor(rng: random.Random, name: str) -> str:
     """A monitor with random options of every kind."""
     append = choice(
-        chance,
+        rng,
         "",
         "",
         ", append: sweep",
@@ -49,28 +49,26 @@ def any_monitor(chance: random.Random, name: str) -> str:
     )
     sets = "sweep" in append
     return (
-        f"name: {name}, topic: {choice(chance, 't', 't', 'u')}, epsilon: {choice(chance, '1', '0.3', '2.5')}, "
-        f"cutoff: {choice(chance, '1', '3', '6')}, sensitivity: {choice(chance, '1', '2', '5/2')}, "
-        f"monotonic: {choice(chance, 'true', 'false')}, bounds: {choice(chance, '[0, 100000]', '[-50, 700]')}, "
-        f"threshold: {choice(chance, '500', '0', '20.5')}, granularity: {choice(chance, '1', '1/4', '0.01', '5/2')}"
-        + choice(chance, "", ", mechanism: adaptive", ", mechanism: ladder")
-        + choice(chance, "", "", ", query_noise: laplace", ", threshold_noise: laplace")
+        f"name: {name}, topic: {choice(rng, 't', 't', 'u')}, epsilon: {choice(rng, '1', '0.3', '2.5')}, "
+        f"cutoff: {choice(rng, '1', '3', '6')}, sensitivity: {choice(rng, '1', '2', '5/2')}, "
+        f"monotonic: {choice(rng, 'true', 'false')}, bounds: {choice(rng, '[0, 100000]', '[-50, 700]')}, "
+        f"threshold: {choice(rng, '500', '0', '20.5')}, granularity: {choice(rng, '1', '1/4', '0.01', '5/2')}"
+        + choice(rng, "", ", mechanism: adaptive", ", mechanism: ladder")
+        + choice(rng, "", "", ", query_noise: laplace", ", threshold_noise: laplace")
         + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
-        + choice(chance, "", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
-        + choice(chance, "", "", ", resample_every: 4s")
-        + choice(chance, "", "", "", ", on_halt: stop")
-        + choice(chance, "", "", ", datasets: [a, b]")
+        + choice(rng, "", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
+        + choice(rng, "", "", ", resample_every: 4s")
+        + choice(rng, "", "", "", ", on_halt: stop")
+        + choice(rng, "", "", ", datasets: [a, b]")
         + append
     )
 
 
-def any_spec(chance: random.Random) -> ApplicationSpec:
+def any_spec(rng: random.Random) -> ApplicationSpec:
     """An application with random monitors and budgets."""
     while True:
-        limit = choice(chance, "9", "30", "2.4", "{rho: 6}")
-        monitors = "".join(
-            f"  - {{{any_monitor(chance, f'm{k}')}}}\n" for k in range(1 + chance.randrange(2))
-        )
+        limit = choice(rng, "9", "30", "2.4", "{rho: 6}")
+        monitors = "".join(f"  - {{{any_monitor(rng, f'm{k}')}}}\n" for k in range(1 + rng.randrange(2)))
         text = f"application: app\ndatasets:\n  - {{names: [a, b, c], limit: {limit}, unit: one basket}}\nmonitors:\n"
         try:
             return load_spec(text + monitors)
@@ -78,19 +76,19 @@ def any_spec(chance: random.Random) -> ApplicationSpec:
             continue
 
 
-def changed(spec: ApplicationSpec, chance: random.Random) -> list[ApplicationSpec]:
+def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
     """Specifications that may be applied one after the other."""
     later = []
-    for _ in range(chance.randrange(3)):
+    for _ in range(rng.randrange(3)):
         updates = (
-            {"threshold": Fraction(chance.randrange(600))},
-            {"cutoff": 1 + chance.randrange(5)},
-            {"max_mutes": 1 + chance.randrange(4)},
+            {"threshold": Fraction(rng.randrange(600))},
+            {"cutoff": 1 + rng.randrange(5)},
+            {"max_mutes": 1 + rng.randrange(4)},
             {"monotonic": False},
             {"sensitivity": Fraction(5)},
             {"granularity": Fraction(1, 2)},
         )
-        update = chance.choice(updates)
+        update = rng.choice(updates)
         monitors = tuple(
             m.model_copy(update={name: max(getattr(m, name), new) if name == "sensitivity" else new})
             for m in spec.monitors
@@ -102,28 +100,28 @@ def changed(spec: ApplicationSpec, chance: random.Random) -> list[ApplicationSpe
 
 
 def tried(spec: ApplicationSpec, cases: int, seed: str, **options: object) -> Summary:
-    return prove(spec, cases=cases, chance_of=lambda number: random.Random(f"{seed} {number}"), **options)
+    return prove(spec, cases=cases, rng_of=lambda number: random.Random(f"{seed} {number}"), **options)
 
 
 @pytest.mark.parametrize("seed", range(CONFIGURATIONS))
 def test_neighbouring_streams_cannot_be_told_apart_under_a_random_configuration(seed):
     spec = any_spec(random.Random(seed))
     summary = tried(spec, CASES, f"random {seed}", later=changed)
-    assert summary.found is None, summary.found
+    assert summary.counterexample is None, summary.counterexample
     assert summary.cases == CASES
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_neighbouring_streams_cannot_be_told_apart_in_any_form(form):
     summary = tried(spec_of(FORMS[form]), 3, form)
-    assert summary.found is None, summary.found
+    assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
-    assert summary.closest <= 1
+    assert summary.largest_cost <= 1
 
 
 def test_some_alignment_costs_all_that_was_charged():
     """Otherwise the comparison of costs could not see a charge that is a little too low."""
-    assert tried(spec_of(FORMS["plain"]), 10, "tight").closest == 1
+    assert tried(spec_of(FORMS["plain"]), 10, "tight").largest_cost == 1
 
 
 def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
@@ -131,11 +129,11 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
     declared = replace(
         spec, monitors=tuple(m.model_copy(update={"sensitivity": Fraction(3)}) for m in spec.monitors)
     )
-    for number in range(PATIENCE):
-        chance = random.Random(f"further {number}")
-        case = case_of(reduced(declared, chance), chance)
-        found = try_case(
-            replace(case, spec=reduced(spec, random.Random(f"further {number}"))), chance, Summary()
+    for number in range(MAX_CASES):
+        rng = random.Random(f"further {number}")
+        case = case_of(reduce_spec(declared, rng), rng)
+        found = check_case(
+            replace(case, spec=reduce_spec(spec, random.Random(f"further {number}"))), rng, Summary()
         )
         if found:
             return
@@ -265,13 +263,13 @@ def test_a_broken_rule_is_found(mutant, monkeypatch):
     monkeypatch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
     mutant(monkeypatch)
     limit = "{names: [a, b, c], limit: 300, unit: one basket}"
-    summary = tried(spec_of(MUTANTS[mutant], datasets=limit), PATIENCE, mutant.__name__)
-    assert summary.found is not None
+    summary = tried(spec_of(MUTANTS[mutant], datasets=limit), MAX_CASES, mutant.__name__)
+    assert summary.counterexample is not None
 
 
 def test_directions_of_all_kinds_are_tried():
     seen = set()
     for number in range(20):
-        chance = random.Random(number)
-        seen.update(case_of(spec_of(FORMS["general"]), chance).directions)
+        rng = random.Random(number)
+        seen.update(case_of(spec_of(FORMS["general"]), rng).directions)
     assert seen == set(Neighbours)

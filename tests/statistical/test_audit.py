@@ -62,21 +62,21 @@ HIGH = 30
 
 @dataclass(frozen=True)
 class Played:
-    """What many runs told.
+    """What many runs reported.
 
     Attributes:
-        told: Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the
+        reported: Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the
             answers by rank.
         gaps: Their gaps, 0 where nothing was reported.
     """
 
-    told: Integers
+    reported: Integers
     gaps: Integers
 
-    def shows(self, *told: int) -> Integers:
-        """Whether the runs told just this, from the last test backwards, and bottoms before."""
-        lead = len(self.told) - len(told)
-        return (self.told == np.array([BOTTOM] * lead + list(told))[:, np.newaxis]).all(axis=0)
+    def shows(self, *reported: int) -> Integers:
+        """Whether the runs reported just this, from the last test backwards, and bottoms before."""
+        lead = len(self.reported) - len(reported)
+        return (self.reported == np.array([BOTTOM] * lead + list(reported))[:, np.newaxis]).all(axis=0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Witness:
 
     Attributes:
         first, second: Answers on the two datasets.
-        event: Of what was told.
+        event: Of what was reported.
         limit: Log-ratio that the theory allows, in epsilon.
     """
 
@@ -159,9 +159,9 @@ def thresholds(svt, runs, keyed, salts, entropy):
 def secrets(mechanism, runs, label):
     """Sampler, a salt for every run, and entropy for the thresholds: the same in every run of the tests."""
     key = hashlib.sha256(label + repr(mechanism).encode()).digest()
-    chance = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16])))
-    salts = tuple(chance.integers(0, 2**64, (2, runs), dtype=np.uint64))
-    return KeyedSampler(key), salts, chance.bytes
+    rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16])))
+    salts = tuple(rng.integers(0, 2**64, (2, runs), dtype=np.uint64))
+    return KeyedSampler(key), salts, rng.bytes
 
 
 def fired(svt, gaps, left):
@@ -179,7 +179,7 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     whole = svt.epsilon - svt.threshold_charge
     rho = thresholds(svt, runs, keyed, salts, entropy)
     left, used = np.full(runs, whole), np.ones(runs, dtype=np.int64)
-    told = np.full((len(values), runs), UNMADE, dtype=np.int64)
+    reported = np.full((len(values), runs), UNMADE, dtype=np.int64)
     gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
 
@@ -189,16 +189,16 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
 
         found = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
         playing = left >= svt.smallest_charge
-        told[test, playing] = fired(svt, found, left)[playing]
-        tops = np.flatnonzero(told[test] >= 0)
-        gaps[test, tops] = found[told[test, tops], tops]
-        left[tops] -= charges[told[test, tops]]
+        reported[test, playing] = fired(svt, found, left)[playing]
+        tops = np.flatnonzero(reported[test] >= 0)
+        gaps[test, tops] = found[reported[test, tops], tops]
+        left[tops] -= charges[reported[test, tops]]
         spent = np.flatnonzero((left < svt.smallest_charge) & (used < rounds))
         if len(spent):
             rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy)
             left[spent] = whole
             used[spent] += 1
-    return Played(told, gaps)
+    return Played(reported, gaps)
 
 
 def play_top_k(top_k: TopK, values, runs, label, *, query_scale=1):
@@ -256,13 +256,13 @@ def resampled(first, second, limit):
 
 
 def first_two(first, second):
-    """The first two answers are told, in order, whatever the gaps."""
-    return Witness(first, second, lambda played: (played.told == [[0], [1]]).all(axis=0), 1.0)
+    """The first two answers are reported, in order, whatever the gaps."""
+    return Witness(first, second, lambda played: (played.reported == [[0], [1]]).all(axis=0), 1.0)
 
 
 def second_by_nothing(played):
-    """The second of three answers is told, with a plain gap of 0: the hidden one has the larger index."""
-    return (played.told[0] == 1) & (played.gaps[0] == 0)
+    """The second of three answers is reported, with a plain gap of 0: the hidden one has the larger index."""
+    return (played.reported[0] == 1) & (played.gaps[0] == 0)
 
 
 TIE = Witness((-1, 0, 0), (0, 0, 0), second_by_nothing, 1.0)
@@ -370,7 +370,7 @@ def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
     for test, value in enumerate(values):
         for number, run in enumerate(states):
             if svt.is_over(run):
-                assert played.told[test, number] == UNMADE
+                assert played.reported[test, number] == UNMADE
                 continue
 
             def noise(branch, salt=run.salt, test=test, value=value):
@@ -378,13 +378,13 @@ def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
                 return drawn(keyed, law, salt, value, offset=np.array([test]), branch=branch)
 
             states[number], outcomes = svt.step(run, np.array([value]), 0, 0, noise)
-            told = [(top.branch, top.gap) for top in outcomes.tops] or [(BOTTOM, 0)]
-            assert told == [(played.told[test, number], played.gaps[test, number])]
+            reported = [(top.branch, top.gap) for top in outcomes.tops] or [(BOTTOM, 0)]
+            assert reported == [(played.reported[test, number], played.gaps[test, number])]
         for number, run in enumerate(states):
             if svt.is_over(run) and used[number] < rounds:
                 states[number] = svt.open(draw_threshold(svt.threshold_law, entropy), run.salt)
                 used[number] += 1
-    assert len({tuple(column) for column in played.told.T.tolist()}) > 3
+    assert len({tuple(column) for column in played.reported.T.tolist()}) > 3
 
 
 @pytest.mark.parametrize("last_gap", [LastGap.LEXICOGRAPHIC, LastGap.PLAIN])
@@ -397,6 +397,6 @@ def test_the_audited_rankings_are_those_of_step(last_gap):
         offset = np.arange(len(values))
         noise = drawn(keyed, top_k.branch_laws[0], salt, np.array(values), offset=offset)
         _, selection = top_k.step(top_k.open(0, salt), np.array(values), lambda _, noise=noise: noise)
-        assert [top.row for top in selection.tops] == played.told[:, number].tolist()
+        assert [top.row for top in selection.tops] == played.reported[:, number].tolist()
         assert [top.gap for top in selection.tops] == played.gaps[:, number].tolist()
-    assert len({tuple(column) for column in played.told.T.tolist()}) > 3
+    assert len({tuple(column) for column in played.reported.T.tolist()}) > 3
