@@ -273,7 +273,13 @@ class Watched:
 
     # Observer
 
-    read = committed = flushed = published = taken_over = failed = _ignore
+    committed = _ignore
+
+    def count(self, *_: object, by: int = 1) -> None:
+        """Nothing is counted."""
+
+    def time(self, name: str, seconds: float) -> None:
+        """Nothing is timed."""
 
 
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:

@@ -52,7 +52,6 @@ def serve(config: str, report: str) -> int:
     from stream_svt.service import app
     from stream_svt.service.applied import follow
     from stream_svt.service.config import load_config
-    from stream_svt.service.worker import cluster_of
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     beats: list[asyncio.Task[None]] = []
@@ -64,7 +63,7 @@ def serve(config: str, report: str) -> int:
 
     app.Monitoring.on_start = on_start  # type: ignore[method-assign]
     connection = load_config(config, is_whole=False)
-    return app.run(connection, follow(connection, cluster_of(connection)))
+    return app.run(connection, follow(connection, connection.cluster()))
 
 
 async def _beat(report: str) -> None:

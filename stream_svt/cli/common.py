@@ -133,15 +133,15 @@ def load(path: Path) -> Config:
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
     """Return how to reach the alert topic: from a configuration, or from its parts on the command line."""
     tune()
-    arguments: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:9092"]}
+    cluster = Cluster({"bootstrap_servers": ["127.0.0.1:9092"]})
     if config is not None:
-        arguments, topic = config.kafka_arguments(), topic or config.topics.alerts
+        cluster, topic = config.cluster(), topic or config.topics.alerts
     if topic is None:
         message = "give -c FILE, or --topic TOPIC, with --bootstrap-servers HOST:PORT unless the broker is"
         raise ConfigError([Problem(0, "", f"{message} 127.0.0.1:9092")], "alert topic")
     if servers is not None:
-        arguments["bootstrap_servers"] = servers.split(",")
-    return Cluster(arguments), topic
+        cluster = Cluster({**cluster.arguments, "bootstrap_servers": servers.split(",")}, cluster.config)
+    return cluster, topic
 
 
 def alert_topic_options(command: Command) -> Command:
@@ -154,10 +154,8 @@ def alert_topic_options(command: Command) -> Command:
 
 def cluster(config: Config) -> Cluster:
     """Return how to reach the brokers of a configuration."""
-    from stream_svt.service.worker import cluster_of
-
     tune()
-    return cluster_of(config)
+    return config.cluster()
 
 
 def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:

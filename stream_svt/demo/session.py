@@ -45,7 +45,6 @@ from stream_svt.service.config import Config, load_config
 from stream_svt.service.embedded import EmbeddedKafka, free_ports
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
 from stream_svt.service.topology import require
-from stream_svt.service.worker import cluster_of
 
 AHEAD = 200_000
 """Queries the producer may be ahead of the service: enough to keep it busy, little to drain at the end."""
@@ -318,11 +317,13 @@ async def feed(
             "--show-config' prints"
         )
         raise ConfigError([Problem(0, "monitors", message)], config.source)
-    await require(config, cluster_of(config))
+    await require(config, config.cluster())
     stopped, began = asyncio.Event(), time.monotonic()
     on_signals(stopped.set)
     topic, partitions = topics[APPEND], config.topics.partitions
-    sets = produce(load_baskets(), clock, kafka=config.kafka_arguments(), topic=topic, partitions=partitions)
+    sets = produce(
+        load_baskets(), clock, kafka=config.cluster().arguments, topic=topic, partitions=partitions
+    )
     try:
         async with contextlib.aclosing(sets):
             async for point, sent in sets:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from stream_svt.errors import Problem
 from stream_svt.monitor.released import EventType
-from stream_svt.service.config import SecretFiles, client_arguments, content
+from stream_svt.service.config import SecretFiles, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
 from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
@@ -223,7 +223,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     file = document.checked(ForwardDocument)
     files = SecretFiles(document, path.parent)
-    arguments = client_arguments(file.kafka, files.password(file.kafka), files.authorities(file.kafka))
+    secrets = files.password(file.kafka), files.authorities(file.kafka)
     group = file.group or f"{file.topic}.forward"
     destinations = [
         _destination(config, group, ("destinations", index), document, files)
@@ -231,7 +231,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     ]
     document.finish()
     return ForwardConfig(
-        cluster=Cluster(arguments, file.kafka),
+        cluster=Cluster.of(file.kafka, *secrets),
         topic=file.topic,
         park_topic=file.park_topic or f"{file.topic}.parked",
         destinations=tuple(destinations),

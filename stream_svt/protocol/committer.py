@@ -103,8 +103,10 @@ class Committer:
         status = self.status
         status.views.update({view.dataset: view for view in commit.views})
         status.totals = commit.totals
-        self.observer.committed(commit, now - began, self.steps)
-        self._published(shown, now)
+        self.observer.committed(commit)
+        for seconds in self.steps:
+            self.observer.time("step_seconds", seconds)
+        self._published(shown, began, now)
         if commit.events:
             self._charged_at = self.fetched_at or began
         self.steps = []
@@ -133,8 +135,7 @@ class Committer:
         await self._tick()
         began = self.clock.now()
         shown = await self.journal.flush()
-        self.observer.flushed(self.clock.now() - began)
-        self._published(shown, self.clock.now())
+        self._published(shown, began, self.clock.now())
 
     async def hand_over(self) -> None:
         """Store positions and publish what is charged, so that the next owner has nothing to repeat."""
@@ -160,12 +161,15 @@ class Committer:
                 least = offset + READ_AHEAD * self.policy.max_records
                 self.read_to[topic] = max(self.read_to.get(topic, 0), least)
 
-    def _published(self, events: int, now: float) -> None:
+    def _published(self, events: int, began: float, now: float) -> None:
+        """Count and time a transaction that published events."""
         self.status.outbox = self.journal.pending
-        latency = None
+        self.observer.count("commits_total")
+        self.observer.time("commit_seconds", now - began)
+        self.observer.count("events_published_total", by=events)
         if events and self._charged_at is not None:
-            latency, self._charged_at = now - self._charged_at, None
-        self.observer.published(events, latency)
+            self.observer.time("alert_latency_seconds", now - self._charged_at)
+            self._charged_at = None
 
     # Commands
 
@@ -225,7 +229,7 @@ class Committer:
             self.engine.accounts.next.rejects.append((self.control, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self.shard, offset, reason)
         else:
-            self.observer.refused(self.control, reason)
+            self.observer.count("records_rejected_total", self.control, reason)
 
     def _may_say(self) -> bool:
         """Tell whether one more record may be reported: a burst may, and then so many each second."""

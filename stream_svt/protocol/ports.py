@@ -167,25 +167,13 @@ class Clock:
 
 
 class Observer(Protocol):
-    """Told what a shard does; sees durable state only."""
+    """Counts and times what a shard does, once it is durable; `stream_svt.service.metrics` has the names."""
 
-    def read(self, topic: str, records: int) -> None:
-        """So many records of a topic were read."""
+    def committed(self, commit: Commit) -> None:
+        """Count what a durable commit holds."""
 
-    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
-        """A commit is durable; it took so long, and the engine's steps before it so long each."""
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Raise a counter."""
 
-    def flushed(self, seconds: float) -> None:
-        """A transaction that only publishes took so long."""
-
-    def published(self, events: int, latency: float | None) -> None:
-        """So many events became visible; ``latency``: seconds since the fetch of what led to the first of them."""
-
-    def taken_over(self, seconds: float, restoring: float) -> None:
-        """A takeover took so long, of which reading and checking the state took so long."""
-
-    def refused(self, topic: str, reason: str) -> None:
-        """A command was refused that is not reported on the reject topic: there were too many."""
-
-    def failed(self, reason: str) -> None:
-        """Something went wrong, by kind."""
+    def time(self, name: str, seconds: float) -> None:
+        """Add a duration to a histogram."""

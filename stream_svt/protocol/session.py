@@ -88,7 +88,8 @@ class ShardSession(Committer):
             self._replay_to = await self._find_places(spans)
         await self.commit()
         seconds = self.clock.now() - began
-        self.observer.taken_over(seconds, restoring)
+        self.observer.time("takeover_seconds", seconds)
+        self.observer.time("restore_seconds", restoring)
         said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
         log.info(said, self.shard, len(records), seconds, self.journal.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
@@ -192,7 +193,7 @@ class ShardSession(Committer):
         log.critical(
             "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
         )
-        self.observer.failed("parked")
+        self.observer.count("failures_total", "parked")
 
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine
@@ -276,7 +277,7 @@ class ShardSession(Committer):
         await self.turn()
         found, ahead = self._not_ahead(topic, fetched)
         batch = self._decoders[topic].decode(found)
-        self.observer.read(topic, len(found))
+        self.observer.count("records_total", topic, by=len(found))
         if batch.end > self.read_to.get(topic, 0):
             self.read_to[topic] = batch.end
             await self.commit()

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
@@ -74,24 +75,9 @@ class Config:
         """What is monitored, with the datasets of generators that queries may count for now."""
         return self.spec.at(int(time.time() * 1000))
 
-    def kafka_arguments(self) -> dict[str, Any]:
-        """Return what every aiokafka client takes as keywords: servers, protocol and credentials."""
-        return client_arguments(self.kafka, self.password, self.ca_file)
-
-
-def client_arguments(kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> dict[str, Any]:
-    """Return what every aiokafka client takes as keywords, the secrets having been read from their files."""
-    arguments: dict[str, Any] = {
-        "bootstrap_servers": list(kafka.bootstrap_servers),
-        "security_protocol": kafka.security_protocol,
-    }
-    if kafka.authenticates and kafka.sasl_mechanism is not None:
-        arguments["sasl_mechanism"] = kafka.sasl_mechanism
-        arguments["sasl_plain_username"] = kafka.username
-        arguments["sasl_plain_password"] = password
-    if kafka.encrypts:
-        arguments["ssl_context"] = ssl.create_default_context(cafile=ca_file)
-    return arguments
+    def cluster(self) -> Cluster:
+        """Return how to reach the brokers."""
+        return Cluster.of(self.kafka, self.password, self.ca_file)
 
 
 def load_config(

@@ -182,7 +182,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         # aiokafka logs what a listener raises and goes on.
         try:
             self._consumer.pause(*assigned)
-            self._parts.metrics.rebalanced()
+            self._parts.metrics.count("rebalances_total")
             self.has_joined = True
             if self._stopping:
                 return

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
@@ -213,6 +214,21 @@ class Cluster:
 
     arguments: Mapping[str, Any] = field(repr=False)
     config: KafkaConfig = field(default_factory=KafkaConfig)
+
+    @classmethod
+    def of(cls, kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> Cluster:
+        """Return the cluster of a checked section `kafka`; the secrets were read from their files."""
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": list(kafka.bootstrap_servers),
+            "security_protocol": kafka.security_protocol,
+        }
+        if kafka.authenticates and kafka.sasl_mechanism is not None:
+            arguments["sasl_mechanism"] = kafka.sasl_mechanism
+            arguments["sasl_plain_username"] = kafka.username
+            arguments["sasl_plain_password"] = password
+        if kafka.encrypts:
+            arguments["ssl_context"] = ssl.create_default_context(cafile=ca_file)
+        return cls(arguments, kafka)
 
     @property
     def commit_deadline(self) -> float:

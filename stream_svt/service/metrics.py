@@ -11,7 +11,6 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from typing import Any, Final, TypeAlias
 
 from prometheus_client import (
@@ -23,6 +22,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+import stream_svt
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.projection import STATES, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType, Totals
@@ -32,11 +32,6 @@ from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service.codec import Reason
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-
-try:
-    VERSION = metadata.version("stream-svt")
-except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-    VERSION = "0+unknown"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
@@ -175,7 +170,6 @@ class Metrics:
         self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
         self._metrics = registered(shown, self._registry, COMMON_LABELS)
-        self._refused: Counts[str] = Counts()
         self.fault: str | None = None
         self.configure(spec, application_hash)
         for metric in shown:
@@ -189,7 +183,7 @@ class Metrics:
     def configure(self, spec: ApplicationSpec, application_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (VERSION, platform.python_version(), application_hash)
+        self._info = (stream_svt.__version__, platform.python_version(), application_hash)
         for monitor in spec.monitors:
             self._of("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):
@@ -231,60 +225,34 @@ class Metrics:
 
     def refused_records(self) -> dict[str, int]:
         """Return how many records were refused since the worker started, by reason."""
-        return dict(sorted(self._refused.items()))
+        refused: Counts[str] = Counts()
+        for sample in self._metrics[f"{_PREFIX}records_rejected_total"].collect()[0].samples:
+            refused[sample.labels["reason"]] += int(sample.value)
+        return {reason: count for reason, count in sorted(refused.items()) if count}
 
-    # What shards tell
-
-    def read(self, topic: str, records: int) -> None:
-        """Count records as they are read: their number is public."""
-        self._of("records_total", topic).inc(records)
-
-    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
+    def committed(self, commit: Commit) -> None:
         """Count what a durable commit holds."""
-        self.flushed(seconds)
-        for step in steps if self._engine_times else ():
-            self._of("step_seconds").observe(step)
-        for monitor, count in commit.tested.items():
-            self._of("queries_total", monitor).inc(count)
-        for (monitor, reason), count in commit.skipped.items():
-            self._of("queries_skipped_total", monitor, reason).inc(count)
+        for monitor, tested in commit.tested.items():
+            self.count("queries_total", monitor, by=tested)
+        for (monitor, reason), skipped in commit.skipped.items():
+            self.count("queries_skipped_total", monitor, reason, by=skipped)
         for topic, _, reason in commit.rejects:
-            self.refused(topic, reason)
+            self.count("records_rejected_total", topic, reason)
         for event in commit.events:
             top = event.data
             if event.type in _COUNTED:
-                self._of(_COUNTED[event.type], top.monitor).inc()
+                self.count(_COUNTED[event.type], top.monitor)
             if isinstance(top, Alert):
                 self._of("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
 
-    def refused(self, topic: str, reason: str) -> None:
-        """Count a refused record or command."""
-        self._of("records_rejected_total", topic, reason).inc()
-        self._refused[reason] += 1
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Raise a counter."""
+        self._of(name, *labels).inc(by)
 
-    def flushed(self, seconds: float) -> None:
-        """Count a transaction."""
-        self._of("commits_total").inc()
-        self._of("commit_seconds").observe(seconds)
-
-    def published(self, events: int, latency: float | None) -> None:
-        """Count events that a durable transaction published, and note how long the first of them took."""
-        self._of("events_published_total").inc(events)
-        if latency is not None:
-            self._of("alert_latency_seconds").observe(latency)
-
-    def taken_over(self, seconds: float, restoring: float) -> None:
-        """Note how long a takeover took, and how long of that reading the state."""
-        self._of("takeover_seconds").observe(seconds)
-        self._of("restore_seconds").observe(restoring)
-
-    def failed(self, reason: str) -> None:
-        """Count a session that ended in an error."""
-        self._of("failures_total", reason).inc()
-
-    def rebalanced(self) -> None:
-        """Count an assignment."""
-        self._of("rebalances_total").inc()
+    def time(self, name: str, seconds: float) -> None:
+        """Add a duration to a histogram."""
+        if self._engine_times or _PREFIX + name != ENGINE_TIMES:
+            self._of(name).observe(seconds)
 
     def _of(self, name: str, *labels: str) -> Any:  # noqa: ANN401  of any kind
         return self._metrics[_PREFIX + name].labels(self._spec.application, *labels)

@@ -161,7 +161,7 @@ class Shard:
         Not beside a session that is still being given up, nor once the partition is handed over: that can happen
         while this waits, and nobody would ever end what began then.
         """
-        self._parts.metrics.failed("stuck")
+        self._parts.metrics.count("failures_total", "stuck")
         if self._task is not None:
             self._task.cancel()
             ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
@@ -259,7 +259,7 @@ class Shard:
             await self._retry(failure, cause, workload)
         else:
             self.status.signal(signal, cause, "another owner took the shard over")
-            self._parts.metrics.failed("fenced")
+            self._parts.metrics.count("failures_total", "fenced")
             log.warning("event=fenced shard=%d", self.number)
             await self._wait(FENCED_PAUSE)
             await self._prove_membership()
@@ -268,7 +268,7 @@ class Shard:
         """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
         reason, unexpected = describe(failure), cause is Cause.ERROR
         self.status.signal(ShardSignal.FAILED, cause, reason)
-        self._parts.metrics.failed("error" if unexpected else "unavailable")
+        self._parts.metrics.count("failures_total", "error" if unexpected else "unavailable")
         if unexpected:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
         else:
@@ -291,7 +291,7 @@ class Shard:
         reason = describe(failure)
         around = await self._survey()  # before others see it parked: from then on it hears every command
         self.status.signal(ShardSignal.PARKED, cause, reason)
-        self._parts.metrics.failed("parked")
+        self._parts.metrics.count("failures_total", "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
         unproved = cause in remedy.UNPROVED and not self._proved

@@ -26,7 +26,7 @@ from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes l
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import wait_first
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Fenced, deadline, started
+from stream_svt.service.kafka import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.remedy import cause_outside, ends_start
@@ -91,11 +91,6 @@ class WorkerFault(NamedTuple):
 
     cause: Cause
     reason: str
-
-
-def cluster_of(config: Config) -> Cluster:
-    """Return how a configuration reaches its brokers."""
-    return Cluster(config.kafka_arguments(), config.kafka)
 
 
 class Worker:
@@ -185,7 +180,7 @@ class Worker:
             self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
-        cluster = cluster_of(self.config)
+        cluster = self.config.cluster()
         self._parts = WorkerParts(
             config=self.config,
             cluster=cluster,

@@ -16,7 +16,7 @@ from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.documents import status
+from stream_svt.service.web import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.http_server import answering

@@ -19,7 +19,8 @@ from docs.generator.outputs import DOCS, TOP, filled, outdated
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.controls import Refusal
 from stream_svt.service import codec
-from stream_svt.service.web.documents import DatasetNow, WorkerStatus
+from stream_svt.service.web import WorkerStatus
+from stream_svt.service.web.overview import DatasetNow
 from stream_svt.settings.sections import ConfigDocument
 
 

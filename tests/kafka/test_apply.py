@@ -28,7 +28,6 @@ from stream_svt.service.applied import (
 from stream_svt.service.config import Config, bundle_of, load_config
 from stream_svt.service.ports import place_of, verifier_of
 from stream_svt.service.signatures import signing_key
-from stream_svt.service.worker import cluster_of
 from tests.support.keys import ed25519_pair
 from tests.support.process import applied
 from tests.support.worker import HIGH, Scene, until
@@ -46,11 +45,11 @@ def write(file: Path, text: str) -> None:
 
 
 async def commit(config: Config, proposal: Proposal, **options: Any) -> Version:
-    return await publish(config, cluster_of(config), proposal.bundle, before=proposal.before, **options)
+    return await publish(config, config.cluster(), proposal.bundle, before=proposal.before, **options)
 
 
 async def proposed(config: Config, file: Path) -> Proposal:
-    return await propose(config, cluster_of(config), bundle_of(file))
+    return await propose(config, config.cluster(), bundle_of(file))
 
 
 def _more(scene: Scene) -> str:
@@ -141,7 +140,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
 async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(
     scene: Scene, file: Path
 ) -> None:
-    config, brokers = scene.config(), cluster_of(scene.config())
+    config, brokers = scene.config(), scene.config().cluster()
     proposals = []
     for threshold in (100, 200):
         write(file, scene.text(threshold=threshold))
@@ -160,7 +159,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     (scene.directory / "alice.pub").write_text(public)
     file = scene.write(more="control: {public_key_files: [alice.pub]}\n")
     config = load_config(file)
-    brokers = cluster_of(config)
+    brokers = config.cluster()
     follower = follow(load_config(file, is_whole=False), brokers)
     waiting = asyncio.ensure_future(anext(follower))
     forged = Bundle(scene.text(threshold=1))
@@ -200,7 +199,7 @@ async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, file: P
     names = [f"ward-{number:06}-of-the-clinic" for number in range(300_000)]
     (scene.directory / "names.txt").write_text("\n".join(names))
     write(file, scene.text().replace("names: [a, b, c]", "file: names.txt"))
-    config, brokers = load_config(file), cluster_of(load_config(file))
+    config, brokers = load_config(file), load_config(file).cluster()
     version = await commit(config, await proposed(config, file))
     found = newest(await read_versions(config, brokers), config.topics.config)
     assert found == version

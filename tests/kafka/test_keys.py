@@ -17,8 +17,8 @@ from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.control import for_datasets
 from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.web.documents import status
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.web import status
+from stream_svt.service.worker import Worker
 from tests.support.keys import ed25519_pair, write_secrets
 from tests.support.worker import HIGH, Scene, give, until
 
@@ -132,7 +132,7 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
         said: list[tuple[str, str]] = []
         async with asyncio.timeout(20):
             while not said:  # topics that were made a moment ago may not be known yet
-                found = await check_brokers(config(sealing), cluster_of(config(sealing)))
+                found = await check_brokers(config(sealing), config(sealing).cluster())
                 said = [
                     (one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}
                 ]

@@ -16,8 +16,7 @@ from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.documents import status
-from stream_svt.service.worker import cluster_of
+from stream_svt.service.web import status
 from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
@@ -29,8 +28,8 @@ SCENE = {"partitions": 1, "limit": 6}
 async def _audited(scene: Scene) -> Audit:
     """Return the operator's audit, after both forms balanced."""
     config = scene.config()
-    public = await audit_topic(cluster_of(config), config.topics.alerts)
-    operator = await audit_state(config, cluster_of(config))
+    public = await audit_topic(config.cluster(), config.topics.alerts)
+    operator = await audit_state(config, config.cluster())
     assert public.problems + operator.problems == []
     return operator
 
@@ -171,4 +170,4 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     assert b"undeclared" in (await scene.rejected(4))[-1].value
     assert len(await scene.alerts()) == 1
     await scene.settled(worker, 6)
-    assert (await audit_state(config, cluster_of(config))).findings == []
+    assert (await audit_state(config, config.cluster())).findings == []

@@ -18,7 +18,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import worker as workers
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.web.documents import about
+from stream_svt.service.web import about
 from stream_svt.service.worker import Worker
 from tests.support import records
 from tests.support.keys import write_secrets

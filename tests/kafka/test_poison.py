@@ -9,7 +9,6 @@ import pytest
 
 import stream_svt
 from stream_svt.service.audit import audit_topic
-from stream_svt.service.worker import cluster_of
 from tests.support.records import send_mixed
 from tests.support.worker import HIGH, Scene
 
@@ -51,6 +50,6 @@ async def test_workers_and_subscriptions_read_past_poison_on_every_topic(scene: 
         async for event in subscription:
             if event.data.dataset == "b":
                 break
-    audit = await audit_topic(cluster_of(scene.config()), alerts)
+    audit = await audit_topic(scene.config().cluster(), alerts)
     assert [told.partition(": ")[2] for told in audit.findings] == ["is no event of stream-svt"] * 2
     assert audit.alerts == 5

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stream_svt.service.audit import audit_topic
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -82,7 +82,7 @@ async def everything(scene: Scene, *workers: Worker) -> None:
     assert len(found) == len(set(found))
     assert set(found) == expected
     config = scene.config()
-    assert (await audit_topic(cluster_of(config), config.topics.alerts)).findings == []
+    assert (await audit_topic(config.cluster(), config.topics.alerts)).findings == []
 
 
 async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: Scene, caplog) -> None:

@@ -13,7 +13,7 @@ import pytest
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import audit
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
 from tests.support.closing import SEALED, SEALED_ANEW, Application, Stage, StateRecords
 from tests.support.worker import HIGH, complaint, is_open, until
 
@@ -100,7 +100,7 @@ async def test_retention_that_took_every_alert_is_no_rollback(app: Application) 
 
 async def audited(app: Application) -> Audit:
     config = app.config()
-    return await audit.audit_state(config, cluster_of(config))
+    return await audit.audit_state(config, config.cluster())
 
 
 async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_state(

@@ -16,7 +16,7 @@ from stream_svt.service.check import check_brokers
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import for_datasets
 from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
 from stream_svt.subscribe import subscribe
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, Grant, allow_all
@@ -149,7 +149,7 @@ async def test_each_permission_that_a_worker_lacks_is_named(guarded: Guarded) ->
     assert await _works(everything) == ""
     assert len(await guarded.scene.alerts()) == 1
     other = replace(everything, topics=everything.topics.model_copy(update={"state": "new.state"}))
-    report = await check_brokers(other, cluster_of(other), create_topics=True)
+    report = await check_brokers(other, other.cluster(), create_topics=True)
     told = "operation CREATE on resource TOPIC 'new.state'"
     assert any(told in finding.message for finding in report if finding.level == "problem")
 
@@ -187,18 +187,18 @@ async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(gu
     )
     for config in (nothing, seeing):
         with pytest.raises(BrokerError) as refused:
-            await audit_topic(cluster_of(config), config.topics.alerts)
+            await audit_topic(config.cluster(), config.topics.alerts)
         guarded.assert_named(str(refused.value), read)
-    assert (await audit_topic(cluster_of(everything), everything.topics.alerts)).balances
+    assert (await audit_topic(everything.cluster(), everything.topics.alerts)).balances
     await _subscribers_are_told(guarded.scene.application, seeing, everything, member)
     everything, *lacking = await guarded.users(STATE_AUDITOR, *_without(STATE_AUDITOR))
     for (operation, resource, rest), config in zip(STATE_AUDITOR, lacking, strict=True):
         with pytest.raises((BrokerError, ConfigError)) as failed:
-            await audit_state(config, cluster_of(config))
+            await audit_state(config, config.cluster())
         # Of a topic that is only looked for, what a worker needs on it is named; less is enough.
         said = operation if operation != "describe" else "write" if rest == ".rejects" else "read"
         guarded.assert_named(str(failed.value), (said, resource, rest))
-    assert (await audit_state(everything, cluster_of(everything))).balances
+    assert (await audit_state(everything, everything.cluster())).balances
 
 
 async def _subscribers_are_told(application: str, seeing: Config, alone: Config, member: Config) -> None:
@@ -207,7 +207,7 @@ async def _subscribers_are_told(application: str, seeing: Config, alone: Config,
 
     async def first(config: Config, group_id: str | None = None) -> str:
         reading = subscribe(
-            **config.kafka_arguments(), topic=topic, group_id=group_id, from_beginning=True, lifecycle=True
+            **config.cluster().arguments, topic=topic, group_id=group_id, from_beginning=True, lifecycle=True
         )
         try:
             async with asyncio.timeout(30), reading:

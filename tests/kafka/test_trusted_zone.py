@@ -25,7 +25,6 @@ from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.web import OVERVIEW, PAGES
-from stream_svt.service.worker import cluster_of
 from tests.support.keys import write_secrets
 from tests.support.process import COMMAND, Service, applied
 from tests.support.worker import Scene
@@ -223,7 +222,7 @@ class Run:
     async def secrets(self) -> dict[str, list[bytes]]:
         """Return the keys, and the secrets of the sealed state, opened as only the service can."""
         scene = self.scene
-        cluster = await cluster_id_of(cluster_of(scene.config()))
+        cluster = await cluster_id_of(scene.config().cluster())
         place = RecordContext(cluster, scene.application, f"{scene.application}.state", 0)
         sealing = Sealing(place, [MASTER], bytes)
         found: list[tuple[str, bytes]] = []

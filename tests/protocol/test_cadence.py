@@ -10,15 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
-from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.service.codec import QueryDecoder
@@ -43,14 +41,12 @@ class Stopwatch(Silent):
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return partial(self._note, name) if name not in {"read", "refused"} else super().__getattr__(name)
+    def count(self, name: str, *_: str, by: int = 1) -> None:
+        if name not in {"records_total", "records_rejected_total"}:
+            self.told.append((name, by))
 
-    def _note(self, name: str, *told: Any) -> None:
-        self.told.append((name, *(round(one, 6) if isinstance(one, float) else one for one in told)))
-
-    def committed(self, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
-        self._note("committed", seconds, *steps)
+    def time(self, name: str, seconds: float) -> None:
+        self.told.append((name, round(seconds, 6)))
 
 
 class TimedWorld(World):

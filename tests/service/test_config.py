@@ -83,7 +83,7 @@ def test_a_file_without_sections_has_safe_defaults():
     assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
     assert (config.master_keys, config.password) == ((), None)
     assert config.notes == ()
-    assert config.kafka_arguments() == {
+    assert config.cluster().arguments == {
         "bootstrap_servers": ["127.0.0.1:9092"],
         "security_protocol": "PLAINTEXT",
     }
@@ -315,7 +315,7 @@ def test_secrets_never_show_in_the_text_of_a_configuration(directory):
 
 def test_clients_get_credentials_and_the_authority(directory):
     config = parse_config(SPEC + SASL, directory=directory)
-    arguments = config.kafka_arguments()
+    arguments = dict(config.cluster().arguments)
     context = arguments.pop("ssl_context")
     assert arguments == {
         "bootstrap_servers": ["broker.example:9093"],

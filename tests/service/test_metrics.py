@@ -107,7 +107,7 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
     parked, metrics.fault = ShardStatus(1), "clock"
     parked.signal(ShardSignal.PARKED, Cause.CONFIGURATION)
-    metrics.committed(Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
+    metrics.committed(Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]))
     found: dict[str, set[frozenset[str]]] = {}
     for family in text_string_to_metric_families(metrics.rendering()().decode()):
         for sample in family.samples:
@@ -122,7 +122,8 @@ def test_how_long_the_engine_took_is_told_on_request_only(spec: ApplicationSpec)
     """A time may depend on values, and the promise does not cover it."""
     silent, asked = Metrics(spec, "hash"), Metrics(spec, "hash", engine_times=True)
     for metrics in (silent, asked):
-        metrics.committed(Commit(), 0.1, [0.1, 0.2])
+        metrics.time("step_seconds", 0.1)
+        metrics.time("step_seconds", 0.2)
     assert "step_seconds" not in silent.rendering()().decode()
     assert scrape(asked)["stream_svt_step_seconds_count",] == 2
 
@@ -152,7 +153,7 @@ def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_coun
         assert {key: found[key] for key in wanted} == dict.fromkeys(wanted, 0)
     events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(9.0), lifecycle(EventType.RUN_HALTED)]
     rejects = [("counts", 1, "empty"), ("counts", 2, "empty")]
-    metrics.committed(Commit(events=events, tested={"hot": 40}, rejects=rejects), 0.1, [])
+    metrics.committed(Commit(events=events, tested={"hot": 40}, rejects=rejects))
     wanted["stream_svt_records_rejected_total", "empty", "counts"] = 2
     found = scrape(metrics)
     assert {key: found[key] for key in wanted} == wanted

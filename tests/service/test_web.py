@@ -33,7 +33,10 @@ async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_l
     worker: Stub,
 ) -> None:
     worker.shards = (owned(view("a", tops=2)),)
-    about, status = json.loads(pages.about(worker).body), json.loads((await pages.status(worker)).body)
+    about, status = (
+        json.loads(pages.worker_page(worker).body),
+        json.loads((await pages.status_page(worker)).body),
+    )
     assert (status["application"], status["shards"][0]["state"]) == ("shop", "running")
     assert status["datasets"][0]["monitors"][0]["tops"] == 2
     assert status["monitors"][0]["threshold"] == 5
@@ -69,7 +72,7 @@ async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(wor
     assert answer.status == 503
     assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"
     assert pages.live(worker).status == 200
-    fault = json.loads((await pages.status(worker)).body)["fault"]
+    fault = json.loads((await pages.status_page(worker)).body)["fault"]
     assert fault == {"cause": "clock", "reason": worker.fault.reason}
 
 

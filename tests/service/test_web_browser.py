@@ -148,7 +148,7 @@ async def test_a_busy_page_has_landmarks_and_says_in_words_what_is_left_refused_
 ) -> None:
     busy(stage)
     rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared")]
-    stage.worker.metrics.committed(Commit(rejects=rejects), 0.1, ())
+    stage.worker.metrics.committed(Commit(rejects=rejects))
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#shards tr")).to_have_count(2)

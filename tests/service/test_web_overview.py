@@ -15,8 +15,7 @@ from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.web import overview as module
-from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
-from stream_svt.service.web.overview import KEPT, Overview
+from stream_svt.service.web.overview import KEPT, DatasetNow, Overview, StatusSnapshot
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC, owned, view

@@ -87,7 +87,7 @@ class Process:
 
 class Silent:
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *told: None
+        return lambda *_, **__: None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 from stream_svt.aiokafka_fixes import tune
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.worker import cluster_of
 from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records
 from tests.support.keys import write_secrets
@@ -103,7 +102,7 @@ class Hour(Stage):
             check_queries(found, number, certain, queries)
         self.outcome.violations += found.violations
         config = self.config()
-        operator = await self._audit(config, cluster_of(config))
+        operator = await self._audit(config, config.cluster())
         alerts = f"{len(found.alerts)} alerts in {operator.events} events"
         self.outcome.notes.append(f"{found.queries} queries, {alerts}, {operator.ledgers} ledgers")
 

@@ -20,7 +20,7 @@ from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic, read_balances
 from stream_svt.service.control import Reply, for_shards
 from stream_svt.service.kafka import cluster_id_of
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
 from stream_svt.settings.application import Carried
 from tests.support import records
 from tests.support.keys import write_secrets
@@ -91,7 +91,7 @@ class Application(Scene):
 
     async def audit(self) -> Audit:
         config = self.config()
-        return await audit_topic(cluster_of(config), config.topics.alerts, config.spec.monitors)
+        return await audit_topic(config.cluster(), config.topics.alerts, config.spec.monitors)
 
     async def charged(self) -> dict[str, int]:
         """Add up what all events charged, uncommitted ones included, each once."""
@@ -113,7 +113,7 @@ class Application(Scene):
             Action.CLOSE_APPLICATION,
             None if shard is None else [shard],
             successor=successor,
-            cluster=await cluster_id_of(cluster_of(config)) if give_up else "",
+            cluster=await cluster_id_of(config.cluster()) if give_up else "",
         )
         return await give(config, commands, patience=patience)
 
@@ -153,7 +153,7 @@ class Application(Scene):
 
     async def before_publication(self) -> StateRecords:
         """Return the state of every shard as the last transaction left it that charged an event."""
-        cluster_id = await cluster_id_of(cluster_of(self.config()))
+        cluster_id = await cluster_id_of(self.config().cluster())
         latest: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         found: dict[int, dict[bytes, bytes]] = {}
         for record in await self.read("state"):
@@ -181,7 +181,7 @@ class Application(Scene):
         """Read what is left of each budget, and write the successor's file."""
         config = self.config(**changes)
         carried, self.notes = await read_balances(
-            config, cluster_of(config), successor=successor, source_ended=source_ended
+            config, config.cluster(), successor=successor, source_ended=source_ended
         )
         (self.directory / "carried.jsonl").write_text("".join(f"{line}\n" for line in carried.lines()))
         return carried

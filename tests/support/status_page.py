@@ -13,7 +13,7 @@ from stream_svt.service.app import Monitoring, build
 from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.overview import AlertsRead, Overview
-from stream_svt.service.worker import Worker, WorkerState, cluster_of
+from stream_svt.service.worker import Worker, WorkerState
 from tests.support.process import free_port
 
 
@@ -102,7 +102,7 @@ class Stage:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does, by the same host."""
-        versions = follow(self.worker.config, cluster_of(self.worker.config))
+        versions = follow(self.worker.config, self.worker.config.cluster())
         app = build(self.worker, Monitoring(self.worker, versions), self.overview)
         server: Web = app.web
         server.init_server()

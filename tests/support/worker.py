@@ -25,7 +25,7 @@ from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.worker import Worker, WorkerState, cluster_of
+from stream_svt.service.worker import Worker, WorkerState
 from stream_svt.service.workload import AppliedWorkload
 from tests.support import records
 from tests.support.process import Service, free_port
@@ -285,7 +285,7 @@ async def give(
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Give commands as an operator does, and return the answers."""
-    return await send(config, cluster_of(config), commands, patience=patience, signing_key=signing_key)
+    return await send(config, config.cluster(), commands, patience=patience, signing_key=signing_key)
 
 
 def complaint(worker: Worker) -> str:

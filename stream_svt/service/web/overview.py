@@ -10,23 +10,26 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from itertools import chain
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
+from msgspec import Meta
 
 from stream_svt.errors import BrokerError
-from stream_svt.monitor.released import decode
+from stream_svt.monitor.released import Budget, DatasetView, MonitorView, ReleasedStatus, decode
+from stream_svt.planning.budget import Exhaustion, exhaustion
+from stream_svt.privacy.loss import Kind, best_guess, to_float
 from stream_svt.service.kafka import CALL_DEADLINE, deadline, edges, explain, seek_all, started
 from stream_svt.service.shard import describe
-from stream_svt.service.web.documents import DatasetNow, StatusSnapshot
-from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.service.worker import Worker
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,80 @@ LARGEST = 1 << 16
 _DOING = "reading the alerts"
 
 
+class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset's budget and its monitors.
+
+    Under zCDP only the limit says how often a guess is right: what was spent on the way there is no bound by itself
+    where later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
+    """
+
+    dataset: Annotated[str, Meta(description="Its name.")]
+    unit: Annotated[str, Meta(description="The privacy unit, as declared.")]
+    measure: Annotated[str, Meta(description="epsilon or rho.")]
+    limit: Annotated[float, Meta(description="Of its ledger.")]
+    spent: Annotated[float | None, Meta(description="Privacy loss spent.")]
+    reserved: Annotated[float | None, Meta(description="Reserved by open runs.")]
+    source: Annotated[str, Meta(description="Where amounts are from: state, alerts, declaration or unknown.")]
+    ends: Annotated[float | None, Meta(description="Unix time at which its period is over.")]
+    guess_spent: Annotated[float | None, Meta(description="How often a guess about a unit is right by now.")]
+    guess_limit: Annotated[float, Meta(description="The same after the whole limit.")]
+    outlook: Annotated[Exhaustion | None, Meta(description="When the budget ends: early, expected, late.")]
+    monitors: Annotated[Sequence[MonitorView | dict[str, Any]], Meta(description="Those that cover it.")]
+
+
+class StatusSnapshot(ReleasedStatus):
+    """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
+
+    ``complete`` says whether every event ever released is folded.
+    """
+
+    def __init__(self, spec: ApplicationSpec, *, complete: bool) -> None:
+        self.spec = spec
+        self.complete = complete
+        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.shown}
+        covers = {
+            monitor.name: [name for name in budgets if monitor.covers(name)] for monitor in spec.monitors
+        }
+        super().__init__(budgets, covers)
+
+    def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
+        """Return what is known of a dataset; ``view`` is its committed account, where this worker owns its shard."""
+        budget = self.budgets[dataset.name]
+        limit, spent, reserved = budget.limit, budget.spent, budget.reserved
+        if view is not None:
+            source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
+        elif budget.told:
+            source = "alerts"
+        else:
+            source = "declaration" if self.complete else "unknown"
+        known = source != "unknown"
+        left = max(limit - spent, 0.0)
+        return DatasetNow(
+            dataset=dataset.name,
+            unit=dataset.unit,
+            measure=budget.measure,
+            limit=limit,
+            spent=spent if known else None,
+            reserved=reserved if known else None,
+            source=source,
+            ends=None if dataset.ends_ms is None else dataset.ends_ms / 1000,
+            guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
+            guess_limit=best_guess(limit, dataset.kind),
+            outlook=exhaustion(budget.charges, left, now) if known else None,
+            monitors=self._monitors(dataset.name, known=known) if view is None else view.monitors,
+        )
+
+    def _monitors(self, dataset: str, *, known: bool) -> list[dict[str, Any]]:
+        """Return what events say of monitors; the rest only the worker knows that owns the shard."""
+        unknown = dict.fromkeys(("spent", "muted", "queued"))
+        return [
+            {"monitor": name, "state": one.shown if known else None}
+            | {"run": one.run, "tops": one.tops, "halts": one.halts}
+            | unknown
+            for name, one in self.of_dataset(dataset).items()
+        ]
+
+
 AlertsRead: TypeAlias = tuple[list[Any], bool, bool]
 """The next records of the alert topic, none after a moment without news; whether reading began with the first record
 ever, and whether all that was there then has been read."""
@@ -62,7 +139,7 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
     """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group."""
     topics = worker.config.topics
     places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
-    async with started(cluster_of(worker.config).reader(), _DOING) as consumer:
+    async with started(worker.config.cluster().reader(), _DOING) as consumer:
         spans = await edges(consumer, places, _DOING)
         behind = {place: end for place, (_, end) in spans.items()}
         share = max(HISTORY // topics.partitions, 1)
