@@ -22,13 +22,13 @@ from prometheus_client import (
     generate_latest,
 )
 
-import stream_svt
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.projection import STATES, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType, Totals
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
+from stream_svt.service import __version__
 from stream_svt.service.codec import Reason
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
@@ -183,7 +183,7 @@ class Metrics:
     def configure(self, spec: ApplicationSpec, application_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (stream_svt.__version__, platform.python_version(), application_hash)
+        self._info = (__version__, platform.python_version(), application_hash)
         for monitor in spec.monitors:
             self._of("top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):

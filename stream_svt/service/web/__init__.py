@@ -15,10 +15,9 @@ from aiohttp.web import AppRunner, Request, RequestHandler, Response, Server
 from faust import App
 from msgspec import Meta
 
-import stream_svt
 from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service import metrics
+from stream_svt.service import __version__, metrics
 from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker
 
@@ -136,7 +135,7 @@ def about(worker: Worker) -> About:
     spec, fault = worker.workload.spec, worker.fault
     return About(
         application=spec.application,
-        version=stream_svt.__version__,
+        version=__version__,
         worker=worker.identity,
         application_hash=worker.workload.hash,
         ready=worker.ready,
