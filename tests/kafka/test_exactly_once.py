@@ -14,7 +14,7 @@ import pytest
 from stream_svt.service import ports
 from stream_svt.service.kafka import Cluster
 from tests.support.broken_protocol import NamesEachOwner, SameTransaction
-from tests.support.verifier import Certain, verify
+from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -76,7 +76,9 @@ async def test_the_protocol_as_it_is_passes_and_the_judge_catches_a_broken_one(
     for worker in list(scene.workers):
         await scene.stop(worker)
     certain = Certain(scene.queries, "hot", HIGH, LOW)
-    found = await verify(broker.data_dir, scene.application, scene.partitions, certain)
+    prices = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
+    terms = Terms(dict.fromkeys("abc", 1000 * 10**9), prices)
+    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
     if said:
         assert any(said in text for text in found.violations), found.violations
     else:

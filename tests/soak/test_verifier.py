@@ -13,13 +13,14 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from stream_svt.monitor.released import EventType
+from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import verifier
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.log_reader import LogRecord
-from tests.support.verifier import Certain, Findings, verify
+from tests.support.verifier import Certain, Findings, Terms, verify
 
 HIGH, LOW = 50_000, 0
+TERMS = Terms({"shop": 4 * 10**9}, {("hot", "start"): 200_000_000, ("hot", "top"): 100_000_000})
 PUBLISHED = 2000
 """When alerts are appended, in milliseconds; what charges them was committed a second before."""
 BREAD = encoded(2, alert(top=1, series="bread", account=account_of(0.1, 0.3, reserved=0.9)))
@@ -37,6 +38,7 @@ class Logs:
         ]
         self.charged = list(self.events)
         self.charged_at = PUBLISHED - 1000
+        self.spent = 400_000_000
         self.secrets = [b"789"]
         self.values = dict.fromkeys(range(41), LOW) | {41: HIGH, 42: HIGH}
         self.also: list[bytes] = []
@@ -68,7 +70,7 @@ class Logs:
     def record_of(self, secrets: bytes) -> bytes:
         """Return a dataset's record: its name, its ledger, its slots."""
         run_states = {"hot": [0, 0, 0, 1, secrets]}
-        return framed([0, "shop", 0, 0, [0, 0, 0, 400_000_000], 0, run_states])
+        return framed([0, "shop", 0, 0, [0, 0, 0, self.spent], 0, run_states])
 
 
 def framed(content: object) -> bytes:
@@ -103,9 +105,18 @@ def judged(monkeypatch) -> Callable[[Logs], Findings]:
 
         monkeypatch.setattr(verifier, "read_ended", read_ended)
         monkeypatch.setattr(verifier, "read_partition", logs.read)
-        return asyncio.run(verify(Path(), "app", 1, Certain("counts", "hot", HIGH, LOW, scarce)))
+        return asyncio.run(verify(Path(), "app", 1, Certain("counts", "hot", HIGH, LOW, scarce), TERMS))
 
     return judge
+
+
+def replaced(number: int, data: Alert | Lifecycle) -> Callable[[Logs], None]:
+    """Charge and publish another event in the place of one."""
+
+    def change(logs: Logs) -> None:
+        logs.events[number - 1] = logs.charged[number - 1] = encoded(number, data)
+
+    return change
 
 
 def test_logs_that_keep_the_rules_pass(judged) -> None:
@@ -119,16 +130,24 @@ def test_logs_that_keep_the_rules_pass(judged) -> None:
     [
         (lambda logs: logs.events.append(logs.events[2]), "shop-3 is committed 2 times"),
         (lambda logs: logs.events.append(logs.events[2]), "query 42 of partition 0, value 50000, has 2 alerts"),
+        (lambda logs: logs.events.pop(1), "lost, doubled or out of order"),
         (lambda logs: logs.events.pop(1), "shop-2 was charged and never published"),
         (lambda logs: logs.charged.pop(), "shop-3 was published and never charged"),
         (lambda logs: logs.uncharged.append(logs.charged.pop()), "shop-3 was published and never charged"),
         (lambda logs: vars(logs).update(charged_at=PUBLISHED + 1), "shop-1 was visible 1 ms before its charge"),
         (lambda logs: logs.also.append(BREAD), "shop-2 was published with two contents"),
         (lambda logs: logs.uncharged.append(BREAD), "top ('shop', 'hot', 1, 1) was computed twice, with different"),
+        (lambda logs: vars(logs).update(spent=400_000_001), "its ledger has 400000001, the charges are 400000000"),
         (lambda logs: logs.secrets.append(b"780"), "the noise of run ('shop', 'hot', 1) changed"),
         (lambda logs: logs.values.pop(42), "an alert for query 42, which is not there"),
         (lambda logs: logs.values.update({42: LOW}), "query 42 of partition 0, value 0, has 1 alerts"),
         (lambda logs: logs.values.update({43: HIGH}), "query 43 of partition 0, value 50000, has 0 alerts"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.5))), "shop-3: charges do not add up"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
+        (replaced(3, alert(top=3, account=account_of(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
+        (replaced(3, alert(top=2, account=account_of(0.05, 0.35))), "shop-3: it was not charged its price"),
+        (replaced(1, lifecycle("first", account=account_of(0.1, 0.1))), "shop-1: it was not charged its price"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_seen(judged, change: Callable[[Logs], object], said: str) -> None:

@@ -19,8 +19,8 @@ def outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
     return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 
-def dataset(value: bytes) -> dict[tuple[str, str, int], bytes]:
-    """Return the secrets of each open run of a dataset."""
-    _, name, *_, run_states = msgspec.msgpack.decode(value[FRAME:])
+def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
+    """Return a dataset's name, what its ledger has spent, and the secrets of each open run."""
+    _, name, _, _, ledger, _, run_states = msgspec.msgpack.decode(value[FRAME:])
     runs = {(name, monitor, run_state[3]): run_state[4] for monitor, run_state in run_states.items()}
-    return {run: held for run, held in runs.items() if any(held)}  # zeros once the run is closed
+    return name, ledger[3], {run: held for run, held in runs.items() if any(held)}  # zeros once it is closed

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,30 @@ class Certain:
     scarce: frozenset[str] = frozenset()
 
 
-async def verify(data_dir: Path, application: str, partitions: int, certain: Certain) -> Findings:
-    """Check every partition; the service must have stopped. The audit checks numbers, sums, prices and ledgers."""
+@dataclass(frozen=True)
+class Terms:
+    """What was declared, in billionths of epsilon, by dataset and by monitor and branch; a run's start is "start"."""
+
+    limits: Mapping[str, int]
+    prices: Mapping[tuple[str, str], int]
+
+
+async def verify(
+    data_dir: Path, application: str, partitions: int, certain: Certain, terms: Terms
+) -> Findings:
+    """Check every partition; the service must have stopped."""
     found = Findings()
     for partition in range(partitions):
         alerts = await read_ended(data_dir, f"{application}.alerts", partition)
         state = await read_ended(data_dir, f"{application}.state", partition)
         found.aborted += sum(record.marker == "abort" for record in (*alerts, *state))
-        _check_partition(found, alerts, state)
+        _check_partition(found, terms, alerts, state)
         queries = read_partition(data_dir, certain.topic, partition)
         check_queries(found, partition, certain, [query for query in queries if query.marker is None])
     return found
 
 
-def _check_partition(found: Findings, alerts: list[LogRecord], state: list[LogRecord]) -> None:
+def _check_partition(found: Findings, terms: Terms, alerts: list[LogRecord], state: list[LogRecord]) -> None:
     charged = _charged_at(state)
     contents: dict[str, bytes] = {}
     for record in alerts:
@@ -91,17 +102,51 @@ def _check_partition(found: Findings, alerts: list[LogRecord], state: list[LogRe
     for event_id in charged.keys() - {event["id"] for event in events}:
         found.violations.append(f"{event_id} was charged and never published")
     found.alerts += [event["data"] for event in events if "gap" in event["data"]]
-    _check_secrets(found, state)
+    _check_state(found, _check_charges(found, terms, events), state)
     _check_outcomes(found, state)
 
 
-def _check_secrets(found: Findings, state: list[LogRecord]) -> None:
+def _check_charges(found: Findings, terms: Terms, events: list[dict[str, Any]]) -> Counter[str]:
+    """Return what each dataset has spent by its charges, each of which must be the declared price."""
+    spent: Counter[str] = Counter()
+    tops: Counter[tuple[str, str, int]] = Counter()
+    for number, event in enumerate(events, 1):
+        data, wrong = event["data"], partial(_note, found, event["id"])
+        wrong("events are lost, doubled or out of order", event["sequence"] != number)
+        if data.get("account") is None:
+            continue
+        amounts = (round(data["account"][name] * 10**9) for name in ("charge", "spent", "reserved", "limit"))
+        charge, told, reserved, limit = amounts
+        spent[data["dataset"]] += charge
+        wrong("charges do not add up to what is spent", spent[data["dataset"]] != told)
+        wrong("the limit is not the one declared", limit != terms.limits[data["dataset"]])
+        wrong("the limit is passed", told + reserved > terms.limits[data["dataset"]])
+        if "gap" in data or event["type"].endswith("run.started.v1"):
+            price = terms.prices[data["monitor"], data.get("branch", "start")]
+            wrong("it was not charged its price", charge != price)
+        if "gap" in data:
+            tops[run := (data["dataset"], data["monitor"], data["run"])] += 1
+            wrong("tops of the run are not numbered densely", data["top"] != tops[run])
+    return spent
+
+
+def _note(found: Findings, name: str, message: str, is_wrong: bool) -> None:
+    if is_wrong:
+        found.violations.append(f"{name}: {message}")
+
+
+def _check_state(found: Findings, spent: Counter[str], state: list[LogRecord]) -> None:
+    """Compare the ledgers of the state with the charges, and every run's secrets with themselves."""
+    ledgers: dict[str, int] = {}
     for record in committed(state):
         if not (record.key or b"").startswith(b"d/") or not record.value:
             continue
-        for run, secrets in dataset(record.value).items():
+        name, ledgers[name], held = dataset(record.value)
+        for run, secrets in held.items():
             if found.secrets.setdefault(run, secrets) != secrets:
                 found.violations.append(f"the noise of run {run} changed")
+    for name, ledger in ledgers.items():
+        _note(found, name, f"its ledger has {ledger}, the charges are {spent[name]}", ledger != spent[name])
 
 
 def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
