@@ -43,7 +43,7 @@ def monitor_of(epsilon: Fraction, cutoff: int) -> MonitorSpec:
 
 @cache
 def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
-    """Return the distance above the threshold that one test reports 19 times in 20."""
+    """Return the distance above the threshold that one test reports 95 % of the time."""
     return reported_margin(monitor_of(epsilon, cutoff), SURE)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LEGEND = """
-First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or
-otherwise distributed. F: alerts a run may waste if every query lay on the threshold. {tried} settings tried.
+First figure: for the margins as given. In brackets: the range if they are up to {factor:g} times smaller or larger,
+or distributed differently. F: alerts a run may waste if every query lies on the threshold. {tried} settings compared.
 """
 
 
@@ -37,7 +37,7 @@ def share(value: str) -> float:
     except (ValueError, ZeroDivisionError):
         found = 0.0
     if not 0 < found < 1:
-        raise click.BadParameter(f"{value!r} is no share strictly between 0 and 1, such as 0.001 or 0.1%.")
+        raise click.BadParameter(f"{value!r} is not a share strictly between 0 and 1, such as 0.001 or 0.1%.")
     return found
 
 
@@ -62,7 +62,7 @@ def rate(value: str) -> float:
     """Return queries a second."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*/\s*([smhd])\w*\s*", value)
     if match is None or not float(match[1]):
-        raise click.BadParameter(f"{value!r} is no rate such as 20/s, 500/min, 3000/h or 10000/d.")
+        raise click.BadParameter(f"{value!r} is not a rate such as 20/s, 500/min, 3000/h or 10000/d.")
     return float(match[1]) / _SECONDS[match[2]]
 
 
@@ -169,19 +169,19 @@ def plan(
         return
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
-    click.echo(f"{head} No data was looked at, and nothing was spent.\n")
+    click.echo(f"{head} No data was read, and nothing was spent.\n")
     click.echo("\n".join(advice.table(found)))
     click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
     if path is None:
-        click.echo("Recommended; keys of the monitor to be written:")
+        click.echo("Recommended keys of a new monitor:")
     else:
-        click.echo(f"Recommended; change these keys of monitor {monitor.name!r}, none may stand there twice:")
+        click.echo(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
     changes = advice.settings(found.best, None if path is None else monitor)
-    for line in changes or ["none: it has these settings"]:
+    for line in changes or ["none: it already has these settings"]:
         click.echo(f"    {line}")
     for title, sentences in {
         "Expect": advice.expectations(found, budget),
-        "Mind": advice.warnings(found),
+        "Note": advice.warnings(found),
     }.items():
         click.echo(f"\n{title}")
         for sentence in sentences:
@@ -195,7 +195,7 @@ def _monitor(
     if path is not None:
         if own:
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
-            raise click.UsageError(f"{flags}: the configuration says that; leave it out, or leave out -c.")
+            raise click.UsageError(f"{flags}: the configuration sets that; leave it out, or leave out -c.")
         spec = common.load(path).current
         known = {monitor.name: monitor for monitor in spec.monitors}
         found = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
@@ -228,4 +228,4 @@ def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None
     try:
         return PaidRuns.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
     except (ValueError, ZeroDivisionError):
-        raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None
+        raise click.UsageError(f"--limit: {limit!r} is not a number such as 4 or 0.5.") from None

@@ -1,4 +1,4 @@
-"""What a budget buys, worked out before a unit of it is spent."""
+"""Predicts what a privacy budget buys before any of it is spent."""
 
 from __future__ import annotations
 

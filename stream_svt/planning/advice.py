@@ -1,4 +1,4 @@
-"""A recommendation in plain words: a table, the lines to paste, what to expect and to look out for; and a picture."""
+"""A recommendation as text (table, lines to paste, expectations, warnings), as JSON, and as a picture."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _DAY = 86_400
 
 
 def table(recommendation: Recommendation) -> list[str]:
-    """Return the candidates as lines of a table, the recommended one first and the present one last."""
+    """Return the candidates as lines of a table, the recommended one first, the present settings last."""
     workload = recommendation.workload
-    head = ["", "split", "correction", "tests", "waits", "precision", "recall", "false alerts"]
-    head += ["sets a run"] if workload.finite else ["delay", "run lasts (queries)"]
+    head = ["", "split", "correction", "tests", "lifetime", "precision", "recall", "false alerts"]
+    head += ["sets per run"] if workload.finite else ["delay", "run lasts (queries)"]
     marked = [(">" if one is recommendation.best else "", one) for one in recommendation.candidates]
     if recommendation.present is not None:
         marked.append(("now", recommendation.present))
@@ -39,7 +39,7 @@ def table(recommendation: Recommendation) -> list[str]:
 def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[str]:
     """Return the settings as lines of the configuration file.
 
-    For a monitor that is ``written`` there: those that change it, each with what to do with its key.
+    For a monitor ``written`` in the file: only the changes, each with a comment "add" or "replace".
     """
     lines = []
     for name, value in candidate.settings.items():
@@ -47,31 +47,30 @@ def settings(candidate: Candidate, written: MonitorSpec | None = None) -> list[s
         if written is None:
             lines.append(line)
         elif getattr(candidate.monitor, name) != getattr(written, name):
-            what = "replaces what stands there" if name in written.model_fields_set else "to be added"
-            lines.append(f"{line} # {what}")
+            lines.append(f"{line} # {'replace' if name in written.model_fields_set else 'add'}")
     return lines
 
 
 def expectations(recommendation: Recommendation, budget: PaidRuns | None) -> list[str]:
-    """Return what the recommended settings would do, as sentences."""
+    """Return the expected effect of the recommended settings, as sentences."""
     best, workload = recommendation.best, recommendation.workload
     plan, positives, chance = best.forecast, workload.queries * workload.positives, best.forecast.recall_span
     recall, precision = best.range("recall"), best.range("precision")
-    sure, even = (_number(float(reported_margin(best.monitor, level))) for level in (SURE, 0.5))
-    when = "by the last pass alone" if workload.finite else "at once, by its first test"
+    sure, half = (_number(float(reported_margin(best.monitor, level))) for level in (SURE, 0.5))
+    when = "by the last pass alone" if workload.finite else "by its first test"
     return [
         " ".join(text.split())
         for text in (
-            f"""Of {_number(positives)} positives a run reports {_number(plan.true_alerts)}
-            ({_number(recall.low * positives)} to {_number(recall.high * positives)}, if margins are otherwise than
-            believed); of its {_number(plan.alerts)} alerts {_number(plan.false_alerts)} are false (precision
+            f"""Of {_number(positives)} positives, a run reports {_number(plan.true_alerts)}
+            ({_number(recall.low * positives)} to {_number(recall.high * positives)} if the margins differ from those
+            given). Of its {_number(plan.alerts)} alerts, {_number(plan.false_alerts)} are false (precision
             {precision.low:.2f} to {precision.high:.2f}).""",
-            f"""Chance alone, through the threshold noise: one run in ten finds fewer than {chance.low:.0%} of the
+            f"""The threshold noise alone makes runs differ: one run in ten finds fewer than {chance.low:.0%} of the
             positives, one in ten more than {chance.high:.0%}."""
             if chance.high - chance.low > 0.02
             else "",
-            f"""A value {sure} above the threshold is reported {when} 19 times in 20, one {even} above it every
-            other time.""",
+            f"""A value {sure} above the threshold is reported {when} {SURE:.0%} of the time, one {half} above it
+            half of the time.""",
             _lasts(recommendation, budget),
         )
         if text
@@ -79,12 +78,12 @@ def expectations(recommendation: Recommendation, budget: PaidRuns | None) -> lis
 
 
 def warnings(recommendation: Recommendation) -> list[str]:
-    """Return what an operator has to know before the settings are used, as sentences."""
-    return [" ".join(text.split()) for text, due in _warnings(recommendation).items() if due]
+    """Return what an operator must know before using the settings, as sentences."""
+    return [" ".join(text.split()) for text, applies in _warnings(recommendation).items() if applies]
 
 
 def _warnings(recommendation: Recommendation) -> dict[str, bool]:
-    """Return every warning, and whether it is due."""
+    """Return every warning and whether it applies."""
     best, workload = recommendation.best, recommendation.workload
     monitor, rule, cutoff = best.monitor, best.monitor.correction, best.monitor.cutoff
     positives, queries = workload.queries * workload.positives, f"{workload.queries:,} queries"
@@ -93,41 +92,43 @@ def _warnings(recommendation: Recommendation) -> dict[str, bool]:
     tolerated, bounded = float(best.tolerated or 0), monitor.threshold_noise.is_one_sided
     wastes, late = stream and tolerated > 0, waits and lifetime < drift
     claim = "Sensitivity and monotonicity" if monitor.monotonic else "Sensitivity"
-    series = ", in all tests of a drifting series together" if drift else ""
+    series = ", including all tests of a drifting series" if drift else ""
     falls = workload.finite and isinstance(rule, AnnealedOptions) and rule.end < 3
     raised = float(monitor.granularity / monitor.mechanism().branches[-1].rate) * math.log(monitor.attempts)
     return {
-        """Margins must be prior knowledge, or bought with budget: planned on the monitored data, these settings
-        would tell about them free of charge.""": True,
-        "Look at the ranges: what is not known is how many values lie near the threshold.": True,
-        f"{claim} must hold for everything one privacy unit changes in a whole run{series}.": True,
-        """If all items of a set are known at one time and one answer is enough, a noisy top-k is more accurate: it
-        needs no threshold.""": workload.finite,
-        f"""A falling bar fills the cutoff: with {_number(positives)} positives expected, the rest of {cutoff} alerts
-        are the best negatives. Lower the cutoff, or end the fall at 3 to 6.""": falls and positives < cutoff,
-        f"""At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on average
-        and even if every query lay on it, in a run of {queries}.""": wastes and bounded,
-        f"""About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the noisy threshold;
-        Laplace noise may put that below the threshold, and then more do.""": wastes and not bounded,
-        f"""That pays only if few negatives come near the threshold; with less evidence set false_alerts to
-        {_number(cutoff / 10)}, a tenth of the cutoff.""": stream and tolerated > cutoff / 10,
-        f"""The run is likely to end within its {queries}; what comes later is missed until a new run begins, which
+        """Margins must come from prior knowledge or from results paid for with budget: settings planned on the
+        monitored data would leak information about it free of charge.""": True,
+        "Look at the ranges: how many values lie near the threshold is usually unknown.": True,
+        f"{claim} must hold for all answers that one privacy unit changes in a whole run{series}.": True,
+        """If all items of a set are known at the same time and one answer is enough, a noisy top-k is more accurate:
+        it needs no threshold.""": workload.finite,
+        f"""A falling bar uses up the cutoff: with {_number(positives)} positives expected, the rest of {cutoff} alerts
+        are the largest negatives. Lower the cutoff, or set the end of the correction to 3 to 6.""": falls
+        and positives < cutoff,
+        f"""At most {_number(tolerated)} alerts of a run of {queries} are wasted on average on values at or below the
+        threshold, even if every query lies on it.""": wastes and bounded,
+        f"""About {_number(tolerated)} of a run's alerts would be wasted if every query lay on the noisy threshold.
+        Laplace noise may put that below the threshold; then more are wasted.""": wastes and not bounded,
+        f"""So many tolerated false alerts pay off only if few negatives come near the threshold. If that is uncertain,
+        set false_alerts to {_number(cutoff / 10)}, a tenth of the cutoff.""": stream
+        and tolerated > cutoff / 10,
+        f"""The run is likely to end within its {queries}. Later positives are missed until a new run begins, which
         costs its epsilon again.""": stream and best.forecast.ends > 0.5,
-        """Counted are the first query of each series and its retries. Without a queue, every further query of a series
-        is a test: plan that with all of them in --queries and without --drift.""": drift > 0,
-        "Without drift, retries never help: each is paid for with a higher bar.": stream
+        """The plan counts the first query of each series and its retries. Without a retry queue, every query of a
+        series is a test: plan that with all of them in --queries and without --drift.""": drift > 0,
+        "Without drift, retries do not help: each further test raises the bar.": stream
         and not (waits or drift),
-        f"Every retry is paid for in the bar: {monitor.attempts} tests raise it by {_number(raised)}.": waits,
-        """What waits is chosen by arrival alone: the queue cannot favour near misses, and a full one gives up its
-        oldest series.""": waits,
-        f"A series waits {lifetime:,} queries and rises over {_number(drift)}: later rises are missed.": late,
-        "The lifetime counts records of a partition: multiply it where other datasets share it.": waits,
-        f"With {monitor.threshold_noise} threshold noise no bound is certified for reported alerts.": not bounded,
+        f"Retries raise the bar: {monitor.attempts} tests raise it by {_number(raised)}.": waits,
+        """The queue selects by arrival only: it cannot prefer near misses, and a full queue drops its oldest
+        series.""": waits,
+        f"A series waits {lifetime:,} queries but rises over {_number(drift)}: later rises are missed.": late,
+        "The lifetime counts records of the partition: multiply it if other datasets share it.": waits,
+        f"With {monitor.threshold_noise} threshold noise, alerts carry no certified bound.": not bounded,
     }
 
 
 def as_json(recommendation: Recommendation, budget: PaidRuns | None) -> dict[str, Any]:
-    """Return the same as data; what has no end is null."""
+    """Return table, expectations and warnings as JSON data; infinite numbers are null."""
     workload = recommendation.workload
     return {
         "workload": {
@@ -168,7 +169,7 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         return middle if low == high else f"{middle} ({low}-{high})"
 
     return [
-        "own" if split is None else f"{float(split):g}",
+        "default" if split is None else f"{float(split):g}",
         _correction(candidate),
         str(candidate.monitor.attempts),
         "-" if candidate.lifetime is None else _short(candidate.lifetime),
@@ -186,23 +187,23 @@ def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
     runs = ""
     if budget is not None:
         runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
-        runs += f" and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else ""
+        runs += f" and {budget.last_run_alerts} further alerts" if budget.last_run_alerts else ""
     if workload.finite:
-        total = f"; the limit pays for {runs}" if runs else ""
-        return f"A run of {cutoff} alerts lasts for about {_number(life)} such sets{total}."
+        paid = f"; the limit pays for {runs}" if runs else ""
+        return f"A run of {cutoff} alerts lasts for about {_number(life)} such sets{paid}."
     if math.isinf(life):
-        text = "A run hardly ever uses its alerts on such a stream"
+        text = "On such a stream a run hardly ever uses up its alerts"
     else:
         text = (
-            f"A run uses its {cutoff} alerts within about {_number(life)} queries{_time(life, workload)}; "
-            f"between {_number(lives.low)} and {_number(lives.high)}, if margins are otherwise"
+            f"A run uses up its {cutoff} alerts after about {_number(life)} queries{_time(life, workload)}; after "
+            f"{_number(lives.low)} to {_number(lives.high)} if the margins differ from those given"
         )
-    text += f". Within {workload.queries:,} queries it ends with probability {best.forecast.ends:.2f}"
+    text += f". It ends within {workload.queries:,} queries with probability {best.forecast.ends:.2f}"
     if budget is not None:
         text += f". The limit pays for {runs}"
         if budget.runs and math.isfinite(life):
-            whole = budget.runs * life
-            text += f", about {_number(whole)} queries{_time(whole, workload)}"
+            total = budget.runs * life
+            text += f", about {_number(total)} queries{_time(total, workload)}"
     return f"{text}."
 
 
@@ -238,12 +239,12 @@ def _time(queries: float, workload: Workload) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a number with about three digits for a table: 1,230,000 is 1.23M."""
+    """Return a number with about three digits for a table, such as 1.23M for 1,230,000."""
     if value < 0.1:
         return "0" if value < 0.005 else f"{value:.2f}"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
-            return f"{value / size:.3g}{unit}" if math.isfinite(value) else "no end"
+            return f"{value / size:.3g}{unit}" if math.isfinite(value) else "unlimited"
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
@@ -256,7 +257,7 @@ _TRUE, _FALSE, _OTHER, _LIMIT = "#2a6f97", "#d1495b", "#8d99ae", "#222222"
 
 
 def draw(recommendation: Recommendation) -> Figure:
-    """Return the picture.
+    """Return a picture: report probability by distance from the threshold, and alerts over time.
 
     Raises:
         MisuseError: matplotlib is not installed.
@@ -279,7 +280,7 @@ def draw(recommendation: Recommendation) -> Figure:
 
 
 def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
-    """Chance of a report by distance from the threshold, above where values are believed to lie."""
+    """Draw the chance of a report by distance from the threshold, and the distribution of the margins."""
     workload, monitor = recommendation.workload, recommendation.best.monitor
     reach = 1.2 * max(float(np.quantile(workload.above, 0.9)), float(np.quantile(workload.below, 0.5)))
     distance = np.linspace(-reach, reach, 241)
@@ -301,7 +302,7 @@ def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
 
 
 def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
-    """Alerts so far, true and false, up to the cutoff."""
+    """Draw the true and false alerts so far, and the cutoff."""
     best, workload = recommendation.best, recommendation.workload
     run = course(best.monitor, workload)
     true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
@@ -311,7 +312,7 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
     axes.plot(run.time, low, color=_LIMIT, lw=0.8, ls=":", label="8 runs in 10")
     axes.plot(run.time, high, color=_LIMIT, lw=0.8, ls=":")
     axes.axhline(best.monitor.cutoff, color=_LIMIT, lw=1, ls="--", label="cutoff")
-    most = 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))
-    axes.set(title="When the alerts of a run come", ylabel="alerts so far", xlim=(0, run.time[-1]))
-    axes.set(xlabel="passes over the set" if workload.finite else "queries", ylim=(0, most))
+    top = 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))
+    axes.set(title="Alerts during a run", ylabel="alerts so far", xlim=(0, run.time[-1]))
+    axes.set(xlabel="passes over the set" if workload.finite else "queries", ylim=(0, top))
     axes.legend(loc="upper left", fontsize="small", ncols=2)

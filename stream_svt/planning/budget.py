@@ -1,4 +1,4 @@
-"""What one monitor can do with the budget of one dataset, if no other draws on it, and when a budget will be spent."""
+"""What one monitor can do alone with the budget of one dataset, and when a budget will be spent."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ from stream_svt.settings.fields import ExposureOptions, OnHalt, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 SURE = 0.95
-"""A margin counts as detectable where a single test reports it at least this often."""
+"""A margin counts as detectable if a single test reports it with at least this probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaidRuns:
-    """Whole runs that a limit pays for, and alerts of the shorter one that the rest pays for."""
+    """Whole runs that a limit pays for, and alerts of the shorter run that the remainder pays for."""
 
     runs: int
     last_run_alerts: int
 
     @classmethod
     def paid(cls, mechanism: SparseVector, units: int) -> PaidRuns:
-        """Return what so many units of epsilon pay for."""
+        """Return the runs that an amount pays for; ``units`` of epsilon."""
         runs, rest = divmod(max(units, 0), mechanism.epsilon)
         short = mechanism.shortened(rest)
         return cls(runs, 0 if short is None else short.cutoff)
 
     @classmethod
     def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> PaidRuns:
-        """Return what is left of a dataset's budget pays for, if the monitor is alone on it."""
+        """Return the runs that the rest of a dataset's budget pays for, if no other monitor draws on it."""
         affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(dataset.kind)
         if dataset.kind is Kind.PURE:
             return cls.paid(monitor.mechanism(), affordable)
-        # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
+        # Under zCDP a run is charged as a whole; only pure epsilon can pay for a shorter one.
         return cls(max(affordable, 0) // monitor.run_price(dataset.kind), 0)
 
 
 def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
-    """Least distance above the threshold at which one test reports with at least this probability.
+    """Return the least distance above the threshold at which one test reports with at least this probability.
 
-    In real units; of the branch that reports it soonest, and of the last attempt, where the bar is lowest.
+    In real units, for the branch with the lowest bar and the last attempt, whose bar is the lowest.
     """
     mechanism = monitor.mechanism()
 
-    def above_the_bar(query: Law) -> int:
+    def noise_margin(query: Law) -> int:
         return least_integer(
             lambda steps: estimates.survival(query, mechanism.threshold_law, -steps) >= chance
         )
 
     last = monitor.attempts - 1
     margins = [
-        branch.correction(last) + above_the_bar(law)
+        branch.correction(last) + noise_margin(law)
         for branch, law in zip(mechanism.branches, mechanism.branch_laws, strict=True)
     ]
     return min(margins) * monitor.granularity
 
 
 def false_alerts(monitor: MonitorSpec) -> float | None:
-    """Expected tests, over a run, that noise alone carries over the bar from the noisy threshold.
+    """Return the expected number of tests in a run that pass the bar if every value equals the noisy threshold.
 
-    With exponential threshold noise, which is never negative, this bounds the reports of values at or below the
-    threshold. None where there is no bound: nothing bounds a sweep with a falling bar.
+    Exponential threshold noise is never negative, so this bounds the reports of values at or below the threshold.
+    None if there is no bound, as for a sweep with a falling bar.
     """
     mechanism = monitor.mechanism()
     bounded = isinstance(monitor.correction, ExposureOptions) and not isinstance(monitor.append, Sweep)
@@ -87,7 +87,7 @@ def false_alerts(monitor: MonitorSpec) -> float | None:
 def explain(spec: ApplicationSpec) -> list[str]:
     """Return what each monitor can do with a dataset's budget, as lines of text.
 
-    Datasets that share limit and unit are described once.
+    Datasets with the same limit and unit are described once.
     """
     lines: list[str] = []
     for monitor in spec.monitors:
@@ -107,8 +107,8 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     measure = first.kind.measure
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
     limit = as_text(first.limit, first.kind)
-    said = {
-        "Protects": f"{first.unit}: whatever is published about it costs at most {measure} {limit}.",
+    parts = {
+        "Protects": f"{first.unit}: everything published about it costs at most {measure} {limit} in all.",
         "Detects": _detects(monitor),
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.kind),
@@ -116,62 +116,65 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     }
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
-        most = "" if len(datasets) == 1 else f", the most of any, of {first.name}"
-        said["Carried"] = f"over: {spent} of the limit was spent before{most}; it lasts for the rest."
+        most = "" if len(datasets) == 1 else f" (dataset {first.name}, the most of all)"
+        parts["Carried"] = f"over: {spent} of the limit was spent before{most}; the rest is planned here."
     if others:
-        said["Shares"] = f"the budget with {', '.join(others)}: what they spend comes off these figures."
-    return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in said.items())]
+        parts["Shares"] = f"the budget with {', '.join(others)}: what they spend reduces these figures."
+    return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
 
 
 def _detects(monitor: MonitorSpec) -> str:
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
-    sure, even = (f"{float(reported_margin(monitor, chance)):,.6g}" for chance in (SURE, 0.5))
+    margins = [reported_margin(monitor, chance) for chance in (SURE, 0.5)]
+    sure, half = (f"{float(monitor.threshold + margin):,.12g}" for margin in margins)
     mechanism = monitor.mechanism()
     rates = (mechanism.branches[-1].rate, mechanism.threshold_rate)
     query, threshold = (f"{float(monitor.granularity / rate):.3g}" for rate in rates)
     return (
-        f"a value {sure} above the threshold {when} 19 times in 20, one {even} above it every other time (noise: "
-        f"{query} on each test, {threshold} on the threshold)."
+        f"a value of {sure} ({float(margins[0]):,.6g} above the threshold) {when} {SURE:.0%} of the time, one of "
+        f"{half} half of the time (noise scale: {query} on each test, {threshold} on the threshold)."
     )
 
 
 def _wastes(monitor: MonitorSpec) -> str:
-    if (most := false_alerts(monitor)) is not None:
+    if (bound := false_alerts(monitor)) is not None:
         return (
-            f"at most {most:.3g} of a run's {monitor.cutoff} alerts on values at or below the threshold on average, "
-            f"if a run lasts for {monitor.expected_queries:,} queries; far fewer if few values come near it."
+            f"on average at most {bound:.3g} of a run's {monitor.cutoff} alerts on values at or below the threshold, "
+            f"in a run of {monitor.expected_queries:,} queries; far fewer if few values are near the threshold."
         )
     if isinstance(monitor.append, Sweep):
         return (
-            "alerts on the best of what is below the threshold where a set holds fewer values above it "
-            "than its passes look for."
+            f"alerts on the largest values below the threshold, where a set has fewer than "
+            f"{monitor.append.tops_per_set} values above it."
         )
-    return "an unknown share on values below the threshold: only the correction `exposure` bounds it."
+    return (
+        "an unknown share of alerts on values below the threshold: only the correction `exposure` bounds it."
+    )
 
 
 def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
-    most = (mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge
-    more = f" (up to {most} if all lie far above the threshold)" if most > monitor.cutoff else ""
-    cost = f"a run costs {kind.measure} {price}, and queries that are not reported cost nothing further"
-    return f"{monitor.cutoff} alerts a run{more}; {cost}."
+    largest = (mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge
+    more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
+    cost = f"A whole run costs {kind.measure} {price}; queries without an alert add nothing"
+    return f"{monitor.cutoff} alerts a run{more}. {cost}."
 
 
 def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
     if monitor.on_halt is OnHalt.STOP:
-        return f"for 1 run: {monitor.cutoff} alerts in all; then it stops until an operator resamples it."
+        return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
     runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"
     if left.last_run_alerts:
         runs += f" and a shorter one of {left.last_run_alerts}"
     return (
-        f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all; then the monitor is "
-        "exhausted, skips its queries and says so once, until an operator raises the budget or a new period's "
-        "dataset begins."
+        f"for {runs}: {left.runs * monitor.cutoff + left.last_run_alerts} alerts in all. Then the monitor is "
+        "exhausted: it reports that once and skips queries until an operator raises the budget or the next "
+        "period's dataset begins."
     )
 
 
 LEAST_PAYMENTS = 3
-"""Payments after the first without which nothing is said."""
+"""Payments after the first that a projection needs at least."""
 
 _TAIL = 0.05
 """Probability on either side of an interval."""
@@ -182,8 +185,8 @@ class Exhaustion:
     """When what is left will be spent, in seconds of Unix time.
 
     Attributes:
-        early, expected, late: With 90 % between the first and the last.
-        payments, since: What that is drawn from: so many payments after the moment ``since``.
+        early, expected, late: The interval from the first to the last has a probability of 90 %.
+        payments, since: Number of payments after the moment ``since`` that the projection is based on.
     """
 
     early: float
@@ -194,15 +197,14 @@ class Exhaustion:
 
 
 def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) -> Exhaustion | None:
-    """Project the end of a budget; None where nothing is left, or too little was charged to say anything.
+    """Project the end of a budget; None if nothing is left or there are too few charges.
 
-    Payments (charges of the same moment count as one) are taken as a Poisson process of unknown rate. Where `n` of them
-    came in a time `T`, the next `k` take a time whose ratio to `T k / n` has an F distribution with `2 k` and `2 n`
-    degrees of freedom.
+    Payments (charges of the same moment count as one) are modelled as a Poisson process of unknown rate. After `n`
+    payments in a time `T`, the time that the next `k` take, divided by `T k / n`, has an F distribution with `2 k` and
+    `2 n` degrees of freedom.
 
     Args:
-        charges: The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not
-            counted.
+        charges: The latest charges as (Unix time, amount), oldest first. The first only starts the clock.
         left: What can still be spent, in the charges' measure.
         now: Unix time.
 
@@ -224,7 +226,7 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
         return None
     to_come = max(ceil(left / mean - 1e-9), 1)
     pace = seconds / count * to_come
-    # The time ends now and not at a payment: counting one more makes the early end early enough.
+    # The observed time ends now, not at a payment: one more payment makes the early end early enough.
     early = seconds / (count + 1) * to_come * float(fdtri(2 * to_come, 2 * count + 2, _TAIL))
     late = pace * float(fdtri(2 * to_come, 2 * count, 1 - _TAIL))
     return Exhaustion(early=now + early, expected=now + pace, late=now + late, payments=count, since=since)

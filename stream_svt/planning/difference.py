@@ -1,4 +1,4 @@
-"""What a new configuration changes, in words: for whoever is about to apply it."""
+"""The changes that a new configuration makes, as text for the operator who is about to apply it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from stream_svt.settings.monitors import (
     ends_runs,
 )
 
-_RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
+_RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
 
 NAMES_SHOWN = 3
-"""Names that a line about many datasets gives."""
+"""Names given in a line about several datasets."""
 
 
 @dataclass(slots=True)
 class Difference:
-    """What a new configuration changes, in words; why it cannot be applied; the datasets that it ends for ever."""
+    """Changes as lines of text, reasons why they cannot be applied, and the datasets that they retire permanently."""
 
     lines: list[str] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
     retired: str = ""
 
-    def says(self, subject: str, *effects: str) -> None:
-        """Add one thing that is added (+), changed (~) or retired (-), and what follows from it."""
+    def add(self, subject: str, *effects: str) -> None:
+        """Add a line for what is added (+), changed (~) or retired (-), and a line for each effect."""
         self.lines += [subject, *(f"    {effect}" for effect in effects)]
 
 
@@ -52,44 +52,44 @@ def difference(
     """Return what applying a configuration changes.
 
     Args:
-        old: The one applied last, None where none was.
+        old: The configuration applied last; None if there was none.
         partitions: Number of shards.
-        raised: Limits in ledger units, by dataset, that operators have raised.
+        raised: Limits that operators have raised, in ledger units by dataset.
         retired: Names of datasets that an earlier version retired.
         now_ms: The time, in UTC milliseconds.
     """
     before = old or ApplicationSpec(new.application, (), ())
-    found = Difference()
-    _monitors(found, before, new)
-    _topics(found, before, new)
-    _datasets(found, before, new, raised, frozenset(retired))
-    _generators(found, before, new, now_ms)
-    if not found.lines:
-        found.says("No change.")
+    result = Difference()
+    _monitors(result, before, new)
+    _topics(result, before, new)
+    _datasets(result, before, new, raised, frozenset(retired))
+    _generators(result, before, new, now_ms)
+    if not result.lines:
+        result.add("No change.")
     wanted, had = (
         None if spec is None else needed(spec.at(now_ms), partitions).all_shards // MIB for spec in (new, old)
     )
     if wanted != had:
         change = "" if had is None else f", before {had} MiB"
-        found.says(f"A worker takes up to about {wanted} MiB with all shards{change}.")
-    return found
+        result.add(f"A worker takes up to about {wanted} MiB with all shards{change}.")
+    return result
 
 
-def _monitors(found: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
+def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
-    found.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
+    result.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
     for name, monitor in wanted.items():
         if name in known:
             if monitor != known[name]:
-                found.says(f"~ monitor {name}", *_fields(known[name], monitor))
+                result.add(f"~ monitor {name}", *_fields(known[name], monitor))
             continue
         kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
-        found.says(f"+ monitor {name} on topic {monitor.topic}", cost)
+        result.add(f"+ monitor {name} on topic {monitor.topic}", cost)
     for name in known:
         if name not in wanted:
-            found.says(f"- monitor {name}", _RUNS_END)
+            result.add(f"- monitor {name}", _RUNS_END)
 
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
@@ -99,27 +99,27 @@ def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
     if ends_runs(old, new):
         yield _RUNS_END
     if old.granularity != new.granularity or old.bounds != new.bounds:
-        yield "queries that wait for another test are dropped: they were measured on the old grid"
+        yield "waiting queries are dropped: their values are on the old grid"
 
 
-def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
+def _value(value: Any) -> str:  # noqa: ANN401  any field
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _topics(found: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
+def _topics(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
     known, wanted = _declared(old.monitors), _declared(new.monitors)
     for topic in sorted(known | wanted):
         subject, before, after = f"query topic {topic}", known.get(topic, ""), wanted.get(topic, "")
         if not before:
-            found.says(f"+ {subject}", f"{after}, for ever at least")
+            result.add(f"+ {subject}", f"{after}; later versions cannot declare less")
         elif not after:
-            found.says(f"- {subject}", "it is not read any more")
+            result.add(f"- {subject}", "it is no longer read")
         elif before != after:
-            found.says(
+            result.add(
                 f"~ {subject}: {before} -> {after}",
-                "every open run of the topic ends: it would test the new answers with too little noise",
-                "switch the producers only once every shard has adopted this",
+                "every open run on the topic ends: its noise would be too small for the new answers",
+                "switch the producers only after every shard has adopted this version",
             )
 
 
@@ -137,11 +137,11 @@ def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[st
 
 
 def _datasets(
-    found: Difference,
+    result: Difference,
     old: ApplicationSpec,
     new: ApplicationSpec,
     raised: Mapping[str, int],
-    used_up: frozenset[str],
+    retired: frozenset[str],
 ) -> None:
     known, wanted = ({dataset.name: dataset for dataset in spec.datasets} for spec in (old, new))
     alike: dict[str, list[str]] = {}
@@ -149,33 +149,37 @@ def _datasets(
         if name not in known:
             alike.setdefault(_each(one), []).append(name)
     for each, names in alike.items():
-        found.says(f"+ {_listed('dataset', names)}: {each}")
-    if retired := [name for name in known if name not in wanted]:
-        found.retired = _listed("dataset", retired)
-        found.says(
-            f"- {found.retired}",
-            "for ever: no version can declare such a name again",
-            "open runs end at full price, the final balance is published, what waits is dropped",
+        result.add(f"+ {_listed('dataset', names)}: {each}")
+    if missing := [name for name in known if name not in wanted]:
+        result.retired = _listed("dataset", missing)
+        result.add(
+            f"- {result.retired}",
+            "permanently: no later version can declare the name again",
+            "open runs end at full price, the final balance is published, waiting queries are dropped",
         )
-    if again := [name for name in wanted if name in used_up]:
-        message = f"{_listed('dataset', again)} retired by an earlier version: a name is never used again"
-        found.refused.append(Problem(0, "datasets", message))
+    if again := [name for name in wanted if name in retired]:
+        message = (
+            f"{_listed('dataset', again)} retired by an earlier version: choose a name that was never used"
+        )
+        result.refused.append(Problem(0, "datasets", message))
     for name, one in wanted.items():
         before = known.get(name, one)
         if replace(before, limit=one.limit).declaration != one.declaration:
-            message = "measure, unit and period of a dataset never change: declare another one"
-            found.refused.append(Problem(0, f"datasets.{name}", message))
+            message = "measure, unit and period of a dataset never change: declare another dataset"
+            result.refused.append(Problem(0, f"datasets.{name}", message))
         elif one.limit not in {before.limit, raised.get(name)}:
             command = f"stream-svt control raise-budget -c FILE {name} --limit {as_text(one.limit, one.kind)}"
-            message = f"a limit is raised by an operator only: '{command}', and then by the file"
-            found.refused.append(Problem(0, f"datasets.{name}.limit", message))
+            message = f"only an operator can raise a limit: run '{command}', then change the file"
+            result.refused.append(Problem(0, f"datasets.{name}.limit", message))
 
 
-_RETIRED_OPEN = "for ever, of periods that are not over: open runs end at full price, balances are published"
+_RETIRED_OPEN = (
+    "permanently; for periods that are not over, open runs end at full price and balances are published"
+)
 
 
-def _generators(found: Difference, old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> None:
-    # By pattern and name: several may share a pattern.
+def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> None:
+    # By pattern and name: several generators may have the same pattern.
     before, after = (
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
     )
@@ -184,25 +188,25 @@ def _generators(found: Difference, old: ApplicationSpec, new: ApplicationSpec, n
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            found.says(f"+ generator {one.pattern}: {count} a {period}, {_each(one.each)}")
+            result.add(f"+ generator {one.pattern}: {count} a {period}, {_each(one.each)}")
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
             effects.append(f"adds {added}: {count} a {period}")
         for name, what in (("each.lateness_ms", "lateness"), ("from_ms", "first day")):
             if {*map(attrgetter(name), known)} != {attrgetter(name)(one)}:
-                effects.append(f"another {what}: a period that was over before stays so")
+                effects.append(f"another {what}: periods that are over stay closed")
         if effects:
-            found.says(f"~ generator {one.pattern}", *effects)
+            result.add(f"~ generator {one.pattern}", *effects)
         if one.from_ms <= now_ms and any(_each(other.each) != _each(one.each) for other in known):
-            message = "limit, measure and unit of a period that has begun never change: give it an until, and"
-            remedy = "declare the generator once more, from that day on"
-            found.refused.append(Problem(0, f"datasets.{one.pattern}", f"{message} {remedy}"))
+            message = "limit, measure and unit of a period that has begun never change: give the generator an until,"
+            remedy = "and declare it a second time from that day on"
+            result.refused.append(Problem(0, f"datasets.{one.pattern}", f"{message} {remedy}"))
     for one in old.generators:
         if removed := [name for name in one.names if (one.pattern, name) not in after]:
             names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
-            found.retired = found.retired or f"generator {one.pattern}{names}"
-            found.says(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
+            result.retired = result.retired or f"generator {one.pattern}{names}"
+            result.add(f"- generator {one.pattern}{names}", _RETIRED_OPEN)
 
 
 def _each(one: DatasetSpec) -> str:
@@ -210,7 +214,7 @@ def _each(one: DatasetSpec) -> str:
 
 
 def _listed(what: str, names: list[str]) -> str:
-    """Return the first names and how many there are; "" where there is none."""
+    """Return the first names and their number; "" for no names."""
     shown = ", ".join(names[:NAMES_SHOWN])
     more = ", .." if len(names) > NAMES_SHOWN else ""
     if len(names) < 2:

@@ -1,8 +1,8 @@
-"""How much memory a worker takes: a model of what it holds, with measured figures.
+"""Memory that a worker takes: a model of what it holds, with measured figures.
 
-A test holds what the model says of datasets and runs to measurement; `benchmarks/scale/opening.py` measures a whole
-process. What queries leave behind comes on top, for the configuration says nothing of it: muted series (about 300
-bytes each), and queries that wait in open sets or for a retry.
+A test compares the figures for datasets and runs with measurements; `benchmarks/scale/opening.py` measures a whole
+process. Not included is what depends on the queries: muted series (about 300 bytes each), and queries that wait in
+open sets or for a retry.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ MIB = 2**20
 PROCESS = 120 * MIB
 """The interpreter with all its libraries, and a worker of a small configuration."""
 WORK = 80 * MIB
-"""What passes through: queries read ahead, a step's arrays, the transaction in flight and the one before."""
+"""Data in transit: queries read ahead, a step's arrays, the transaction in flight and the one before."""
 DECLARED = 1_000
-"""Bytes of a dataset that is declared, on every worker."""
+"""Bytes of a declared dataset on every worker."""
 DATASET = 900
-"""Bytes of a dataset on the worker that holds its shard: ledger, counters, what proves its record."""
+"""Bytes of a dataset on the worker that holds its shard: ledger, counters, the hash of its record."""
 RUN = 450
-"""Bytes of a monitor on a dataset, its run open: what is counted of it, its secrets, its place in the arrays."""
+"""Bytes of a monitor with an open run on a dataset: counters, secrets, elements of the arrays."""
 RECORD = 75
 """Bytes of a dataset's state record."""
 STORED = 95
-"""Bytes of a monitor in it."""
+"""Bytes of a monitor in a dataset's state record."""
 OBJECT = 150
-"""Bytes that a record takes beside its content while it is held: as an object, in a dictionary, its seal."""
+"""Bytes that a record in memory takes in addition to its content: object, dictionary entry, seal."""
 
 
 class Memory(NamedTuple):
-    """Bytes that a worker takes at most that holds all shards, or one, with every run open."""
+    """Most bytes that a worker takes with all shards, or with one, when every run is open."""
 
     all_shards: int
     one_shard: int
 
 
 def needed(spec: ApplicationSpec, partitions: int) -> Memory:
-    """Return how much memory a worker takes.
+    """Return the memory that a worker takes.
 
-    While a shard is opened, its records are held twice beside what is made of them: sealed, and opened.
+    While a shard is opened, its records are in memory twice, sealed and opened, in addition to the restored state.
     """
     datasets = len(spec.datasets)
     runs = sum(int(spec.covered(monitor).sum()) for monitor in spec.monitors)

@@ -1,4 +1,4 @@
-"""Which settings of a monitor to choose for a workload: the candidate with the best F1, averaged over beliefs."""
+"""Recommends settings of a monitor for a workload: the candidate with the best F1, averaged over possible workloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stream_svt.settings.fields import MAX_ATTEMPTS, MechanismForm, Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 EVEN = 0.005
-"""Differences of F1 below this are no reason to prefer a candidate: the simpler one is taken."""
+"""Candidates whose F1 differs by less than this count as equally good: the simplest one is recommended."""
 
 _COARSE = 50
 _SHORTLIST = 8
@@ -23,17 +23,17 @@ _TOLERATED = (Fraction(1, 10), Fraction(1, 3), Fraction(1), Fraction(3), Fractio
 _ATTEMPTS = (3, 5, 8)
 _LIFETIMES = (1, 2, 4)
 _ENDS = (-3, 0, 3, 6)
-_MOST_WAITING = 1_000_000
+_MAX_WAITING = 1_000_000
 _LARGEST_SET = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Settings and what they would do.
+    """Settings and their forecasts.
 
     Attributes:
-        settings: What the planner chose, as it stands in the file.
-        forecast, others: On the workload as believed, and on what it may be as well.
+        settings: The settings chosen by the planner, as written in the file.
+        forecast, others: Forecasts for the central workload and for the other possible ones.
     """
 
     monitor: MonitorSpec
@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """F1, averaged over what the workload may be."""
+        """F1, averaged over all possible workloads."""
         plans = (self.forecast, *self.others)
         return sum(plan.f1 for plan in plans) / len(plans)
 
@@ -55,22 +55,22 @@ class Candidate:
 
     @property
     def tolerated(self) -> Fraction | None:
-        """False alerts that the correction tolerates; None where it knows no such number."""
+        """False alerts that the correction tolerates; None if the correction has no such number."""
         return getattr(self.monitor.correction_rule(), "false_alerts", None)
 
     def range(self, figure: str) -> Span:
-        """Return a figure of the forecast, such as "life.middle", as the least, the believed and the largest."""
+        """Return least, central and largest value of a figure of the forecast, such as "life.middle"."""
         values = list(map(attrgetter(figure), (self.forecast, *self.others)))
         return Span(low=min(values), middle=values[0], high=max(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Candidates, best first, and the settings a monitor has now.
+    """Candidates, best first, and the present settings of the monitor.
 
     Attributes:
         candidates: The best of those ``tried``, the recommended one first.
-        present: The monitor as it is; None where it is not wanted or cannot be planned on this workload.
+        present: The monitor with its present settings; None if not asked for or not possible for this workload.
     """
 
     workload: Workload
@@ -93,10 +93,10 @@ def monitor_for(
     granularity: Fraction | int | str = 1,
     form: str = MechanismForm.SVT,
 ) -> MonitorSpec:
-    """Return a monitor with these figures, to be planned; its topic, threshold and bounds stand for any.
+    """Return a monitor with these figures for planning; topic, threshold and bounds are placeholders.
 
     Raises:
-        pydantic.ValidationError: A figure is out of its range.
+        pydantic.ValidationError: A figure is out of range.
     """
     step = Fraction(granularity)
     return MonitorSpec.model_validate(
@@ -121,21 +121,21 @@ def recommend(
 ) -> Recommendation:
     """Return settings for a monitor on a workload, best first.
 
-    Chosen are the split, the correction with the false alerts it tolerates, the retry queue of a stream, and the end
-    of the fall of a finite set.
+    The planner chooses the split, the correction with its tolerated false alerts, the retry queue of a stream, and
+    the last correction of a finite set.
 
     Args:
         monitor: From a specification, or from `monitor_for`.
-        workload: As believed; see `Belief.central`.
-        others: What it may be as well; see `Belief.spread`.
+        workload: The central workload; see `Belief.central`.
+        others: Other possible workloads; see `Belief.spread`.
         present: Whether to forecast the monitor's own settings too.
 
     Raises:
-        MisuseError: No settings pay for a threshold and one top.
+        MisuseError: Epsilon is too small for a threshold and one top with any settings.
     """
 
-    def tried_on(monitor: MonitorSpec, settings: dict[str, Any]) -> Candidate:
-        """Return a candidate with its forecasts at full resolution, on other workloads too."""
+    def candidate_of(monitor: MonitorSpec, settings: dict[str, Any]) -> Candidate:
+        """Return a candidate with its forecasts for all workloads at full resolution."""
         plans = tuple(forecast(monitor, other) for other in others)
         return Candidate(
             monitor=monitor, settings=settings, forecast=forecast(monitor, workload), others=plans
@@ -143,36 +143,37 @@ def recommend(
 
     tried = [*_candidates(monitor, workload)]
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
-    found = [
+    rough = [
         Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse))
         for settings in tried
         if (changed := _changed(monitor, settings)) is not None
     ]
-    if not found:
+    if not rough:
         raise MisuseError(
-            "no settings pay for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser granularity"
+            "epsilon is too small for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser "
+            "granularity"
         )
-    # The best of each correction, with and without a retry queue: choices worth a look.
+    # The best candidate of each correction, with and without a retry queue.
     kinds = dict[tuple[str, bool], Candidate]()
-    for candidate in sorted(found, key=attrgetter("score"), reverse=True):
+    for candidate in sorted(rough, key=attrgetter("score"), reverse=True):
         kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
-    best = [tried_on(one.monitor, one.settings) for one in [*kinds.values()][:_SHORTLIST]]
+    best = [candidate_of(one.monitor, one.settings) for one in [*kinds.values()][:_SHORTLIST]]
     best.sort(key=attrgetter("score"), reverse=True)
     first = min((one for one in best if one.score >= best[0].score - EVEN), key=_simplicity)
     best.remove(first)
     shown = present and workload.finite == isinstance(monitor.append, Sweep)
-    own = tried_on(monitor, {}) if shown else None
+    own = candidate_of(monitor, {}) if shown else None
     return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
 
 
 def _simplicity(one: Candidate) -> tuple[Any, ...]:
-    """Order of preference among candidates that are as good: no queue, few tests, soon, few false alerts."""
+    """Sort equally good candidates: no queue first, then fewer tests, shorter delay, fewer false alerts."""
     tests, delay = one.monitor.attempts, one.forecast.delay
     return one.lifetime is not None, tests, delay, one.tolerated or 0, -one.score
 
 
 def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield settings as they stand in a file."""
+    """Yield settings as written in the file."""
     width = 1 if monitor.monotonic else 2
     splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
     size = min(max(workload.queries, 50_000), _LARGEST_SET)
@@ -188,14 +189,14 @@ def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, 
                 queue = {
                     "attempts": attempts,
                     "lifetime": lifetime,
-                    "capacity": min(lifetime, _MOST_WAITING),
+                    "capacity": min(lifetime, _MAX_WAITING),
                     "every": max(1, lifetime // (attempts - 1)),
                 }
                 yield {**stream, "append": {"retry": queue}}
 
 
 def _queues(workload: Workload) -> list[tuple[int, int]]:
-    """Return attempts and lifetimes of retry queues: around the drift, or one to show that it does not pay."""
+    """Return attempts and lifetimes of retry queues: around the drift; without drift, one for comparison."""
     if workload.drift is None:
         return [(_ATTEMPTS[0], max(2, workload.queries // 20))]
     lifetimes = [round(times * workload.drift.queries) for times in _LIFETIMES]
@@ -208,7 +209,7 @@ def _queues(workload: Workload) -> list[tuple[int, int]]:
 
 
 def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:
-    """Return the monitor with other settings, or None where they do not pay for one top."""
+    """Return the monitor with other settings, None if its epsilon is too small for one top with them."""
     planned = {"split", "expected_queries", "correction", "append"}
     fields = monitor.model_dump(mode="json", by_alias=True, exclude=planned)
     try:
@@ -218,7 +219,7 @@ def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | No
 
 
 def _plain(number: Fraction) -> int | str:
-    """Return a number as it reads best in a file."""
+    """Return a number in its shortest form for the file."""
     if number.denominator == 1:
         return int(number)
     return f"{float(number):.4g}" if number < 1000 else f"{float(number):.1f}"

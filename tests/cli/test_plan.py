@@ -1,4 +1,4 @@
-"""The command `plan`: what it prints, what can be pasted, and how wrong use is answered."""
+"""The command `plan`: its output, lines to paste, and errors of use."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_a_plan_is_a_table_with_lines_to_paste_ranges_and_warnings(stream_svt):
     ended = stream_svt(*BASE, *MARGINS, "--rate", "10/m", "--limit", 2.5)
     assert ended.code == 0
     assert ended.err == ""
-    assert "No data was looked at" in ended.out
+    assert "No data was read" in ended.out
     assert "prior knowledge" in ended.out
     assert "2 such runs and" in words(ended.out)
     lines = ended.out.splitlines()
-    start = lines.index("Recommended; keys of the monitor to be written:") + 1
+    start = lines.index("Recommended keys of a new monitor:") + 1
     pasted = yaml.safe_load("\n".join(lines[start : lines.index("", start)]))
     assert pasted["expected_queries"] == 20_000
     assert pasted["append"] in ("off", False)
@@ -41,8 +41,8 @@ def test_a_plan_as_json_has_the_same_settings(stream_svt):
     assert 0 < data["candidates"][0]["recall"]["low"] < data["candidates"][0]["recall"]["high"] <= 1
     assert data["budget"] is None
     percentiles = ["--positives", 0.001, "--above", "10:100,50:1000,90:3000", "--below", "5:300,50:800"]
-    told = json.loads(stream_svt(*BASE, *percentiles, "--uncertainty", 1, "--json").out)
-    narrow = told["candidates"][0]["recall"]
+    exact = json.loads(stream_svt(*BASE, *percentiles, "--uncertainty", 1, "--json").out)
+    narrow = exact["candidates"][0]["recall"]
     assert narrow["low"] == narrow["high"]
 
 
@@ -66,22 +66,20 @@ def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget
 
 
 def advised(out: str) -> list[str]:
-    """Return the lines that say what to change in a configuration."""
+    """Return the recommended changes to a configuration."""
     lines = out.splitlines()
-    start = lines.index("Recommended; change these keys of monitor 'hot', none may stand there twice:") + 1
+    start = lines.index("Recommended changes to monitor 'hot' (write each key once only):") + 1
     return [line.strip() for line in lines[start : lines.index("", start)]]
 
 
-def test_what_is_recommended_for_a_configuration_says_which_keys_are_replaced_added_or_fine(
-    stream_svt, config
-):
+def test_recommended_changes_to_a_configuration_are_marked_add_or_replace(stream_svt, config):
     command = ("plan", "-c", config, "--queries", 20_000, *MARGINS)
     changes = advised(stream_svt(*command).out)
-    assert changes[:2] == ["split: 10 # to be added", "expected_queries: 20000 # replaces what stands there"]
+    assert changes[:2] == ["split: 10 # add", "expected_queries: 20000 # replace"]
     document = yaml.safe_load(config.read_text())
     document["monitors"][0].update(yaml.safe_load("\n".join(changes)))
     config.write_text(yaml.safe_dump(document))
-    assert advised(stream_svt(*command).out) == ["none: it has these settings"]
+    assert advised(stream_svt(*command).out) == ["none: it already has these settings"]
 
 
 def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
@@ -113,8 +111,8 @@ FIGURES = " ".join(map(str, [*BASE, *MARGINS]))
                 ("--above -3", "median above 0"),
                 ("--above 50:3,20:1", "rise"),
                 ("--above 50:x", "percentiles such as"),
-                ("--rate 5", "no rate such as"),
-                ("--rate 0/s", "no rate such as"),
+                ("--rate 5", "not a rate such as"),
+                ("--rate 0/s", "not a rate such as"),
                 ("--limit much", "--limit"),
                 ("--epsilon 0", "--epsilon"),
                 ("--granularity 0", "granularity"),

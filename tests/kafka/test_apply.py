@@ -114,7 +114,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     with pytest.raises(ConfigError, match="apply it with 'stream-svt apply', if that is meant"):
         await asyncio.to_thread(apply_file, file)
     said = await asyncio.to_thread(applied, file, "--retire")
-    assert "- dataset d\n    for ever: no version can declare such a name again" in said
+    assert "- dataset d\n    permanently: no later version can declare the name again" in said
     write(file, _more(scene))
     again = await stream_svt("apply", "-c", file, "--yes")
     assert (again.code, "dataset d retired by an earlier version" in again.err) == (2, True)

@@ -98,20 +98,20 @@ def test_no_bound_is_claimed_where_none_holds():
             "",
             [
                 "Monitor m0 on today:",
-                "Protects one basket: whatever is published about it costs at most epsilon 4.",
-                "19 times in 20",
-                "if a run lasts for 1,000,000 queries",
+                "Protects one basket: everything published about it costs at most epsilon 4 in all.",
+                "at its first test 95% of the time",
+                "in a run of 1,000,000 queries",
                 "10 alerts a run",
                 "4 whole runs: 40 alerts in all",
                 "raises the budget",
             ],
         ),
-        (", on_halt: stop", ["then it stops until an operator resamples it"]),
+        (", on_halt: stop", ["Then it stops until an operator resamples it"]),
         (
             ", granularity: 1/4",
             [
-                "a value 177.5 above",
-                "162.5 above it every other time (noise: 12 on each test, 6 on the threshold)",
+                "a value of 677.5 (177.5 above the threshold)",
+                "one of 662.5 half of the time (noise scale: 12 on each test, 6 on the threshold)",
             ],
         ),
     ],
@@ -134,7 +134,10 @@ def test_of_what_was_carried_over_only_the_rest_lasts():
     halves = enumerate("abc")
     datasets = [replace(whole.datasets[0], name=name, spent_before=n * 5 * 10**8) for n, name in halves]
     text = "\n".join(explain(replace(whole, datasets=tuple(datasets))))
-    assert "Carried  over: epsilon 1 of the limit was spent before, the most of any, of c; it lasts" in text
+    assert (
+        "Carried  over: epsilon 1 of the limit was spent before (dataset c, the most of all); the rest"
+        in text
+    )
     assert "for 3 whole runs: 30 alerts in all" in text
     assert "costs at most epsilon 4" in text
 

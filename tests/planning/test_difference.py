@@ -1,4 +1,4 @@
-"""What a new configuration changes, in words, against configurations changed in one thing each."""
+"""The text about a new configuration's changes, for configurations that differ in one point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spec(*monitors: str, datasets: str = DATASETS) -> ApplicationSpec:
     return load_spec(f"application: shop\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
 
 
-def told(new: ApplicationSpec, old: ApplicationSpec | None = None) -> list[str]:
+def lines_of(new: ApplicationSpec, old: ApplicationSpec | None = None) -> list[str]:
     return [*difference(old or spec(), new, 4).lines]
 
 
@@ -28,20 +28,20 @@ def test_a_first_configuration_is_all_new() -> None:
         "+ monitor hot on topic counts",
         "    a run costs epsilon 1",
         "+ query topic counts",
-        "    sensitivity 1, monotonic, for ever at least",
+        "    sensitivity 1, monotonic; later versions cannot declare less",
         "+ 2 datasets (a, b): epsilon 4 each, for one basket",
         "A worker takes up to about 200 MiB with all shards.",
     ]
 
 
 def test_the_same_configuration_changes_nothing() -> None:
-    assert told(spec()) == ["No change."]
+    assert lines_of(spec()) == ["No change."]
 
 
-RUNS_END = "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
+RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
 
 
-DROPPED = "queries that wait for another test are dropped: they were measured on the old grid"
+DROPPED = "waiting queries are dropped: their values are on the old grid"
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ DROPPED = "queries that wait for another test are dropped: they were measured on
 )
 def test_a_changed_field_says_whether_it_ends_runs(old: str, new: str, effects: list[str]) -> None:
     lines = [f"    {effect}" for effect in effects]
-    assert told(spec(HOT.replace(old, new))) == ["~ monitor hot", *lines]
+    assert lines_of(spec(HOT.replace(old, new))) == ["~ monitor hot", *lines]
 
 
 def test_a_rise_of_the_sensitivity_says_when_producers_may_switch() -> None:
     found = difference(spec(), spec(HOT.replace("sensitivity: 1", "sensitivity: 2")), 4)
     assert "~ query topic counts: sensitivity 1, monotonic -> sensitivity 2, monotonic" in found.lines
-    assert "    switch the producers only once every shard has adopted this" in found.lines
+    assert "    switch the producers only after every shard has adopted this version" in found.lines
     assert not found.refused
 
 
@@ -88,10 +88,10 @@ def test_a_rise_of_one_monitor_alone_is_refused() -> None:
     ]
 
 
-def test_datasets_and_monitors_come_and_go() -> None:
+def test_datasets_and_monitors_are_added_and_removed() -> None:
     names = ", ".join(f"d{number}" for number in range(3_000))
     cold = HOT.replace("name: hot", "name: cold").replace("topic: counts", "topic: others")
-    lines = told(spec(cold, datasets=f"{{names: [{names}], limit: {{rho: 0.5}}, unit: one user}}"))
+    lines = lines_of(spec(cold, datasets=f"{{names: [{names}], limit: {{rho: 0.5}}, unit: one user}}"))
     assert lines[:2] == ["+ monitor cold on topic others", "    a run costs rho 0.420138887362"]
     assert "- monitor hot" in lines
     assert {"+ query topic others", "- query topic counts"} < set(lines)
@@ -104,8 +104,8 @@ def test_datasets_and_monitors_come_and_go() -> None:
     [
         ("limit: 5, unit: one basket", "raise-budget"),
         ("limit: 3, unit: one basket", "raise-budget"),
-        ("limit: {rho: 5}, unit: one basket", "declare another one"),
-        ("limit: 5, unit: one user", "declare another one"),
+        ("limit: {rho: 5}, unit: one basket", "declare another dataset"),
+        ("limit: 5, unit: one user", "declare another dataset"),
     ],
 )
 def test_a_changed_declaration_of_a_dataset_is_refused(changed: str, why: str) -> None:
@@ -122,15 +122,18 @@ def test_a_limit_that_an_operator_raised_may_be_written_down() -> None:
     assert [problem.field for problem in found.refused] == ["datasets.b.limit"]
 
 
-def test_a_dataset_that_goes_is_retired_for_ever() -> None:
+def test_a_dataset_that_is_removed_is_retired_permanently() -> None:
     fewer = spec(datasets="{names: [a], limit: 4, unit: one basket}")
-    assert told(fewer)[:2] == ["- dataset b", "    for ever: no version can declare such a name again"]
+    assert lines_of(fewer)[:2] == [
+        "- dataset b",
+        "    permanently: no later version can declare the name again",
+    ]
     (problem,) = difference(fewer, spec(), 4, retired=["b"]).refused
-    assert problem.message == "dataset b retired by an earlier version: a name is never used again"
+    assert problem.message == "dataset b retired by an earlier version: choose a name that was never used"
 
 
 DAILY = "{generate: '{name}-{date}', names: [a, b], from: 2026-01-05, lateness: 1h, limit: 4, unit: one stay}"
-WARDS, OPEN = "generator {name}-{date}", "    for ever, of periods that are not over: open runs end"
+WARDS, OPEN = "generator {name}-{date}", "    permanently; for periods that are not over, open runs end"
 NOW_MS = 1_780_000_000_000
 """In May 2026."""
 
@@ -155,11 +158,15 @@ NOW_MS = 1_780_000_000_000
             DAILY.replace("[a, b]", "[a]") + "\n  - " + DAILY.replace("[a, b]", "[b, c]").replace("1h", "2h"),
             [f"~ {WARDS}", "    adds name c: 2 datasets a day", "    another lateness"],
         ),
-        (DAILY, DAILY.replace("1h", "2h"), [f"~ {WARDS}", "    another lateness: a period that was"]),
-        (DAILY, DAILY.replace("2026-01-05", "2026-01-06"), [f"~ {WARDS}", "    another first day: a period"]),
+        (DAILY, DAILY.replace("1h", "2h"), [f"~ {WARDS}", "    another lateness: periods that are"]),
+        (
+            DAILY,
+            DAILY.replace("2026-01-05", "2026-01-06"),
+            [f"~ {WARDS}", "    another first day: periods that"],
+        ),
     ],
 )
-def test_what_happens_to_a_generator_is_said(old: str, new: str, lines: list[str]) -> None:
+def test_changes_of_a_generator_are_listed(old: str, new: str, lines: list[str]) -> None:
     found = difference(spec(datasets=old), spec(datasets=new), 4, now_ms=NOW_MS)
     for line in lines:
         assert any(one.startswith(line) for one in found.lines), found.lines
@@ -171,7 +178,7 @@ def test_the_limit_of_a_period_that_has_begun_never_changes() -> None:
     old = spec(datasets=DAILY)
     other = DAILY.replace("limit: 4", "limit: 5")
     (problem,) = difference(old, spec(datasets=other), 4, now_ms=NOW_MS).refused
-    assert "give it an until" in problem.message
+    assert "give the generator an until" in problem.message
     until, later = (
         DAILY.replace("lateness", "until: 2026-06-05, lateness"),
         other.replace("2026-01", "2026-06"),

@@ -127,7 +127,7 @@ def text_of(found, budget=None):
     return " ".join([*expectations(found, budget), *warnings(found)])
 
 
-RETRIES = ("paid for in the bar", "cannot favour near misses", "partition", "drifting series together")
+RETRIES = ("Retries raise the bar", "cannot prefer near misses", "partition", "tests of a drifting series")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_plan_says_that_margins_are_prior_knowledge_and_what_retries_cannot_do
 def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     found = recommended(rate=0.01)
     text = text_of(found, PaidRuns(runs=3, last_run_alerts=4))
-    assert "3 such runs and 4 alerts more" in text
+    assert "3 such runs and 4 further alerts" in text
     assert "days" in text
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
 
@@ -151,14 +151,14 @@ def test_a_run_that_will_not_last_is_announced_and_without_alerts_it_lasts_for_e
     assert "likely to end" not in text_of(static())
     found = recommended(belief=NONE)
     assert "hardly ever" in text_of(found, PaidRuns(runs=1, last_run_alerts=0))
-    assert "no end" in " ".join(table(found))
+    assert "unlimited" in " ".join(table(found))
 
 
 def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
     few = Belief(positives=0.001, above=np.array([10.0]), below=np.array([10.0]), factor=1)
     found = recommended(belief=few, finite=True, queries=5000)
     assert "top-k" in text_of(found)
-    assert ("fills the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
+    assert ("uses up the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
 
 
 def test_json_has_no_infinities_and_all_that_is_said():
