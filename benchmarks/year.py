@@ -29,8 +29,8 @@ from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
-from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.takeover import changing_spec, close_removed, loading
+from stream_svt.monitor.retirement import ended_datasets
+from stream_svt.monitor.takeover import change_spec_in_slices, close_removed, load_in_slices
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import AppliedWorkload
@@ -90,10 +90,10 @@ class Shard:
     def load(self) -> Engine:
         """Return an engine that has taken the state over."""
         workload = AppliedWorkload(self.spec, 1, (self.version, ""), now_ms=self.now_ms)
-        for _ in workload.gather(0, gone(self.spec, self.records, self.progress)):
+        for _ in workload.gather(0, ended_datasets(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))
-        for _ in loading(engine, self.records, self.progress):
+        for _ in load_in_slices(engine, self.records, self.progress):
             pass
         return engine
 
@@ -108,14 +108,14 @@ class Shard:
         events = self.commit()
         for _ in close_removed(engine, self.spec):
             pass
-        for _ in changing_spec(engine, self.spec):
+        for _ in change_spec_in_slices(engine, self.spec):
             pass
         for topic in engine.topics():
             engine.begin(topic, 0)
         engine.adopt((self.version, ""))
         for _ in engine.retirement.retire():
             pass
-        engine.pass_periods({}, 0)
+        engine.advance_watermarks({}, 0)
         return events + self.commit()
 
     def test(self, topic: str, queries: Sequence[tuple[str, int, int]], *, dies: bool) -> list[ReleasedEvent]:

@@ -262,7 +262,7 @@ class Accounts:
         self.next = Commit()
         self.dirty: set[int] = set()
         self._bounds = bounds
-        self._weight = 0
+        self._size = 0
 
     @property
     def full(self) -> bool:
@@ -272,12 +272,12 @@ class Accounts:
             len(following.opened) >= bounds.runs
             or len(following.rejects) >= bounds.rejects
             or len(self.dirty) + len(following.records) >= bounds.records
-            or self._weight + EVENT_BYTES * len(following.events) + self.queues.pending_bytes >= bounds.size
+            or self._size + EVENT_BYTES * len(following.events) + self.queues.pending_bytes >= bounds.size
         )
 
-    def weigh(self, *texts: str) -> None:
+    def add_size(self, *texts: str) -> None:
         """Count an event whose size depends on texts that somebody else chose."""
-        self._weight += EVENT_BYTES + 4 * sum(map(len, texts))
+        self._size += EVENT_BYTES + 4 * sum(map(len, texts))
 
     def take_commit(self) -> Commit:
         """Return the commit, with the records of what changed, and begin the next one."""
@@ -286,7 +286,7 @@ class Accounts:
         for number in sorted(self.dirty):
             account = self.held[number]
             commit.records[f"d/{account.name}".encode()] = to_bytes(account)
-        self.dirty, self._weight = set(), 0
+        self.dirty, self._size = set(), 0
         return commit
 
     def account(self, number: int) -> DatasetAccount:
@@ -301,7 +301,7 @@ class Accounts:
             self.announce(EventType.DECLARED, account, "first-start", **detail)
         if number not in self.dirty:
             self.dirty.add(number)
-            self._weight += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states)
+            self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states)
         return account
 
     def run_state(self, monitor: str, number: int) -> RunState:

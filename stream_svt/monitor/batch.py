@@ -168,14 +168,14 @@ class Crossing(NamedTuple):
 class Segment:
     """Rows of a view from ``start`` on that are tested on arrival, and what was found.
 
-    ``live`` are the rows that are tested, ``silent`` those of muted series. The segment ends before ``stop``.
+    ``live`` are the rows that are tested, ``muted`` those of muted series. The segment ends before ``stop``.
     """
 
     view: View
     start: int
     stop: int
     live: Mask
-    silent: Mask
+    muted: Mask
     tops: list[int]
 
     def later(self, row: int) -> Integers:
@@ -184,8 +184,8 @@ class Segment:
         alike = self.view.only_eligible(datasets[row + 1 : self.stop] == datasets[row], row + 1)
         return np.flatnonzero(alike) + row + 1
 
-    def silence(self, rows: Integers) -> None:
+    def mute(self, rows: Integers) -> None:
         """Skip those of some rows that would be tested: their series are muted."""
         rows = rows[self.live[rows - self.start]] - self.start
         self.live[rows] = False
-        self.silent[rows] = True
+        self.muted[rows] = True

@@ -97,7 +97,7 @@ class Engine:
         self._taken: list[tuple[str, int, int]] = []
         self.retirement.watermarks |= spec.carried.watermarks
         for topic, declared in spec.carried.topics.items():
-            self._keep_declared(topic, declared)
+            self._store_declared(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
 
@@ -120,7 +120,7 @@ class Engine:
             kind, (number, digest) = EventType.CONFIGURATION_ADOPTED, version
             self.accounts.shard_event(kind, "configuration", number=number, digest=digest)
 
-    def pass_periods(self, ends: Mapping[str, int], now_ms: int) -> None:
+    def advance_watermarks(self, ends: Mapping[str, int], now_ms: int) -> None:
         """Take note of the periods that are over: the next engine does not know their datasets any more.
 
         A period is over once every monitor that runs on the generator's datasets has come beyond its end and lateness,
@@ -150,11 +150,11 @@ class Engine:
         self.runners[spec.name] = runner
         self.projection.cover(spec.name, runner.runs.covers)
         if journal:
-            self.keep(runner.runs.plan)
+            self.store_plan(runner.runs.plan)
         self.declare(spec)
         return runner
 
-    def keep(self, plan: Plan) -> None:
+    def store_plan(self, plan: Plan) -> None:
         """Keep the plan of a monitor in the state."""
         record = SpecRecord(VERSION, plan.hash, plan.spec.to_json())
         self.accounts.next.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
@@ -164,7 +164,7 @@ class Engine:
         known = self.declared.get(spec.topic)
         declared = Declared.by(spec) | known
         if declared != known:
-            self._keep_declared(spec.topic, declared)
+            self._store_declared(spec.topic, declared)
             if self.accounts.sequence:  # else the event that begins the state comes first
                 self._announce_declared(spec.topic, declared)
 
@@ -177,24 +177,24 @@ class Engine:
             monotonic=declared.monotonic,
         )
 
-    def _keep_declared(self, topic: str, declared: Declared) -> None:
+    def _store_declared(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared
         record = TopicRecord(VERSION, str(declared.sensitivity), not declared.monotonic)
         self.accounts.next.records[f"t/{topic}".encode()] = to_bytes(record)
 
     # -- positions -------------------------------------------------------------------------------------------
 
-    def of_topic(self, topic: str) -> list[Runner]:
+    def runners_of(self, topic: str) -> list[Runner]:
         """Return the monitors that read a topic."""
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
     def next_offset(self, topic: str) -> int | None:
         """Return where reading ``topic`` goes on, None where it was never read."""
-        return min((runner.offset for runner in self.of_topic(topic) if runner.started), default=None)
+        return min((runner.offset for runner in self.runners_of(topic) if runner.started), default=None)
 
     def begin(self, topic: str, offset: int) -> None:
         """Journal where ``topic`` is read from, for monitors that never read it."""
-        for runner in self.of_topic(topic):
+        for runner in self.runners_of(topic):
             if not runner.started:
                 runner.offset, runner.row, runner.started = offset, 0, True
 
@@ -206,10 +206,10 @@ class Engine:
         """Return topic and name of each monitor in use."""
         return [(runner.spec.topic, name) for name, runner in self.runners.items()]
 
-    def goes_by_timestamps(self, topic: str) -> bool:
+    def needs_timestamps(self, topic: str) -> bool:
         """Tell whether durations or periods of some monitor of a topic run on the timestamps of its records."""
         timed = self.datasets.periods is not None
-        return any(timed or runner.spec.needs_broker_time for runner in self.of_topic(topic))
+        return any(timed or runner.spec.needs_broker_time for runner in self.runners_of(topic))
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Engine:
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
-        runners = self.of_topic(batch.topic)
+        runners = self.runners_of(batch.topic)
         stop, end = self._next_part(batch, runners)
         before = _place(batch, runners)
         done = True
@@ -261,7 +261,7 @@ class Engine:
             dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
             first = next(
                 other
-                for other in self.of_topic(batch.topic)
+                for other in self.runners_of(batch.topic)
                 if other.runs.covers[dataset] and only in (None, other.name)
             )
             refused = (batch.topic, int(batch.offset[row]), "outside-period")

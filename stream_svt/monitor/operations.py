@@ -94,7 +94,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return self.action is Action.CLOSE_APPLICATION and bool(self.cluster)
 
 
-class UnderWay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command to all datasets of a shard, as far as it was carried out.
 
     Attributes:
@@ -122,7 +122,7 @@ class UnderWay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> None:
     """Acknowledge a command on the alert topic, with the next commit."""
     accounts = engine.accounts
-    accounts.weigh(command.id, message)
+    accounts.add_size(command.id, message)
     detail: dict[str, Any] = {
         "command": command.id,
         "number": command.number,
@@ -140,7 +140,7 @@ def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> 
 def apply(engine: Engine, command: Command) -> bool:
     """Carry out a command and reply to it in the next commit; return whether it was carried out."""
     if command.for_all:
-        *_, last = UnderWay(command), *going_on(engine, UnderWay(command))
+        *_, last = CommandProgress(command), *apply_to_all(engine, CommandProgress(command))
         return last.accepted
     try:
         message = _carry_out(engine, command)
@@ -151,56 +151,58 @@ def apply(engine: Engine, command: Command) -> bool:
     return True
 
 
-def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
+def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandProgress]:
     """Carry out a command on those datasets that are left, in the order of their names; reply to it at the end.
 
     Yields how far it has come after each slice; where the next commit is full then, the caller commits before it goes
     on. Datasets on which no monitor meant runs are passed over.
     """
-    command = under_way.command
-    names = yield from _names_behind(engine, under_way)
+    command = progress.command
+    names = yield from _remaining_names(engine, progress)
     while part := list(islice(names, DATASETS_AT_ONCE)):
         for name in part:
-            under_way = _on_one(engine, msgspec.structs.replace(under_way, after=name))
+            progress = _apply_to_one(engine, msgspec.structs.replace(progress, after=name))
             if engine.full:
-                yield under_way
-        yield under_way
-    done = under_way.done
-    if under_way.closes:
+                yield progress
+        yield progress
+    done = progress.done
+    if progress.closes:
         message = f"shard {engine.shard} is closed with {done} balance{'s' * (done != 1)}; it opens no more"
-    elif done or under_way.refused:
-        why = f": {'; '.join(under_way.reasons)}" if under_way.reasons else ""
-        counts = f"carried out on {done} datasets, refused on {under_way.refused}"
+    elif done or progress.refused:
+        why = f": {'; '.join(progress.reasons)}" if progress.reasons else ""
+        counts = f"carried out on {done} datasets, refused on {progress.refused}"
         message = f"{command.action.value} {counts}{why}"
     else:
         message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
-    reply(engine, command, accepted=under_way.accepted, message=message)
-    if under_way.closes:
+    reply(engine, command, accepted=progress.accepted, message=message)
+    if progress.closes:
         closed = EventType.APPLICATION_CLOSED
         engine.accounts.shard_event(closed, "command", successor=command.successor, balances=done)
 
 
-def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, None, Iterator[str]]:
+def _remaining_names(
+    engine: Engine, progress: CommandProgress
+) -> Generator[CommandProgress, None, Iterator[str]]:
     """Return the datasets that are left in order, sorted in slices; a close concerns the retired ones, too."""
-    retired = engine.retirement.retired if under_way.closes else ()
+    retired = engine.retirement.retired if progress.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, AT_ONCE)):
-        parts.append(part[bisect_right(part, under_way.after) :])
-        yield under_way
+        parts.append(part[bisect_right(part, progress.after) :])
+        yield progress
     return merge(*parts)
 
 
-def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
-    name = under_way.after
+def _apply_to_one(engine: Engine, progress: CommandProgress) -> CommandProgress:
+    name = progress.after
     try:
-        if under_way.closes:
+        if progress.closes:
             done = _close_ledger(engine, name)
         else:
-            done = bool(_operate(engine, engine.number[name], under_way.command))
+            done = bool(_operate(engine, engine.number[name], progress.command))
     except CommandRefused as refusal:
-        reasons = (*under_way.reasons, str(refusal))[:REASONS_SHOWN]
-        return msgspec.structs.replace(under_way, refused=under_way.refused + 1, reasons=reasons)
-    return msgspec.structs.replace(under_way, done=under_way.done + done)
+        reasons = (*progress.reasons, str(refusal))[:REASONS_SHOWN]
+        return msgspec.structs.replace(progress, refused=progress.refused + 1, reasons=reasons)
+    return msgspec.structs.replace(progress, done=progress.done + done)
 
 
 def _carry_out(engine: Engine, command: Command) -> str:
@@ -243,7 +245,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
     for runs in meant:
         if command.action in (Action.PAUSE, Action.RESUME):
             paused = command.action is Action.PAUSE
-            runs.pause(number, paused=paused, at_full_price=paused and command.now)
+            runs.pause(number, paused=paused, full_price=paused and command.now)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
         else:
@@ -260,7 +262,7 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
     for runner in engine.runners.values():
-        runner.runs.look_up([number])
+        runner.runs.refresh([number])
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 
@@ -280,12 +282,12 @@ def _close_ledger(engine: Engine, name: str) -> bool:
     return True
 
 
-def close_lost(engine: Engine, topic: str) -> Iterator[None]:
+def close_runs_of_topic(engine: Engine, topic: str) -> Iterator[None]:
     """Close the open runs of a topic whose records are lost at full price, and drop what waits.
 
     Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
     """
-    for runner in engine.of_topic(topic):
+    for runner in engine.runners_of(topic):
         held = [n for n, account in engine.accounts.held.items() if runner.name in account.run_states]
         for count, number in enumerate(held, start=1):
             runner.runs.forget_waiting(number)
@@ -296,13 +298,13 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
         yield
 
 
-def pass_over(engine: Engine, topic: str, offset: int, end: int | None = None) -> None:
-    """Go on at ``offset`` although records before it are gone; `close_lost` has closed the open runs of the topic.
+def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None = None) -> None:
+    """Continue at ``offset`` although earlier records are lost, after `close_runs_of_topic` for the topic.
 
-    A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
-    ``offset``, too.
+    A monitor whose offset lies beyond ``end``, the end of the topic, read a topic of this name that was deleted: it
+    continues at ``offset``, too.
     """
-    for runner in engine.of_topic(topic):
+    for runner in engine.runners_of(topic):
         kept = offset <= runner.offset and (end is None or runner.offset <= end)
         if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
             runner.row = 0

@@ -30,13 +30,13 @@ class QueryTester:
         segment = self._begin(view, start, self.open_waiting(view, start, stop))
         self._find_tops(segment)
         size, runs = segment.stop - start, self.runs
-        live, silent = segment.live, segment.silent = segment.live[:size], segment.silent[:size]
+        live, muted = segment.live, segment.muted = segment.live[:size], segment.muted[:size]
         if tested := int(live.sum()):
             runs.accounts.next.tested[runs.name] += tested
-        runs.skip("muted", int(silent.sum()))
+        runs.skip("muted", int(muted.sum()))
         if not live.all():
             datasets = view.batch.dataset[start : segment.stop]
-            idle = view.only_eligible(~live & ~silent & runs.covers[datasets], start)
+            idle = view.only_eligible(~live & ~muted & runs.covers[datasets], start)
             for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
                 runs.skip(runs.run_state(int(dataset)).shown, int(count))
         return segment
@@ -70,10 +70,10 @@ class QueryTester:
         segment = Segment(view, start, stop, live, np.zeros(len(live), dtype=np.bool_), [])
         if self.runs.mutes and view.batch.series:
             hits = self.runs.filter.hits(view.batch.dataset[start:stop], _hashes(view.batch)[start:stop])
-            self._silence(segment, hits + start)
+            self._mute_rows(segment, hits + start)
         return segment
 
-    def _silence(self, segment: Segment, rows: Integers) -> None:
+    def _mute_rows(self, segment: Segment, rows: Integers) -> None:
         """Skip those of some rows whose series is muted at their clock."""
         mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
         datasets = segment.view.batch.dataset[rows].tolist()
@@ -84,7 +84,7 @@ class QueryTester:
             and names[row] in mutes[dataset].entries
             and mutes[dataset].is_muted(names[row], int(clock[row]))
         ]
-        segment.silence(np.array(muted, dtype=np.int64))
+        segment.mute(np.array(muted, dtype=np.int64))
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may skip later rows, or end the segment before one of them."""
@@ -113,12 +113,12 @@ class QueryTester:
         if status == Status.WAITING:
             segment.stop = int(later[0])
         elif status == Status.SKIP:
-            segment.live[later - start] = segment.silent[later - start] = False
+            segment.live[later - start] = segment.muted[later - start] = False
         elif series is not None:
             alike = later[_hashes(batch)[later] == series_hashes([series], 1)]
-            self._silence(segment, alike)
+            self._mute_rows(segment, alike)
             if woken:
-                rows = (k for k in later.tolist() if segment.silent[k - start] and batch.series[k] in woken)
+                rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)
 
     def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:

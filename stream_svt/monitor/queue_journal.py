@@ -33,14 +33,15 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(slots=True, repr=False, eq=False)
 class Queue(Generic[E]):
-    """Entries that belong to a monitor on a dataset, oldest first. A subclass is a ``kind`` and what ``holds`` it.
+    """Entries of a monitor on a dataset, oldest first. A subclass sets its ``kind`` and the ``entry_types`` it holds.
 
-    ``count`` numbers the entries: one has the count at which it came. ``sweeps`` counts rounds of tests of all entries.
-    ``touched`` has the entries that changed since the last save, encoded; ``home`` is the newest record of the counts.
+    ``count`` numbers the entries: an entry's number is the count when it came. ``sweeps`` counts rounds of tests of all
+    entries. ``unsaved`` has the encoded entries that changed since the last save, ``gone`` the numbers of removed
+    ones; ``newest_record`` is the number of the last record with the queue's counts, -1 where it needs none.
     """
 
     kind: ClassVar[int] = -1
-    holds: ClassVar[tuple[type, ...]] = ()
+    entry_types: ClassVar[tuple[type, ...]] = ()
 
     journal: QueueJournal
     monitor: str
@@ -49,9 +50,9 @@ class Queue(Generic[E]):
     sweeps: int = 0
     entries: dict[Name, E] = field(default_factory=dict)
     changed: bool = False
-    touched: dict[Name, bytes] = field(default_factory=dict)
+    unsaved: dict[Name, bytes] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
-    home: int = -1
+    newest_record: int = -1
     dropped: bool = False
 
     @property
@@ -66,17 +67,17 @@ class Queue(Generic[E]):
         if known is not None:
             self.journal.live -= size_of(known)
         self.entries[name] = entry
-        self.touched[name] = line
+        self.unsaved[name] = line
         self.journal.live += len(line)
-        self.journal.note(self, len(line))
+        self.journal.mark_changed(self, len(line))
 
     def remove(self, name: Name) -> E:
         """Take an entry out, and return it."""
         entry = self.entries.pop(name)
-        self.touched.pop(name, None)
+        self.unsaved.pop(name, None)
         self.gone.append(entry.number)
         self.journal.live -= size_of(entry)
-        self.journal.note(self, _NUMBER_BYTES)
+        self.journal.mark_changed(self, _NUMBER_BYTES)
         return entry
 
     def forget(self) -> None:
@@ -87,10 +88,10 @@ class Queue(Generic[E]):
     def drop(self) -> None:
         """Forget the queue with everything in it."""
         self.forget()
-        self.gone, self.home, self.dropped = [], -1, True
-        self.journal.note(self)
+        self.gone, self.newest_record, self.dropped = [], -1, True
+        self.journal.mark_changed(self)
 
-    def settle(self) -> None:
+    def finish_loading(self) -> None:
         """Make ready for use what was loaded; `ValueError` where entries are missing, or damaged."""
 
 
@@ -124,7 +125,7 @@ class QueueJournal:
         self.pending_bytes = 0
         self._loading: dict[tuple[int, str, str], tuple[Queue[Any], dict[int, Entry]]] = {}
 
-    def note(self, queue: Queue[Any], size: int = 0) -> None:
+    def mark_changed(self, queue: Queue[Any], size: int = 0) -> None:
         """Take note of a change that takes at most ``size`` bytes."""
         if not queue.changed:
             queue.changed = True
@@ -140,9 +141,9 @@ class QueueJournal:
         for queue in self.changed:
             for at in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
                 writer.write(queue, gone=queue.gone[at : at + _NUMBERS_AT_ONCE])
-            for name, line in queue.touched.items():
+            for name, line in queue.unsaved.items():
                 writer.write(queue, queue.entries[name], line)
-            queue.gone, queue.touched, queue.changed = [], {}, False
+            queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
         gone = self._compact(writer)
         writer.end_record()
@@ -159,23 +160,25 @@ class QueueJournal:
             if self.size + writer.size <= max(2 * self.live, _FLOOR) or writer.size > most:
                 break
             for queue in oldest.queues:
-                if queue.home == number:
+                if queue.newest_record == number:
                     writer.write(queue)
             for queue, entry in oldest.entries:
                 if queue.entries.get(entry.name) is entry:
                     writer.write(queue, entry, _ENCODER.encode(entry))
             del self._records[number]
             self.size -= oldest.size
-            gone.append(key_of(number))
+            gone.append(record_key(number))
         return gone
 
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self, number: int, data: bytes, kinds: Mapping[int, type[Queue[Any]]]) -> None:
         """Take the next record in; `UnreadableState` where it cannot be decoded, or does not follow the one before."""
-        key = key_of(number).decode()
+        key = record_key(number).decode()
         if self._records and number != self._next:
-            raise UnreadableState(f"state record {key_of(self._next).decode()} is missing, {key} is there")
+            raise UnreadableState(
+                f"state record {record_key(self._next).decode()} is missing, {key} is there"
+            )
         record = from_bytes(QueueRecord, data, key=key)
         self._next = number + 1
         stored = self._records[number] = _Stored(len(data) + _OVERHEAD)
@@ -184,15 +187,15 @@ class QueueJournal:
             names = group.kind, group.monitor, group.dataset
             queue, entries = self._loading.get(names) or (kinds[group.kind](self, *names[1:]), {})
             self._loading[names] = queue, entries
-            queue.count, queue.sweeps, queue.home = group.count, group.sweeps, number
+            queue.count, queue.sweeps, queue.newest_record = group.count, group.sweeps, number
             stored.queues.append(queue)
             if group.gone is None:
                 del self._loading[names]
-                queue.home = -1
+                queue.newest_record = -1
             for gone in group.gone or ():
                 entries.pop(gone, None)
             for entry in group.entries:
-                if not isinstance(entry, queue.holds):
+                if not isinstance(entry, queue.entry_types):
                     raise UnreadableState(f"state record {key} holds an entry of another kind of queue")
                 entries[entry.number] = entry
                 stored.entries.append((queue, entry))
@@ -204,7 +207,7 @@ class QueueJournal:
             queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
             self.live += sum(map(size_of, entries.values()))
             try:
-                queue.settle()
+                queue.finish_loading()
             except ValueError as error:
                 names = f"of monitor {queue.monitor} on dataset {queue.dataset}"
                 raise UnreadableState(f"state records w/* {names} are damaged: {error}") from None
@@ -233,7 +236,7 @@ class _Writer:
             self._groups[queue] = [], []
             size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
             self._open.queues.append(queue)
-            queue.home = -1 if queue.dropped else self.number
+            queue.newest_record = -1 if queue.dropped else self.number
         numbers, lines = self._groups[queue]
         numbers += gone
         if entry is not None:
@@ -253,18 +256,18 @@ class _Writer:
         data = _ENCODER.encode((VERSION, groups))
         self._open.size = len(data) + _OVERHEAD
         self.size += _OVERHEAD
-        self.records[key_of(self.number)] = data
+        self.records[record_key(self.number)] = data
         self.stored[self.number] = self._open
         self.number += 1
         self._open, self._groups = _Stored(), {}
 
 
-def key_of(number: int) -> bytes:
+def record_key(number: int) -> bytes:
     """Return the key of a record."""
     return f"w/{number}".encode()
 
 
-def number_of(rest: str) -> int:
+def record_number(rest: str) -> int:
     """Return the number of a record by the rest of its key; `UnreadableState` where it is none."""
     if not (rest.isascii() and rest.isdigit() and len(rest) <= 18):
         raise UnreadableState(f"state record {f'w/{rest}'.encode()!r} has a key that no release writes")

@@ -330,7 +330,7 @@ class Budget:
 
     Attributes:
         charges: The latest ones as (Unix time in seconds, amount), oldest first.
-        told: Whether an event has told them: until then the limit is that of the declaration.
+        reported: Whether an event has told them: until then the limit is that of the declaration.
     """
 
     limit: float
@@ -338,12 +338,12 @@ class Budget:
     spent: float = 0.0
     reserved: float = 0.0
     charges: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=CHARGES_KEPT))
-    told: bool = False
+    reported: bool = False
 
     def take(self, account: Account, time: str) -> None:
         """Take an event's account: monitors of a dataset share it, and every event carries all of it."""
         self.measure, self.limit = account.measure, account.limit
-        self.spent, self.reserved, self.told = account.spent, account.reserved, True
+        self.spent, self.reserved, self.reported = account.spent, account.reserved, True
         if account.charge > 0:
             self.charges.append((datetime.fromisoformat(time).timestamp(), account.charge))
 

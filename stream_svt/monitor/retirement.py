@@ -114,7 +114,7 @@ class Retirement:
         self._accounts.next.records[f"r/{account.name}".encode()] = data
 
 
-def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
+def ended_datasets(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
     """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
     watermarks = dict(spec.carried.watermarks)
     if progress is not None:

@@ -26,18 +26,18 @@ class RetryQueue(Queue[Waiting]):
     """Series whose last test was a bottom, oldest first. ``count`` is the number of queries seen."""
 
     kind: ClassVar[int] = 1
-    holds: ClassVar[tuple[type, ...]] = (Waiting,)
+    entry_types: ClassVar[tuple[type, ...]] = (Waiting,)
 
     def attempt(self, place: Waiting) -> int:
         """Return how often a place was tested."""
         return 1 + self.sweeps - place.begun
 
-    def swept(self) -> None:
+    def count_sweep(self) -> None:
         """Take note that all places had one more attempt."""
         self.sweeps += 1
-        self.journal.note(self)
+        self.journal.mark_changed(self)
 
-    def swept_up_to(self, last: Waiting) -> None:
+    def count_sweep_up_to(self, last: Waiting) -> None:
         """Take note that the places up to the ``last`` one had one more attempt."""
         for place in self.entries.values():
             if place.number > last.number:
@@ -94,7 +94,7 @@ class RetryAppend(Append):
                 queue = queues[dataset] = runs.new_queue(RetryQueue, dataset)
             queue.count += 1
             if not queue.changed:
-                journal.note(queue)
+                journal.mark_changed(queue)
             series = names[row] if names else None
             if dataset in mutes and mutes[dataset].is_muted(series, now):
                 runs.skip("muted", 1)
@@ -177,6 +177,6 @@ class RetryAppend(Append):
             if branch is not None:
                 self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
                 if runs.status[dataset] != Status.TESTABLE:
-                    queue.swept_up_to(place)
+                    queue.count_sweep_up_to(place)
                     return
-        queue.swept()
+        queue.count_sweep()

@@ -43,7 +43,7 @@ class Mutes(Queue[StoredMute]):
     """Muted series of a monitor on a dataset, oldest first."""
 
     kind: ClassVar[int] = 2
-    holds: ClassVar[tuple[type, ...]] = (StoredMute,)
+    entry_types: ClassVar[tuple[type, ...]] = (StoredMute,)
 
     def is_muted(self, series: str | None, clock_ms: int) -> bool:
         """Tell whether a series is muted at a clock."""
@@ -175,11 +175,11 @@ class Runs:
         return self.plan.spec
 
     def cover(self, covers: Mask) -> None:
-        """Run on these datasets; `look_up` has to follow for those that hold an account."""
+        """Run on these datasets; `refresh` has to follow for those that hold an account."""
         self.covers = covers
         self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
 
-    def look_up(self, datasets: Sequence[int]) -> list[int]:
+    def refresh(self, datasets: Sequence[int]) -> list[int]:
         """Go by the slots of some held datasets, whose open runs are durable; return those that have one."""
         held, every = self.accounts.held, self.spec.resample_every
         found = [(n, slot) for n in datasets if (slot := held[n].run_states.get(self.name)) is not None]
@@ -220,13 +220,13 @@ class Runs:
         accounts, plan = self.accounts, self.plan
         account, run_state = self._slot(dataset)
         if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
-            self.look_up([dataset])
+            self.refresh([dataset])
             return
         charge = account.admit(run_state, plan)
         if charge is None:
             run_state.signal(Signal.REFUSED)
             self._announce(EventType.EXHAUSTED, dataset, "budget")
-            self.look_up([dataset])
+            self.refresh([dataset])
             return
         run_state.signal(Signal.ADMITTED)
         run_state.run += 1
@@ -239,7 +239,7 @@ class Runs:
         accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
         self._announce(EventType.RUN_STARTED, dataset, reason, charge, tops_charge_left=left)
-        self.look_up([dataset])
+        self.refresh([dataset])
         self.status[dataset] = Status.PENDING
 
     def committed(self, dataset: int, run: int) -> None:
@@ -259,7 +259,7 @@ class Runs:
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
         accounts.release(EventType.ALERT, account, self._alert(account, run_state, crossing, charge), subject)
-        accounts.weigh(series or "", crossing.query_id)
+        accounts.add_size(series or "", crossing.query_id)
         ended = self._mute(crossing, clock_ms)
         if is_last:
             run_state.halts += 1
@@ -340,22 +340,22 @@ class Runs:
         """Forget the secrets of a run, and end the mutes that held until then."""
         if dataset in self.mutes:
             self.mutes[dataset].end_run()
-        self.look_up([dataset])
+        self.refresh([dataset])
 
-    def pause(self, dataset: int, *, paused: bool = True, at_full_price: bool = False) -> None:
-        """Skip the queries of a dataset, or test them again; an open run stays open, or is closed ``at_full_price``."""
-        if at_full_price and self.is_open(dataset):
+    def pause(self, dataset: int, *, paused: bool = True, full_price: bool = False) -> None:
+        """Skip the queries of a dataset, or test them again; an open run stays open, or is closed ``full_price``."""
+        if full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
         self._slot(dataset)[1].paused = paused
         self._announce(EventType.PAUSED if paused else EventType.RESUMED, dataset, "command")
-        self.look_up([dataset])
+        self.refresh([dataset])
 
     def reopen(self, dataset: int) -> None:
         """Let the next query of a dataset open a new run with a new threshold."""
         if self.is_open(dataset):
             self.end_run(dataset, "command")
         self._slot(dataset)[1].stopped = False
-        self.look_up([dataset])
+        self.refresh([dataset])
 
     def top_branch_only(self, run_state: RunState) -> bool:
         """Tell whether what is left of an open run pays the cheapest branch only."""

@@ -41,7 +41,7 @@ class ShardDatasets(Sequence[DatasetSpec]):
     def of_names(cls, spec: ApplicationSpec, names: Sequence[str]) -> ShardDatasets:
         """Return the datasets of these names; KeyError where one is not declared."""
         made = cls(spec.names_shown)
-        for _ in made.filling([spec.dataset(name) for name in names]):
+        for _ in made.fill_in_slices([spec.dataset(name) for name in names]):
             pass
         return made
 
@@ -56,11 +56,11 @@ class ShardDatasets(Sequence[DatasetSpec]):
 
     def covers(self, monitor: MonitorSpec) -> Mask:
         """Return on which of them a monitor runs."""
-        for _ in self.covering(monitor):
+        for _ in self.cover_in_slices(monitor):
             pass
         return self._covered[monitor.datasets]
 
-    def covering(self, monitor: MonitorSpec) -> Iterator[None]:
+    def cover_in_slices(self, monitor: MonitorSpec) -> Iterator[None]:
         """Look in slices at which of them a monitor covers; `covers` returns it at once then."""
         if monitor.datasets in self._covered:
             return
@@ -73,7 +73,7 @@ class ShardDatasets(Sequence[DatasetSpec]):
                 yield
         self._covered[monitor.datasets] = found
 
-    def filling(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
+    def fill_in_slices(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
         """Take the datasets in, in slices; they are of use once no slice is left."""
         count = len(datasets)
         self.shown = np.zeros(count, dtype=np.bool_)

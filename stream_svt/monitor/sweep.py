@@ -43,7 +43,7 @@ class OpenSets(Queue[OpenSet | Block]):
     """The open sets of a monitor on a dataset. ``blocks`` has the queries that wait, by set: the bottoms of a batch."""
 
     kind: ClassVar[int] = 0
-    holds: ClassVar[tuple[type, ...]] = (OpenSet, Block)
+    entry_types: ClassVar[tuple[type, ...]] = (OpenSet, Block)
 
     blocks: dict[str, list[Block]] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ class OpenSets(Queue[OpenSet | Block]):
         for set_id in list(self.blocks):
             self.close(set_id)
 
-    def settle(self) -> None:
+    def finish_loading(self) -> None:
         """See `Queue`."""
         names = {entry.number: entry.set_id for entry in self.entries.values() if isinstance(entry, OpenSet)}
         self.blocks = {set_id: [] for set_id in names.values()}

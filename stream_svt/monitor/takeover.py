@@ -15,7 +15,7 @@ import numpy as np
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.queue_journal import Queue, number_of
+from stream_svt.monitor.queue_journal import Queue, record_number
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runs import Mutes, Plan, Runs
@@ -37,13 +37,13 @@ Named = list[tuple[str, bytes]]
 
 
 def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
-    """Take over as `loading` does, at once."""
-    for _ in loading(engine, records, progress):
+    """Take over as `load_in_slices` does, at once."""
+    for _ in load_in_slices(engine, records, progress):
         pass
     engine.retirement.check(engine.number, engine.shard, may_retire=False)
 
 
-def loading(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
+def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
     """Take over from the live state records; an empty mapping and no progress is the very first start.
 
     The engine is of use once no slice is left, and `Retirement.check` has accepted what is declared. `UnreadableState`
@@ -135,21 +135,21 @@ def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterat
             numbers.append(number)
         size += len(data)
         if size > LOADED_AT_ONCE:
-            _look_up(engine, numbers)
+            _refresh(engine, numbers)
             numbers, size = [], 0
             yield
-    _look_up(engine, numbers)
+    _refresh(engine, numbers)
 
 
-def _look_up(engine: Engine, numbers: Sequence[int]) -> None:
+def _refresh(engine: Engine, numbers: Sequence[int]) -> None:
     for runner in engine.runners.values():
-        runner.runs.look_up(numbers)
+        runner.runs.refresh(numbers)
     engine.projection.update(numbers)
 
 
 def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
     size = 0
-    for number, data in sorted((number_of(rest), data) for rest, data in named):
+    for number, data in sorted((record_number(rest), data) for rest, data in named):
         engine.accounts.queues.load(number, data, KINDS)
         size += len(data)
         if size > LOADED_AT_ONCE:
@@ -184,11 +184,11 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-    """Go on with another specification as `check_spec`, `close_removed` and `changing_spec` do, at once."""
+    """Go on with another specification as `check_spec`, `close_removed` and `change_spec_in_slices` do, at once."""
     check_spec(engine, spec)
     for _ in close_removed(engine, spec, unread):
         pass
-    for _ in changing_spec(engine, spec):
+    for _ in change_spec_in_slices(engine, spec):
         pass
 
 
@@ -232,7 +232,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
         yield
 
 
-def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
+def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     """Go on with another specification at a barrier; nothing happens where it is the one in use.
 
     The engine is of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
@@ -244,7 +244,7 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
         yield
     for name, monitor in wanted.items():
         if name not in engine.runners:
-            yield from _look_up_all(engine, engine.add(monitor).runs)
+            yield from _refresh_all(engine, engine.add(monitor).runs)
             _announce(engine, name, "added", monitor.hash())
             yield
         elif engine.runners[name].spec != monitor:
@@ -273,16 +273,16 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
         runs.cover(covers)
         engine.projection.cover(runs.name, covers)
         engine.projection.changed |= engine.accounts.held.keys()
-    yield from _look_up_all(engine, runs)
-    engine.keep(runs.plan)
+    yield from _refresh_all(engine, runs)
+    engine.store_plan(runs.plan)
     engine.declare(spec)
     _announce(engine, spec.name, "changed", runs.plan.hash, sorted(changed_fields(old, spec)))
     yield
 
 
-def _look_up_all(engine: Engine, runs: Runs) -> Iterator[None]:
+def _refresh_all(engine: Engine, runs: Runs) -> Iterator[None]:
     """Let a monitor go on where its slots stand, of which it may have had some before."""
     numbers = list(engine.accounts.held)
     for at in range(0, len(numbers), AT_ONCE):
-        engine.projection.changed.update(runs.look_up(numbers[at : at + AT_ONCE]))
+        engine.projection.changed.update(runs.refresh(numbers[at : at + AT_ONCE]))
         yield

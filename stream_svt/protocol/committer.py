@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.operations import Command, UnderWay
+from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
@@ -57,7 +57,7 @@ class Committer:
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._said_at = self.clock.now()
         self._sayable = float(REPORTED)
-        self._sweep: Iterator[UnderWay] | None = None
+        self._sweep: Iterator[CommandProgress] | None = None
 
     @property
     def read_to(self) -> dict[str, int]:
@@ -196,11 +196,11 @@ class Committer:
     def carry_out(self, command: Command) -> None:
         """Carry out a command; of one to all datasets, nothing yet (`sweep`). Its number is durable with its effect."""
         if command.for_all:
-            self.use_up(command, accepted=False, under_way=UnderWay(command))
+            self.use_up(command, accepted=False, under_way=CommandProgress(command))
         else:
             self.use_up(command, accepted=operations.apply(self.engine, command))
 
-    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> None:
+    def use_up(self, command: Command, *, accepted: bool, under_way: CommandProgress | None = None) -> None:
         """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
         waited = self.commands.use_up(command, accepted=accepted, under_way=under_way)
         if waited is not None:
@@ -211,7 +211,7 @@ class Committer:
     async def sweep(self) -> None:
         """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
         if (under_way := self.commands.under_way) is not None:
-            self._sweep = self._sweep or operations.going_on(self.engine, under_way)
+            self._sweep = self._sweep or operations.apply_to_all(self.engine, under_way)
             for under_way in self._sweep:
                 self.commands.go_on(under_way)
                 if self.engine.full:

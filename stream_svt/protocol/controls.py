@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stream_svt.monitor.operations import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.protocol.ports import Record
 
 COMMAND_LIMIT = 65_536
@@ -62,7 +62,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: _Count = 0
     id: str = ""
     accepted: bool = False
-    under_way: UnderWay | None = None
+    under_way: CommandProgress | None = None
     closed: str = ""
 
 
@@ -123,7 +123,7 @@ class Controls:
         return msgspec.structs.replace(self._standing, next=min(held, default=self._read))
 
     @property
-    def under_way(self) -> UnderWay | None:
+    def under_way(self) -> CommandProgress | None:
         """The command to all datasets of which some are left."""
         return self._standing.under_way
 
@@ -181,13 +181,15 @@ class Controls:
         """Return the command that waited, where it may be carried out."""
         return self._waiting[1] if self._waiting and self._passes(self._waiting[1], gate) else None
 
-    def use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> int | None:
+    def use_up(
+        self, command: Command, *, accepted: bool, under_way: CommandProgress | None = None
+    ) -> int | None:
         """Note that a command was the next one; return the offset of one that waited for the same number."""
         self._standing = Standing(0, command.number, command.id, accepted, under_way or self.under_way)
         waited, self._waiting, self._found = self._waiting, None, None
         return None if waited is None or waited[1] is command else waited[0]
 
-    def go_on(self, under_way: UnderWay) -> None:
+    def go_on(self, under_way: CommandProgress) -> None:
         """Note how far the command to all datasets has come."""
         self._standing = msgspec.structs.replace(self._standing, under_way=under_way)
 

@@ -20,9 +20,9 @@ from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, Records
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Command
-from stream_svt.monitor.retirement import gone
+from stream_svt.monitor.retirement import ended_datasets
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.monitor.takeover import changing_spec, check_spec, close_removed, loading
+from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
@@ -96,14 +96,16 @@ class ShardSession(Committer):
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
         meta, workload = self.journal.meta, self.workload
-        await self.in_slices(workload.gather(self.shard, gone(workload.spec, records, meta.progress)))
+        await self.in_slices(
+            workload.gather(self.shard, ended_datasets(workload.spec, records, meta.progress))
+        )
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
         await self.publish_backlog()  # a commit comes after everything that was charged before
         progress = self.journal.meta.progress
         if progress is not None:
             self._compare_versions(progress)
-        await self.in_slices(loading(engine, records, progress))
+        await self.in_slices(load_in_slices(engine, records, progress))
         if not self.commands.closing:
             engine.retirement.check(engine.number, self.shard, may_retire=workload.version[0] > 0)
         if progress is None:
@@ -198,8 +200,8 @@ class ShardSession(Committer):
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine
         first, end = (await self.feed.spans([topic]))[topic]  # retention goes on meanwhile
-        await self.in_slices(operations.close_lost(engine, topic), commits=True)
-        operations.pass_over(engine, topic, first, end)
+        await self.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
+        operations.skip_lost_records(engine, topic, first, end)
         self.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
         self.use_up(command, accepted=True)
@@ -307,7 +309,7 @@ class ShardSession(Committer):
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first that is stamped too far ahead, and the error where there is one."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        if not self.engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+        if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
         place = next(place for place, record in enumerate(found) if record.timestamp > latest)
         record = found[place]
@@ -356,7 +358,7 @@ class ShardSession(Committer):
         check_spec(engine, spec)
         await self.turn()
         await self.in_slices(close_removed(engine, spec, unread), commits=True)
-        await self.in_slices(changing_spec(engine, spec))
+        await self.in_slices(change_spec_in_slices(engine, spec))
         self._decoders = self.workload.decoders(self.shard, engine.datasets)
         for topic in topics:
             engine.begin(topic, await self.feed.position(topic))
@@ -364,7 +366,7 @@ class ShardSession(Committer):
         await self.in_slices(engine.retirement.retire(), commits=True)
         if engine.datasets.patterns:
             ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
-            engine.pass_periods(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
+            engine.advance_watermarks(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
         # Not before the configuration is accepted, and what it takes away is closed.
         for topic in self.read_to.keys() - engine.topics():
             del self.read_to[topic]

@@ -101,9 +101,9 @@ class AppliedWorkload:
             dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
             yield from dataset_index.filling(dataset.name for dataset in found)
             datasets = ShardDatasets(self.spec.names_shown)
-            yield from datasets.filling(found)
+            yield from datasets.fill_in_slices(found)
             for monitor in self.spec.monitors:
-                yield from datasets.covering(monitor)
+                yield from datasets.cover_in_slices(monitor)
             self._held[shard] = _Held(gone, datasets, dataset_index)
 
     def engine(self, shard: int, key: bytes) -> Engine:

@@ -19,7 +19,7 @@ import yaml
 from docs.generator import example
 from docs.generator.asyncapi import EVENTS, QUERY_REASONS, message_name
 from stream_svt.monitor import operations
-from stream_svt.monitor.operations import Action, Command, UnderWay, going_on
+from stream_svt.monitor.operations import Action, Command, CommandProgress, apply_to_all
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.privacy.loss import Kind
@@ -252,7 +252,7 @@ def _closed_for_ever() -> Play:
     play.engine.begin_state(1, "cluster")
     play.play(TOPIC, [Query(0, 0) for _ in range(30)])
     command = Command(number=1, id="end", action=Action.CLOSE_APPLICATION, successor="next")
-    for _ in going_on(play.engine, UnderWay(command)):
+    for _ in apply_to_all(play.engine, CommandProgress(command)):
         pass
     play.commit()
     return play

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.operations import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.snapshot import VERSION
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
@@ -26,7 +26,7 @@ from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcrip
 
 KEY = bytes(range(32))
 COMMANDS = Standing(
-    7, 9, "ninth", accepted=True, under_way=UnderWay(Command("ninth", Action.PAUSE, number=9), "a", 1)
+    7, 9, "ninth", accepted=True, under_way=CommandProgress(Command("ninth", Action.PAUSE, number=9), "a", 1)
 )
 PLACE = RecordContext("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from stream_svt.monitor import operations, projection, takeover
 from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.takeover import change_spec, changing_spec, close_removed
+from stream_svt.monitor.takeover import change_spec, change_spec_in_slices, close_removed
 from tests.golden.regenerate import journal
 from tests.simulation.log import Broker, finish
 from tests.support.engine_play import Play, Query, batch_of
@@ -16,9 +16,8 @@ from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
     counts,
+    engine_state,
     spec_of,
-    standing,
-    standing_of,
     stream,
     transcript,
 )
@@ -131,10 +130,10 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
         datasets=_MANY,
     )
     list(close_removed(play.engine, play.spec))
-    assert sum(1 for _ in changing_spec(play.engine, play.spec)) > 10
+    assert sum(1 for _ in change_spec_in_slices(play.engine, play.spec)) > 10
     assert not play.engine.projection.changed - play.engine.accounts.dirty
     play.commit()
-    assert standing(play) == standing_of(play.loaded())
+    assert engine_state(play.engine) == engine_state(play.loaded())
 
 
 def test_refused_records_fit_a_commit_and_the_outbox_whatever_their_topic_is_called() -> None:

@@ -12,7 +12,7 @@ from stream_svt.monitor.snapshot import State
 from stream_svt.monitor.takeover import change_spec
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, engine_state, spec_of
 
 _LIMIT = "{names: [a, b, c], limit: 40, unit: one basket}"
 _PLAIN = FORMS["never muted"]
@@ -36,9 +36,9 @@ def _change(play: Play, *forms: str) -> list:
 
 def test_changing_to_the_same_specification_does_nothing():
     play = _play(_PLAIN)
-    before, records = standing(play), dict(play.records)
+    before, records = engine_state(play.engine), dict(play.records)
     assert _change(play, _PLAIN) == []
-    assert (standing(play), play.records) == (before, records)
+    assert (engine_state(play.engine), play.records) == (before, records)
 
 
 def test_a_threshold_holds_from_the_next_query_on():
@@ -158,10 +158,10 @@ def test_a_halt_and_a_restart_do_not_forget_what_waits():
 )
 def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
     play = _play(_PLAIN, FORMS["plain"])
-    before = standing(play)
+    before = engine_state(play.engine)
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
         change_spec(play.engine, _spec(form, FORMS["plain"] + ", beta: 0.5"))
-    assert standing(play) == before
+    assert engine_state(play.engine) == before
     assert not play.commit().events
 
 

@@ -10,7 +10,7 @@ from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.monitor.snapshot import State
 from tests.support.engine_play import Play, Query, batch_of
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, engine_state, spec_of
 
 _LIMIT = "{names: [a, b], limit: 3, unit: one basket}"
 
@@ -53,19 +53,19 @@ def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> Rele
 )
 def test_a_command_that_does_not_apply_is_refused_and_changes_nothing(action, fields, reason):
     play = _play()
-    before = standing(play)
+    before = engine_state(play.engine)
     reply = _command(play, action, **{"dataset": "a", **fields})
     assert reply.data.reason == "refused"
     assert reason in reply.data.detail["message"]
-    assert standing(play) == before
+    assert engine_state(play.engine) == before
 
 
 def test_a_refused_command_for_several_monitors_changes_none():
     play = _play(FORMS["plain"], FORMS["plain"])
     assert _command(play, "pause", monitor="m1").data.reason == "accepted"
-    before = standing(play)
+    before = engine_state(play.engine)
     assert _command(play, "pause").data.reason == "refused"
-    assert standing(play) == before
+    assert engine_state(play.engine) == before
     assert not play.run_state().paused
 
 
@@ -215,10 +215,10 @@ def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_wa
 
 def test_accepting_a_loss_of_another_topic_touches_no_run():
     play = _play()
-    before = standing(play)
+    before = engine_state(play.engine)
     play.accept_loss("elsewhere", 1000)
     play.commit()
-    assert standing(play) == before
+    assert engine_state(play.engine) == before
 
 
 def test_a_command_for_a_monitor_that_never_ran_works():

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor import queue_journal
-from stream_svt.monitor.queue_journal import Queue, QueueJournal, key_of
+from stream_svt.monitor.queue_journal import Queue, QueueJournal, record_key
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.snapshot import QueueRecord, Waiting
 from stream_svt.monitor.sweep import OpenSets
@@ -60,7 +60,7 @@ def test_a_journal_stays_within_a_multiple_of_what_lives_and_writes_each_byte_tw
         series = f"series-{chance.randrange(20)}"
         arrive(chance.choice(queues), series, offset, f"query-{offset}")
         if offset % 200 == 199:
-            appended += sum(len(queue.touched) for queue in queues)
+            appended += sum(len(queue.unsaved) for queue in queues)
             changes = journal.save()
             written += sum(len(data or b"") + 130 for data in changes.values())
             put_into(records, changes)
@@ -91,7 +91,7 @@ def test_a_sweep_of_all_places_is_one_short_group() -> None:
     for k in range(1000):
         arrive(queue, f"s{k}")
     assert sum(len(data or b"") for data in journal.save().values()) > 20_000
-    queue.swept()
+    queue.count_sweep()
     assert sum(len(data or b"") for data in journal.save().values()) < 60
 
 
@@ -125,7 +125,7 @@ def _stored() -> dict[bytes, bytes]:
 
 def test_a_record_that_is_missing_between_others_is_named() -> None:
     records = _stored()
-    del records[key_of(3)]
+    del records[record_key(3)]
     with pytest.raises(UnreadableState, match="w/3 is missing, w/4 is there"):
         loaded(records)
 

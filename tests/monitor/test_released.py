@@ -219,7 +219,7 @@ def take(status: ReleasedStatus, *records: bytes) -> None:
 
 
 def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(status: ReleasedStatus) -> None:
-    assert (status.budgets[WEEK].left, status.budgets[WEEK].told) == (4.0, False)
+    assert (status.budgets[WEEK].left, status.budgets[WEEK].reported) == (4.0, False)
     assert {name: status.shown for name, status in status.of_dataset(WEEK).items()} == {
         "hot": "idle",
         "rare": "idle",

@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.operations import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.settings.application import ApplicationSpec
@@ -19,8 +19,8 @@ from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
     assert_books_balance,
+    engine_state,
     spec_of,
-    standing,
     stream,
     transcript,
 )
@@ -72,7 +72,7 @@ def test_nothing_of_the_others_changes(form: str) -> None:
         _feed_first_dataset(each, queries)
     assert transcript(play)["a", "m0"] == transcript(alone)["a", "m0"]
     play.take_over(_spec("a", FORMS[form]))
-    assert standing(play)["m0", "a"] == standing(alone)["m0", "a"]
+    assert engine_state(play.engine)["m0", "a"] == engine_state(alone.engine)["m0", "a"]
 
 
 def _feed_first_dataset(play: Play, queries: Sequence[Query]) -> None:
@@ -132,7 +132,7 @@ def test_an_application_is_closed_with_the_balances_of_retired_datasets_too() ->
     play = _played()
     play.retire(_spec("a, c"))
     close = Command(id="close", number=1, action=Action.CLOSE_APPLICATION, successor="next")
-    *_, last = operations.going_on(play.engine, UnderWay(close))
+    *_, last = operations.apply_to_all(play.engine, CommandProgress(close))
     events = play.commit().events
     assert [event.data.dataset for event in events if event.type is EventType.BALANCE] == ["a", "b", "c"]
     assert last.done == 3

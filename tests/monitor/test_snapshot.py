@@ -13,10 +13,10 @@ import pytest
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import takeover as module
 from stream_svt.monitor.snapshot import VERSION
-from stream_svt.monitor.takeover import loading
+from stream_svt.monitor.takeover import load_in_slices
 from tests.golden.regenerate import HERE, played
 from tests.support.engine_play import Play, another_release
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, engine_state, spec_of, stream
 
 
 def _played(*forms: str, limit: str = "100") -> Play:
@@ -49,15 +49,17 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     play = Play(spec_of(*forms, datasets=f"{{names: [{names}], limit: 100, unit: one basket}}"))
     play.play(TOPIC, stream(5, 600, datasets=60))
     play.crash()
-    whole = standing(play)
+    whole = engine_state(play.engine)
     monkeypatch.setattr(module, "AT_ONCE", 10)
     monkeypatch.setattr(module, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
-    loaded = [len(play.engine.accounts.held) for _ in loading(play.engine, play.records, play.progress)]
+    loaded = [
+        len(play.engine.accounts.held) for _ in load_in_slices(play.engine, play.records, play.progress)
+    ]
     sizes = [len(data) for key, data in play.records.items() if key.startswith(b"d/")]
     assert len(loaded) > len(play.records) // 10 + sum(sizes) // (1000 + max(sizes))
     assert max(later - sooner for sooner, later in pairwise([0, *loaded, 60])) <= 1000 // min(sizes) + 1
-    assert standing(play) == whole
+    assert engine_state(play.engine) == whole
 
 
 @pytest.mark.parametrize("kind", ["d/", "w/", "m/"])

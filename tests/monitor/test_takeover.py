@@ -14,17 +14,16 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations, queue_journal
 from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.operations import Action, Command
-from stream_svt.monitor.takeover import change_spec, changing_spec, check_spec, close_removed
+from stream_svt.monitor.takeover import change_spec, change_spec_in_slices, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
     assert_books_balance,
+    engine_state,
     make_small,
     spec_of,
-    standing,
-    standing_of,
     stream,
 )
 
@@ -77,7 +76,7 @@ def change(play: Play, chance: random.Random, spec: ApplicationSpec) -> None:
             if chance.random() < 0.3:
                 play.crash()
                 return
-    for _ in changing_spec(play.engine, spec):
+    for _ in change_spec_in_slices(play.engine, spec):
         pass
     play.spec = spec
     play.engine.begin(TOPIC, at)
@@ -110,7 +109,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(
         limit = play.engine.accounts.queues.pending_bytes + queue_journal.SLACK
         records = play.commit().records
         assert sum(len(data or b"") for key, data in records.items() if key.startswith(b"w/")) <= limit
-        assert standing(play) == standing_of(play.loaded())
+        assert engine_state(play.engine) == engine_state(play.loaded())
     assert_books_balance(play)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_svt.monitor.operations import ID_LENGTH, Action, Command, UnderWay
+from stream_svt.monitor.operations import ID_LENGTH, Action, Command, CommandProgress
 from stream_svt.protocol.controls import (
     COMMAND_LIMIT,
     Controls,
@@ -106,14 +106,14 @@ def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_wa
     sweep = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
     assert isinstance(sweep, Command)
     assert sweep.for_all
-    controls.use_up(sweep, accepted=False, under_way=UnderWay(sweep))
+    controls.use_up(sweep, accepted=False, under_way=CommandProgress(sweep))
     # Read again it is no command of its own, and a takeover goes on with it.
     assert carry_out(controls, record(1, 1, "pause", id="at-0", dataset=""), record(2, 2)) == []
     later = Controls(controls.standing, STATE)
-    assert later.under_way == UnderWay(sweep)
+    assert later.under_way == CommandProgress(sweep)
     assert later.standing.next == 2
     assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Refusal.STALE]
-    later.go_on(UnderWay(sweep, "d", done=1))
+    later.go_on(CommandProgress(sweep, "d", done=1))
     later.end(accepted=True)
     assert (later.standing.accepted, later.under_way) == (True, None)
     assert carry_out(later, record(4, 3)) == ["done at-2", "done at-4"]
@@ -121,10 +121,10 @@ def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_wa
 
 def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
     sweep = Command("all", Action.PAUSE, state=STATE, number=1)
-    controls = Controls(Standing(number=1, id="all", under_way=UnderWay(sweep, "m", done=3)), STATE)
+    controls = Controls(Standing(number=1, id="all", under_way=CommandProgress(sweep, "m", done=3)), STATE)
     accept = record(0, 2, "accept-loss", dataset="", topic="t")
     assert carry_out(controls, accept, gate=Gate.LOSS) == ["done at-0"]
-    assert controls.under_way == UnderWay(sweep, "m", done=3)
+    assert controls.under_way == CommandProgress(sweep, "m", done=3)
     controls.end(accepted=False)
     assert (controls.standing.number, controls.standing.accepted) == (2, True)
 

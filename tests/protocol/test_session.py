@@ -67,7 +67,7 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 
 @pytest.mark.parametrize(
     ("where", "sliced"),
-    [(session_module, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")],
+    [(session_module, "load_in_slices"), (Projection, "sum_up"), (session_module, "change_spec_in_slices")],
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str

@@ -197,14 +197,14 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 
 
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = QueryTester._silence
+    original = QueryTester._mute_rows
 
-    def silence(self: QueryTester, segment: Segment, rows: object) -> None:
+    def mute_rows(self: QueryTester, segment: Segment, rows: object) -> None:
         original(self, segment, rows)
         whole = segment.view.batch.whole[segment.start : segment.stop]
-        segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
+        segment.mute(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
-    patch.setattr(QueryTester, "_silence", silence)
+    patch.setattr(QueryTester, "_mute_rows", mute_rows)
 
 
 def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
         raise AssertionError("the datasets are looked at again")
 
     monkeypatch.setattr(workload, "homes", again)
-    monkeypatch.setattr(shard_datasets.ShardDatasets, "filling", again)
+    monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
     monkeypatch.setattr(codec.DatasetIndex, "filling", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.operations import Action, Command, UnderWay
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
@@ -154,7 +154,7 @@ def state_records(
     finish(kept.open())
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
-    under_way = UnderWay(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is paused already",))
+    under_way = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is paused already",))
     kept.meta.commands = Standing(3, 4, "c", accepted=True, under_way=under_way)
     finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
     broker.mark("app-0", everything=True)

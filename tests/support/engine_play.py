@@ -17,7 +17,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.runs import Plan, Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
-from stream_svt.monitor.takeover import load, loading
+from stream_svt.monitor.takeover import load, load_in_slices
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.proving import streams
 from stream_svt.proving.streams import Row as Query
@@ -110,7 +110,7 @@ class Play:
         """Lose everything since the last commit, and go on with an applied configuration that may retire datasets."""
         self.spec = spec
         self.engine = self._new()
-        finish(loading(self.engine, self.records, self.progress))
+        finish(load_in_slices(self.engine, self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         finish(self.engine.retirement.close_runs())
 
@@ -136,8 +136,8 @@ class Play:
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
         """Go on although records of a topic are gone."""
-        finish(operations.close_lost(self.engine, topic))
-        operations.pass_over(self.engine, topic, offset, end)
+        finish(operations.close_runs_of_topic(self.engine, topic))
+        operations.skip_lost_records(self.engine, topic, offset, end)
 
     def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:
         """Step through queries up to ``last``, committing where the engine asks for it."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.takeover import changing_spec, check_spec, close_removed, loading
+from stream_svt.monitor.retirement import ended_datasets
+from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
@@ -34,9 +34,9 @@ class GeneratedPlay(Play):
         """Take over as a worker does that knows this specification at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
         workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
-        finish(workload.gather(0, gone(self.spec, self.records, self.progress)))
+        finish(workload.gather(0, ended_datasets(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
-        finish(loading(self.engine, self.records, self.progress))
+        finish(load_in_slices(self.engine, self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         if self.progress is None:
             self.engine.begin_state(1, "cluster")
@@ -47,11 +47,11 @@ class GeneratedPlay(Play):
         """Go on with the specification after the replay; every topic ends where it was read to."""
         spec = self.engine.spec
         check_spec(self.engine, spec)
-        finish(close_removed(self.engine, spec), changing_spec(self.engine, spec))
+        finish(close_removed(self.engine, spec), change_spec_in_slices(self.engine, spec))
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)
         finish(self.engine.retirement.retire())
-        self.engine.pass_periods(self.ends if idle_ms else {}, idle_ms)
+        self.engine.advance_watermarks(self.ends if idle_ms else {}, idle_ms)
         self.commit()
 
     def roll(self, now_ms: int) -> None:
@@ -94,5 +94,5 @@ def at(number: float) -> int:
 
 def watermarks(play: GeneratedPlay) -> Mapping[str, int]:
     """Return what the state says of periods that are over, in days since `START_MS`."""
-    found = gone(play.spec, play.records, play.progress).watermarks
+    found = ended_datasets(play.spec, play.records, play.progress).watermarks
     return {pattern: (end - START_MS) // DAY_MS for pattern, end in found.items()}

@@ -162,13 +162,8 @@ def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
     return tested, skipped
 
 
-def standing(play: Play) -> dict[Any, Any]:
+def engine_state(engine: Engine) -> dict[Any, Any]:
     """Return everything of an engine that decides what it does next, and what it shows."""
-    return standing_of(play.engine)
-
-
-def standing_of(engine: Engine) -> dict[Any, Any]:
-    """See `standing`."""
     finish(engine.projection.sum_up())
     found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
     for number, account in engine.accounts.held.items():
@@ -221,7 +216,7 @@ def assert_same(play: Play, expected: Play) -> None:
     """A play released, counted and left behind what another did, and its books balance."""
     assert transcript(play) == transcript(expected)
     assert counts(play) == counts(expected)
-    assert standing(play) == standing(expected)
+    assert engine_state(play.engine) == engine_state(expected.engine)
     assert_books_balance(play)
 
 

@@ -98,7 +98,7 @@ class StatusSnapshot(ReleasedStatus):
         limit, spent, reserved = budget.limit, budget.spent, budget.reserved
         if view is not None:
             source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
-        elif budget.told:
+        elif budget.reported:
             source = "alerts"
         else:
             source = "declaration" if self.complete else "unknown"
