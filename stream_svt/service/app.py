@@ -1,7 +1,7 @@
-"""The Faust application that hosts a worker: services, signals, web pages, exit codes.
+"""The Faust application that hosts a worker: services, signals, web pages, exit codes, log limits.
 
-Faust's own consumer and producer stay off, so nothing of theirs can hold up the hot path, and no directory,
-changelog or leader topic is made.
+Faust's own consumer and producer are disabled, so they cannot delay the worker, and Faust creates no directory,
+changelog topic or leader topic.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from stream_svt.service.worker import Worker
 log = logging.getLogger(__name__)
 
 HOST_LOG = logging.getLogger("faust.host")
-"""Where the host reports its own starting and stopping, apart from the worker's events."""
+"""Logger of the host's own start and stop, apart from the worker's events."""
 
 STOP_DEADLINE = 28.0
-"""Seconds that a stop may take: more than those of all its parts together, and less than supervisors wait."""
+"""Seconds that a stop may take: more than the timeouts of its parts together, and less than supervisors wait."""
 
 
 class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
-    """An app of web server and services only, without a trace in the working directory, which may be read-only."""
+    """An app with web server and services only; it writes nothing to the working directory, which may be read-only."""
 
     BootStrategy = type("BootStrategy", (BootStrategy,), {"enable_kafka": False})
     logger = HOST_LOG
@@ -47,9 +47,9 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
 
 
 class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
-    """Runs the worker from start to stop; a fatal error ends the process in order, with its exit code.
+    """Runs the worker from start to stop; a fatal error stops the process in order, with its exit code.
 
-    The worker is handed every version of the configuration that it can read, one after the other.
+    The worker adopts every version of the configuration that it can read, in order.
     """
 
     logger = HOST_LOG
@@ -62,7 +62,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         self.error: StreamSvtError | None = None
 
     async def on_start(self) -> None:
-        """Begin in tasks: joining a group takes as long as it takes, and signals must be served meanwhile."""
+        """Start tasks: joining a group may take long, and signals must be handled meanwhile."""
         self._tasks = [asyncio.create_task(work()) for work in (self._run, self._adopt_versions)]
 
     async def _run(self) -> None:
@@ -73,7 +73,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             signal.raise_signal(signal.SIGTERM)
 
     async def on_stop(self) -> None:
-        """Publish what is charged, leave the group at once."""
+        """Stop the worker, which publishes what is charged and leaves the group."""
         for task in reversed(self._tasks):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -82,20 +82,20 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
                 await self._worker.stop()
         except TimeoutError:
             self.error = self.error or StreamSvtError(f"not stopped within {STOP_DEADLINE:.0f} seconds")
-            log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
+            log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace has no more information
 
     async def _adopt_versions(self) -> None:
         partitions = self._worker.config.topics.partitions
         async for version in self._versions:
             try:
                 await self._worker.adopt(await read(version, partitions))
-            except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
-                said = str(error) if isinstance(error, OSError) else describe(error)
-                log.critical("event=configuration_refused version=%d error=%r", version.number, said)
+            except Exception as error:  # noqa: BLE001  the next version is still read
+                reason = str(error) if isinstance(error, OSError) else describe(error)
+                log.critical("event=configuration_refused version=%d error=%r", version.number, reason)
 
 
 def build(worker: Worker, monitoring: Monitoring, overview: Overview | None = None) -> faust.App:
-    """Return the Faust app around a worker; ``overview`` is what the status page shows, by default the worker's."""
+    """Return the Faust app of a worker; the status page shows ``overview``, by default the worker's."""
     config = worker.config
     app = _App(
         f"{config.spec.application}-host",
@@ -108,7 +108,7 @@ def build(worker: Worker, monitoring: Monitoring, overview: Overview | None = No
         web_host=config.web.host,
         web_port=config.web.port,
         worker_redirect_stdouts=False,
-        # Faust lets its environment variables (WEB_BIND, APP_WEB_ROUTER_ENABLED, ..) win over what is said here.
+        # Otherwise environment variables (WEB_BIND, APP_WEB_ROUTER_ENABLED, ..) override these arguments.
         env={},
         web_router_enabled=False,
         web_tables_enabled=False,
@@ -119,9 +119,9 @@ def build(worker: Worker, monitoring: Monitoring, overview: Overview | None = No
 
 
 def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], Config] | None = None) -> int:
-    """Run a worker until a signal ends it; return the exit code of its host, or raise what ended it, or its late stop.
+    """Run a worker until a signal ends it and return the exit code; raise the error that ended it, or of a late stop.
 
-    ``versions`` are those of the configuration as they are applied; ``reread`` reads the worker's own file again.
+    ``versions`` yields the versions of the configuration as they are applied; ``reread`` reads the worker's file again.
     """
     limit_logs()
     _check_address(config)
@@ -147,7 +147,7 @@ def run(config: Config, versions: AsyncIterator[Version], reread: Callable[[], C
 
 
 def _check_address(config: Config) -> None:
-    """Refuse an address that cannot be listened on, before Faust does so with a trace."""
+    """Raise ConfigError for an address that cannot be listened on; Faust would print a trace."""
     address = (config.web.host, config.web.port)
     try:
         family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
@@ -163,20 +163,20 @@ def _check_address(config: Config) -> None:
 
 
 WARNING_LIMIT = (3, 30.0)
-"""Warnings and errors of one line of code: so many in so many seconds."""
+"""Maximum of warnings and errors from one line of code, and the seconds that it holds for."""
 PROGRESS_LIMIT = (200, 200.0)
-"""The same for what is neither: a line for each shard or command, a few of each."""
+"""The same for other records: enough for a few records of each shard or command."""
 
 
 class RateLimit(logging.Filter):
-    """Lets so many records of each line of code pass, and all critical ones: an outage must not fill a disk."""
+    """Limits the records of each line of code, except critical ones: an outage must not fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._counts: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written; the first one after others were left out says how many."""
+        """Return whether to write a record; the first one after omitted records shows their number."""
         if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
             return True
         allowed, seconds = WARNING_LIMIT if record.levelno >= logging.WARNING else PROGRESS_LIMIT
@@ -191,9 +191,9 @@ class RateLimit(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Keep the libraries' progress out of the log, and limit what each handler writes.
+    """Log only warnings and errors of libraries, and limit each handler.
 
-    aiokafka's errors alone name a wrong password or certificate.
+    Errors of aiokafka stay: no other record names a wrong password or certificate.
     """
     for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)

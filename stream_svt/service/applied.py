@@ -1,11 +1,11 @@
-"""The configuration topic: its versions are followed, parsed, compared with a file, and published one after the other.
+"""The configuration topic: follows, parses, compares and publishes the versions of the configuration.
 
-All records stand on partition 0. A version is written in one transaction of a producer that whoever applies a
-configuration shares with all others who do: the one that starts later fences the earlier, and reads the topic then. So
-two versions never have one number, and nobody replaces a version that he has not seen.
+All records are on partition 0. One transaction writes a version. All runs of ``stream-svt apply`` for an application
+use the same transactional id: a run that starts later fences the earlier one, and then reads the topic. So no two
+versions have the same number, and no run replaces a version that it has not read.
 
-Parsing hundreds of thousands of names takes seconds, and the parser keeps the interpreter to itself, in a thread as
-well. So a process of its own parses a version for a worker, and hands it over in pieces of a few milliseconds each.
+Parsing hundreds of thousands of names takes seconds and holds the GIL. So a worker parses a version in a subprocess,
+which returns it in pieces that take a few milliseconds each to load.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ log = logging.getLogger(__name__)
 
 PARTITION: Final = 0
 FOLLOW_WAIT: Final = 1.0
-"""Seconds that a fetch waits for another version."""
+"""Seconds that a fetch waits for a new version."""
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
 PIECE_SIZE = 500
-"""Datasets in a piece."""
+"""Datasets in a piece that the subprocess returns."""
 
 _PROGRAM = f"from {__name__} import parse; parse()"
 
 
 class Overtaken(StreamSvtError):
-    """Somebody else applied a configuration meanwhile; nothing was changed."""
+    """Another run applied a configuration meanwhile; this one changed nothing."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}. Nothing was changed; look at the difference again")
@@ -62,13 +62,13 @@ class Overtaken(StreamSvtError):
 
 
 async def _versions(config: Config, cluster: Cluster, known: tuple[int, str] = (0, "")) -> Versions:
-    """Return no versions yet, and which of them to follow: where commands must be signed, versions must be, too."""
+    """Return an empty `Versions`; it requires signatures where commands must be signed."""
     cluster_id = await kafka.cluster_id_of(cluster) if config.control.required else ""
     return Versions(verifier_of(config, cluster_id, config.topics.config, PARTITION), known)
 
 
 async def read_versions(config: Config, cluster: Cluster) -> Versions:
-    """Return what the configuration topic shows."""
+    """Return the versions on the configuration topic."""
     topic, versions = config.topics.config, await _versions(config, cluster)
     doing = f"reading configuration topic {topic!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
@@ -79,7 +79,7 @@ async def read_versions(config: Config, cluster: Cluster) -> Versions:
 
 
 def newest(versions: Versions, topic: str) -> Version | None:
-    """Return the version applied last, None where none was; raise ConfigError where it cannot be used."""
+    """Return the version applied last, None where there is none; raise ConfigError where it cannot be used."""
     found = versions.newest()
     if isinstance(found, Version):
         return found
@@ -90,19 +90,19 @@ def newest(versions: Versions, topic: str) -> Version | None:
 
 
 async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
-    """Yield the version applied last, then every newer one, for ever; errors are logged and pass."""
-    known, said = (0, ""), ""
+    """Yield the version applied last, then every newer one, without end; errors are logged and retried."""
+    known, logged = (0, ""), ""
     while True:
         try:
             versions = await _versions(config, cluster, known)
             async for version in _follow(cluster, config.topics.config, versions):
-                said = ""
+                logged = ""
                 known = (version.number, version.digest)
                 yield version
         except (BrokerError, ConfigError) as error:
-            if str(error) != said:
-                said = str(error)
-                log.warning("event=configuration_unread error=%r", said)
+            if str(error) != logged:
+                logged = str(error)
+                log.warning("event=configuration_unread error=%r", logged)
             await asyncio.sleep(RETRY_INTERVAL)
 
 
@@ -126,7 +126,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
                 versions.take(record)
             if versions.refused != refused and (refused := versions.refused) is not None:
                 log.critical("event=configuration_refused topic=%s error=%r", topic, refused)
-            if position < end:  # a version counts as a whole, and of several the last
+            if position < end:  # yield only complete versions, and only the last of several
                 continue
             version = newest(versions, topic)
             if version is not None and (version.number, version.digest) != last:
@@ -138,7 +138,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
 
 
 async def read(version: Version, partitions: int) -> AppliedWorkload:
-    """Return the workload of a version; ConfigError says what is wrong with it, or that the process of it ended."""
+    """Return the workload of a version; raise ConfigError where it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -150,9 +150,9 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
             process.kill()
             await process.wait()
     if process.returncode:
-        message = f"the process that reads it ended early, with {process.returncode}; nothing was changed"
+        message = f"its parser ended early with exit code {process.returncode}; nothing was changed"
         raise ConfigError([Problem(0, "", message)], source)
-    # From a process of our own, through a pipe that nobody else has.
+    # Written by our own subprocess, through a pipe that no other process has.
     found = pickle.loads(output)  # noqa: S301
     if isinstance(found, ConfigError):
         raise found
@@ -166,8 +166,8 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
 
 
 def parse() -> None:
-    """Parse the content of a version from standard input, and write what it says to standard output."""
-    # What a library prints must not come in between.
+    """Parse the content of a version from standard input, and write the result to standard output."""
+    # Output that a library prints goes to standard error.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         found: object
@@ -185,9 +185,9 @@ def parse() -> None:
 
 
 class Proposal(NamedTuple):
-    """A configuration that may be applied: what it changes, and whether it differs from the version ``before`` it.
+    """A configuration that may be applied, and its difference from the version ``before`` it.
 
-    ``refused`` says why the newest record of the topic is not followed, None where it is.
+    ``refused`` is why the newest record of the topic is ignored, None where it is used.
     """
 
     bundle: Bundle
@@ -198,7 +198,7 @@ class Proposal(NamedTuple):
 
 
 async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
-    """Compare a configuration with the version applied last, and with the topics; ConfigError says what is wrong."""
+    """Compare a configuration with the version applied last and with the topics; raise ConfigError for problems."""
     await require(config, cluster)
     await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
@@ -224,24 +224,24 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
 
 
 async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:
-    """Return the members of the application's group; a worker that waits for a first version is none."""
+    """Return the members of the application's group; a worker that waits for a first version is not one."""
     name = config.spec.application
-    return await kafka.members(cluster, name, f"looking at group {name!r}")
+    return await kafka.members(cluster, name, f"reading the members of group {name!r}")
 
 
 async def _require_readers(config: Config, cluster: Cluster) -> None:
-    """Refuse where a live worker could not read what is to be applied."""
-    older = [name for name, told in await workers(config, cluster) if user_data(told).reads < FORMAT]
+    """Raise ConfigError where a live worker cannot read the format of the new version."""
+    older = [name for name, data in await workers(config, cluster) if user_data(data).reads < FORMAT]
     if older:
         message = (
-            f"an older release runs that cannot read this configuration: {', '.join(sorted(older))}. Upgrade every "
-            "worker first; until then the version applied last stays"
+            f"workers of an older release cannot read this configuration: {', '.join(sorted(older))}. Upgrade every "
+            "worker first; until then the version applied last stays in use"
         )
         raise ConfigError([Problem(0, "", message)], f"group {config.spec.application!r}")
 
 
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
-    """Return the newest limit, in ledger units, of those datasets whose limit an operator has raised."""
+    """Return the newest limit, in ledger units, of each dataset whose limit an operator has raised."""
     found: dict[str, int] = {}
     kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
     shards = {home(name.encode(), config.topics.partitions) for name in datasets}
@@ -250,9 +250,9 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
         for shard in sorted(shards):
             async for batch in kafka.read_partition(reader, config.topics.alerts, shard, None, doing):
                 for record in batch:
-                    told = _told(record.value, EventType.BUDGET_RAISED)
-                    if told is not None and told.account is not None and told.dataset in kinds:
-                        found[told.dataset] = round(told.account.limit * kinds[told.dataset].units)
+                    event = _lifecycle(record.value, EventType.BUDGET_RAISED)
+                    if event is not None and event.account is not None and event.dataset in kinds:
+                        found[event.dataset] = round(event.account.limit * kinds[event.dataset].units)
     return found
 
 
@@ -268,8 +268,8 @@ async def publish(
     """Write the version that follows ``before``, with a number larger than ``above``, and return it.
 
     Raises:
-        Overtaken: Another version is there by now.
-        BrokerError: The brokers refuse; whether the version was written is not known then.
+        Overtaken: Another version was applied meanwhile.
+        BrokerError: The brokers refused; the version may or may not have been written.
     """
     topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
     context = place_of(config, cluster_id, topic, PARTITION)
@@ -299,21 +299,19 @@ async def publish(
 
 
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
-    """Return where the alert partition of each shard ends."""
+    """Return the end offset of each shard's alert partition."""
     partitions = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
-    found = await kafka.spans(
-        cluster, partitions, f"looking at the end of alert topic {config.topics.alerts!r}"
-    )
+    found = await kafka.spans(cluster, partitions, f"reading the ends of topic {config.topics.alerts!r}")
     return {tp.partition: end for tp, (_, end) in found.items()}
 
 
 async def adoptions(
-    config: Config, cluster: Cluster, number: int, starts: dict[int, int], patience: float
+    config: Config, cluster: Cluster, number: int, starts: dict[int, int], timeout: float
 ) -> AsyncIterator[int]:
-    """Yield each shard that has adopted a version, or a newer one, as that is read; end after ``patience`` seconds."""
+    """Yield each shard that has adopted the version or a newer one, as its event is read, for ``timeout`` seconds."""
     doing = f"reading alert topic {config.topics.alerts!r}"
     left, now = set(starts), asyncio.get_running_loop().time
-    until = now() + patience
+    until = now() + timeout
     async with kafka.started(cluster.reader(), doing) as reader:
         kafka.seek_all(
             reader, {TopicPartition(config.topics.alerts, shard): at for shard, at in starts.items()}
@@ -322,15 +320,15 @@ async def adoptions(
             async with kafka.deadline(seconds + kafka.CALL_DEADLINE, doing):
                 batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))
             for record in (record for batch in batches.values() for record in batch):
-                told = _told(record.value, EventType.CONFIGURATION_ADOPTED)
-                adopted = None if told is None else told.detail.get("number")
+                event = _lifecycle(record.value, EventType.CONFIGURATION_ADOPTED)
+                adopted = None if event is None else event.detail.get("number")
                 if record.partition in left and isinstance(adopted, int) and adopted >= number:
                     left.discard(record.partition)
                     yield record.partition
 
 
-def _told(record: bytes | None, kind: EventType) -> Lifecycle | None:
-    """Return the content of an event of a kind, None for any other record."""
+def _lifecycle(record: bytes | None, kind: EventType) -> Lifecycle | None:
+    """Return the data of a life-cycle event of this type, None for other records."""
     try:
         envelope, data = decode(record or b"")
     except ValueError:

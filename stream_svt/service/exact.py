@@ -1,9 +1,9 @@
-"""Numbers from JSON tokens and from arrays, exactly, by steps that do not depend on what the numbers are.
+"""Exact conversion of JSON tokens and arrays to numbers, in time that does not depend on the values.
 
-A number is two columns: `whole`, its floor, and `fraction`, what it lies above that, in units of 10^-18 rounded
-down. Every value takes the same steps, with or without digits after a point: how long a batch takes is seen from
-outside. What is no plain number (``1e3``, ``null``, more than 16 digits before the point or 24 after it) is handled
-alone and exactly; the others of its batch never notice.
+A number is two columns: `whole`, its floor, and `fraction`, the number minus its floor in units of 10^-18, rounded
+down. Every value takes the same steps, with or without a fraction, because the duration of a batch can be observed.
+Tokens of another form (``1e3``, ``null``, more than 16 digits before the point or 24 after it) are converted one by
+one, exactly; they do not change the steps of the other tokens of their batch.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Columns: TypeAlias = tuple[Integers, Integers]
 """Whole part and fraction of each row."""
 
 NO_NUMBER = (-LIMIT, 0)
-"""Whole part and fraction of a value that is not a number: at or below the lower bound of every monitor."""
+"""Whole part and fraction of a value that is not a number: no monitor has a lower bound below it."""
 
 _TINY = Decimal("1e-400")
-"""Stands for every non-zero number too small for a double: its floor on a grid is the same."""
+"""Replaces every non-zero number too small for a double: its floor on a grid is the same."""
 
 _CHUNK = 4096
-"""Tokens that are read at a time: what they need stays in a processor's cache."""
+"""Tokens converted at a time: their arrays fit in a processor's cache."""
 
 _FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
-"""Far more digits than a number below `LIMIT` has in units of 10^-18."""
+"""More digits than a number below `LIMIT` has in units of 10^-18."""
 
 _THRESHOLD_LENGTH = 64
 
 
 def number(token: bytes) -> Decimal | None:
-    """Return the number a valid JSON token stands for, saturated as a double is, None where it is not a number."""
+    """Return the number of a valid JSON token, infinite where a double is, None where it is not a number."""
     if not token or token[0] not in b"-0123456789":
         return None
     size = float(token)
     if math.isinf(size):
-        return Decimal(size)  # beyond the bounds of any grid, on its side
+        return Decimal(size)  # outside every grid; the sign decides the side
     if abs(size) < 1e-300:
         mantissa = token.lower().partition(b"e")[0]
         return Decimal(0) if not mantissa.strip(b"-0.") else _TINY.copy_sign(Decimal(size))
@@ -78,8 +78,8 @@ def columns(tokens: Sequence[Raw]) -> Columns:
     return whole, fraction
 
 
-# Text, eight digits at a time. A token is a sign, up to 16 digits, and maybe a point and up to 24 digits; before the
-# point they end, and behind it they begin, at the edge of a word of eight bytes.
+# Text, eight digits at a time. A token is a sign, up to 16 digits, and optionally a point and up to 24 digits. Digits
+# before the point end, and digits behind it begin, at the edge of a word of eight bytes.
 
 _BEFORE, _BEHIND = 16, 24
 _PAD = b" " * 32
@@ -102,11 +102,11 @@ _KEEP_BEFORE: Words = np.array(
 _KEEP_BEHIND: Words = np.array(
     [[_FIRST[min(max(digits - at, 0), 8)] for at in (0, 8, 16)] for digits in range(_BEHIND + 1)], np.uint64
 ).T.copy()
-"""Bytes of each word that are digits of a token with so many."""
+"""Mask of the bytes that are digits, for each number of digits and each word."""
 
 
 def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-    """Return whole part and fraction of each token, and which of them are to be read in another way."""
+    """Return whole part and fraction of each token, and a mask of the tokens of another form."""
     rows = len(tokens)
     length = np.fromiter(map(len, tokens), np.int64, rows)
     text = b"".join([_PAD, *tokens, _PAD])
@@ -116,7 +116,7 @@ def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]
     start = end - length
     minus = characters[start] == _MINUS
     start += minus
-    # The place of the last point at or before each character; whether it is the token's own shows where it is.
+    # Index of the last point at or before each character; it is the token's own if it lies behind the token's start.
     points = (characters == _POINT) * np.arange(
         len(text), dtype=np.int32 if len(text) < 1 << 31 else np.int64
     )
@@ -147,7 +147,7 @@ def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]
 
 
 def _words(text: bytes, at: Integers, count: int) -> Words:
-    """Return so many words of eight characters from each place, shape (count, places)."""
+    """Return ``count`` words of eight characters from each index in ``at``, shape (count, len(at))."""
     size = 8 * count
     windows = np.ndarray((len(text) - size + 1,), dtype=f"V{size}", buffer=text, strides=(1,))
     return windows[at].view("<u8").reshape(len(at), count).T
@@ -156,7 +156,7 @@ def _words(text: bytes, at: Integers, count: int) -> Words:
 def _signed(
     minus: NDArray[np.bool_], whole: Integers, fraction: Integers, rest: NDArray[np.bool_]
 ) -> Columns:
-    """Return the floor and what lies above it for sizes with a sign; ``rest`` tells what is smaller than 10^-18."""
+    """Return floor and fraction of signed sizes; ``rest`` marks sizes with a part smaller than 10^-18."""
     fraction = fraction + (minus & rest)
     below = minus & (fraction > 0)
     sign = 1 - 2 * minus.astype(np.int64)
@@ -173,20 +173,20 @@ def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) ->
     return np.clip(values.astype(np.int64), -LIMIT, LIMIT), np.zeros(len(values), np.int64)
 
 
-def scaled(values: Integers, places: int) -> Columns:
-    """Return whole parts and fractions of decimals with 0 to 18 places that are given without their point."""
-    whole = values // 10**places
-    return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**places) * 10 ** (18 - places)
+def scaled(values: Integers, scale: int) -> Columns:
+    """Return whole parts and fractions of ``values`` / 10^``scale``, scale from 0 to 18."""
+    whole = values // 10**scale
+    return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**scale) * 10 ** (18 - scale)
 
 
 _FIVES = np.uint64(5**18)
 _BITS = np.uint64(20)
 _DIGITS = 6
-"""Digits of 20 bits: they hold every double from 2^-67 on, and what is smaller is less than 10^-18."""
+"""Digits of 20 bits: exact for every double from 2^-67 on; smaller parts are less than 10^-18."""
 
 
 def doubles(values: NDArray[np.float64]) -> Columns:
-    """Return whole parts and fractions of the binary fractions that doubles are."""
+    """Return whole parts and fractions of doubles, which are binary fractions."""
     is_moderate = np.abs(values) < LIMIT
     size = np.abs(np.where(is_moderate, values, 0.0))
     whole = np.floor(size)
@@ -196,7 +196,7 @@ def doubles(values: NDArray[np.float64]) -> Columns:
         rest = rest * 2.0**20
         digits.append(np.floor(rest).astype(np.uint64))
         rest -= digits[-1]
-    # The digits by 5^18, a long multiplication from the lowest: 10^18 is 5^18 with 18 bits more.
+    # Long multiplication of the digits by 5^18, lowest digit first; 10^18 is 5^18 shifted by 18 bits.
     product, lost = np.zeros(len(values), np.uint64), rest != 0
     for digit in reversed(digits):
         lost |= product & ((1 << 20) - 1) != 0
@@ -209,7 +209,7 @@ def doubles(values: NDArray[np.float64]) -> Columns:
 
 @lru_cache(maxsize=4096)
 def threshold(token: bytes) -> Fraction | None:
-    """Return the threshold a JSON token stands for, None where it is no number of moderate length."""
+    """Return the threshold of a JSON token, None where it is not a number of at most 64 characters."""
     if len(token) > _THRESHOLD_LENGTH:
         return None
     value = number(token)

@@ -1,13 +1,13 @@
-"""Membership of the consumer group: which shards this worker owns, and whom it shares the application with.
+"""Membership of the consumer group: which shards this worker owns, and how workers divide them.
 
-The group reads the control topic only; partition p of it stands for shard p. aiokafka's protocol is eager: whenever
-a worker joins or leaves, every worker loses every partition and is given some again. Shards stand by in between, and
-only those that move are closed and opened:
+The group subscribes to the control topic only; its partition p stands for shard p. aiokafka's rebalance protocol is
+eager: whenever a worker joins or leaves, all partitions are revoked from all workers and assigned anew. Shards pause in
+between, and only those that move are closed and opened:
 
-revoked     every shard publishes what is charged and stands by; one that does not in time is cut short
-assigned    a shard that stays goes on, one that is gone ends, one that is new is opened
+revoked     every shard publishes what is charged and pauses; a shard that does not pause in time is cancelled
+assigned    a shard that stays resumes, a shard that moved away ends, a new shard is opened
 
-No worker is given two shards more than another, and as few as possible move.
+The shard counts of two workers differ by one at most, and as few shards as possible move.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ STOP_TIMEOUT = 0.6 * kafka.REBALANCE_TIMEOUT
 LEAVE_TIMEOUT = 5.0
 """Seconds that leaving the group may take."""
 HAND_OVER_TIMEOUT = 1.0
-"""Seconds that a shard which went elsewhere has to end: it stands by, or is being opened for nothing."""
+"""Seconds that a shard assigned to another worker has to end: it is paused, or still being opened."""
 WATCH_INTERVAL = 1.0
 LAG_INTERVAL = 10.0
-"""Seconds between looks at the ends of topics that nothing is read from at the moment."""
+"""Seconds between updates of the lag on topics that the worker does not read at the moment."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class UserData(msgspec.Struct, frozen=True):
-    """What a worker tells when it joins.
+    """User data of a member in the group protocol.
 
     Attributes:
-        held: The shards that it holds, each with its number of transactions.
-        reads: The newest format of a configuration that it reads.
+        held: Shards that the worker holds, each with its number of transactions.
+        reads: Newest format of a configuration that the worker can read.
     """
 
     held: list[tuple[_Count, _Count]] = []
@@ -61,13 +61,13 @@ class UserData(msgspec.Struct, frozen=True):
 
 
 class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """Leaves shards with the workers that hold them; the group's first worker decides by it for all.
+    """Leaves shards with the workers that hold them; the group's leader runs it for all members.
 
-    Its name is this service's own: whoever else joins the group is refused, where it would be given shards.
+    Its name is unique to this service, so that the coordinator refuses other consumers, which would be given shards.
 
     Args:
-        held: Returns the shards that this worker holds, each with its number of transactions. Of two that
-            hold one the smaller number stood still while the other went on.
+        held: Returns the shards that this worker holds, each with its number of transactions. If two workers
+            hold one shard, the one with the larger number ran last.
     """
 
     name = "stream-svt"
@@ -76,9 +76,9 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
         self._held = held
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return what this worker tells whoever decides."""
-        told = UserData(list(self._held().items()), FORMAT)
-        return ConsumerProtocolMemberMetadata(0, list(topics), msgspec.json.encode(told))
+        """Return this worker's metadata for the group's leader."""
+        data = UserData(list(self._held().items()), FORMAT)
+        return ConsumerProtocolMemberMetadata(0, list(topics), msgspec.json.encode(data))
 
     def assign(
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -96,11 +96,11 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
         return {member: ConsumerProtocolMemberAssignment(0, topics, b"") for member, topics in given.items()}
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Nothing is kept: what is held is asked for when it is told."""
+        """Keep nothing: `metadata` asks for the shards held."""
 
 
 def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dict[str, list[int]]:
-    """Return the shards of each worker, sorted, from what each of them holds."""
+    """Return the shards of each worker, sorted, from those that each worker holds."""
     left = set(shards)
     holder: dict[int, tuple[int, str]] = {}
     for member, held in claims.items():
@@ -109,7 +109,7 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
     mine: dict[str, list[int]] = {member: [] for member in claims}
     for shard in sorted(holder):
         mine[holder[shard][1]].append(shard)
-    # Whoever holds most keeps the one more that some must have.
+    # Where the division leaves a remainder, the workers that hold most get one shard more.
     order = sorted(claims, key=lambda member: (-len(mine[member]), member))
     least, more = divmod(len(left), len(order))
     quota = {member: least + (index < more) for index, member in enumerate(order)}
@@ -123,7 +123,7 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
 
 
 def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
-    """Return what a worker tells; nothing where that cannot be read."""
+    """Decode the user data of a member; empty where it is unreadable."""
     try:
         return msgspec.json.decode(data, type=UserData)
     except (msgspec.DecodeError, TypeError):
@@ -131,10 +131,10 @@ def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
 
 
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """The membership of a worker, and a shard for each partition it is given.
+    """The membership of a worker, and a shard for each partition assigned to it.
 
-    ``fatal`` is told of errors after which the worker cannot go on as a member. ``joined`` holds from an assignment to
-    the next revocation, ``has_joined`` for ever after the first one.
+    ``fatal`` is called with errors that end the membership. ``joined`` is true from an assignment to the next
+    revocation, ``has_joined`` from the first assignment on.
     """
 
     def __init__(self, parts: WorkerParts, fatal: Callable[[BaseException], None]) -> None:
@@ -153,7 +153,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._discarding: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Join the group; assignments come later, on their own."""
+        """Join the group; `on_partitions_assigned` is called later."""
         async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
@@ -174,12 +174,12 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await asyncio.gather(*(shard.stop(STOP_TIMEOUT) for shard in shards), *self._discarding)
             self.shards.clear()
         finally:
-            # Whatever happens before: a member that is gone without leaving keeps its shards from others.
+            # Until a member leaves or its session times out, no other worker gets its shards.
             await kafka.stop_quietly(self._consumer, LEAVE_TIMEOUT)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
-        # aiokafka logs what a listener raises and goes on.
+        """Resume shards that stay and start new ones; return quickly, because no heartbeat is sent meanwhile."""
+        # aiokafka only logs errors that a listener raises.
         try:
             self._consumer.pause(*assigned)
             self._parts.metrics.count("rebalances_total")
@@ -189,7 +189,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             known, wanted = self._consumer.partitions_for_topic(self._control), self._partitions
             self.joined = known is not None
             if known is None:
-                # Nobody is given a shard: no reason to pass for a standby, which is ready.
+                # No worker gets a shard, so this one must not count as a standby, which is ready.
                 log.error("event=control_topic_missing topic=%s", self._control)
             elif any(tp.partition >= wanted for tp in assigned):
                 message = another_count(self._control, len(known), wanted)
@@ -199,9 +199,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._fatal(error)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Have every shard stand by before anybody else may get it."""
+        """Pause every shard before another worker may get it."""
         del revoked
-        # Until assigned again, if only nothing: brokers that are gone assign nothing at all.
+        # Until the next assignment, which may be empty; unreachable brokers send none.
         self.joined = False
         shards = [] if self._stopping else list(self.shards.values())
         if not shards:
@@ -234,7 +234,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self.shards[number].start()
 
     def _discard(self, shard: Shard) -> None:
-        """End a shard beside everything else: whoever opens it next, this worker or another, fences it."""
+        """End a shard in a task of its own: the next worker that opens it, perhaps this one, fences it."""
         shard.halt()
         parting = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
         self._discarding.add(parting)
@@ -242,7 +242,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         parting.add_done_callback(self._report)
 
     async def _update_lag(self) -> None:
-        """Keep the lag true of partitions that nothing is read from: of shards that are not open, of paused topics."""
+        """Update the lag of partitions that are not read now: those of shards not open, and of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
             statuses = {number: shard.status for number, shard in self.shards.items()}
@@ -250,12 +250,12 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 partitions = [
                     TopicPartition(topic, one) for one in statuses if topic in statuses[one].offsets
                 ]
-                doing = f"looking at the end of topic {topic!r}"
+                doing = f"reading the end offsets of topic {topic!r}"
                 try:
                     found = await kafka.spans(self._parts.cluster, partitions, doing)
                 except BrokerError:
-                    continue  # whoever reads the topic says what is wrong with it
-                except Exception as error:  # noqa: BLE001  a metric: nothing else of the worker hangs on it
+                    continue  # the shards that read the topic report the error
+                except Exception as error:  # noqa: BLE001  only a metric depends on it
                     log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
                     continue
                 for tp, (_, end) in found.items():
@@ -263,19 +263,19 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 
     async def _watch(self) -> None:
-        """Surface the group's own errors, which a worker without shards would never see, and restart stuck shards."""
+        """Report errors of the group client, which a worker without shards would not see, and restart stuck shards."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
             self._check_client()
             for shard in list(self.shards.values()):
-                # A hand-over has a patience of its own, and nothing may begin after it.
+                # A hand-over has its own timeout, and no session may begin after it.
                 waits = shard.handed_over or shard.held or shard.status.state is ShardState.NOT_MEMBER
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()
 
     def _check_client(self) -> None:
-        """Raise what has ended the membership, or keeps it from coming about."""
+        """Raise the error that has ended the membership or prevents it."""
         consumer, doing = self._consumer, f"consumer group {self._name!r}"
         if (ended := aiokafka_fixes.ended(consumer)) is not None:
             raise kafka.explain(ended, doing, group=self._name) from ended
@@ -288,7 +288,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             log.warning("event=group_error error=%r", str(meaning))
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """Tell of the error that ended a task."""
+        """Report the error that ended a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)
 

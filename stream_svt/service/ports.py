@@ -1,11 +1,11 @@
-"""A shard's log and feed on Kafka, the ports of the protocol, and what its records are bound to.
+"""Implements the protocol's ports on Kafka: a shard's log (`ShardLog`) and feed (`ShardFeed`).
 
-Each shard reads with a client of its own, outside any group: a rebalance takes no position from it, and what comes,
-goes or fails for one shard disturbs no other. Offsets are the feed's, never the client's: what a fetch took out of the
-client and did not deliver is read again.
+Each shard reads with a consumer of its own, outside any group: a rebalance does not change its positions, and an error
+of one shard does not affect the others. The feed keeps the offsets itself: it reads records again that a fetch took
+from the consumer but did not deliver.
 
-Brokers bring news to many shards at once. So each takes its turn before it takes records out of its client, and again
-after every `RECORDS_PER_TURN` of them.
+Records for many shards arrive at once. So a shard waits for its turn before it takes records from its consumer, and
+again after every `RECORDS_PER_TURN` of them.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from stream_svt.service.topology import another_count, unseen
 from stream_svt.settings.sections import TopicsConfig
 
 LOG_WAIT_MS = 10
-"""Milliseconds that a fetch of the log waits: what is read there ends at an offset that is known."""
+"""Milliseconds that a fetch of the log waits at the brokers: the end offset is known, so no record is awaited."""
 FETCH_WAIT_MS, IDLE_WAIT_MS = 500, 2_500
-"""Milliseconds a fetch waits at the brokers, and once a fetch found nothing; a resumed partition waits behind it."""
+"""Milliseconds that a fetch waits at the brokers, and after an empty one; a resumed partition waits for its end."""
 MISSING_TIMEOUT = 1.0
-"""Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
+"""Seconds for which a partition may be missing from the metadata: a new assignment has to fetch them first."""
 RECORDS_PER_TURN = 2_000
-"""Records taken out of the client in one turn: some ten milliseconds of decoding."""
+"""Records taken from the consumer in one turn: some ten milliseconds of decoding."""
 MAX_RECORDS = 20_000
-"""Most records of a fetch that names no number."""
+"""Default of ``max_records`` of a fetch."""
 
 
 class Reject(msgspec.Struct):
@@ -68,7 +68,7 @@ class Reject(msgspec.Struct):
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
-    ``on_broker_time`` is told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
+    ``on_broker_time`` gets the brokers' time, in seconds since 1970, of each transaction with log append time.
     """
 
     cluster: Cluster
@@ -120,7 +120,7 @@ class ShardLog:
 
     @asynccontextmanager
     async def _reader(self, topic: str, committed: bool) -> AsyncIterator[tuple[AIOKafkaConsumer, str]]:
-        """Yield a reader, and the words for what it does."""
+        """Yield a reader, and the description of its work for error messages."""
         isolation = "read_committed" if committed else "read_uncommitted"
         doing = f"shard {self.shard}: reading topic {topic!r}"
         made = self.cluster.reader(isolation, fetch_wait_ms=LOG_WAIT_MS)
@@ -130,9 +130,8 @@ class ShardLog:
     async def prove(self) -> None:
         """Commit a transaction that joins a partition and writes nothing; see the port."""
         async with self._transaction():
-            self._join(
-                self.topics.rejects
-            )  # a mark on the alert partition would be one that no state explains
+            # A commit marker on the alert partition would be an offset that no state accounts for.
+            self._join(self.topics.rejects)
 
     async def transact(self, transaction: Transaction) -> int | None:
         """See the port."""
@@ -166,8 +165,7 @@ class ShardLog:
                 yield self._producer
                 await self._producer.commit_transaction()
             except (IllegalOperation, InvalidTxnState) as error:
-                # A partition could not be added: the transaction failed while records were still being sent, or on
-                # their way.
+                # The transaction failed, while records were sent or in flight: a partition could not be added.
                 if (cause := aiokafka_fixes.transaction_error(self._producer)) is not None:
                     raise cause from error
                 raise
@@ -177,10 +175,10 @@ class ShardLog:
 
 
 class Requests:
-    """What one shard is told: to ``stop`` its session, or to stand by while its partition may go elsewhere or stay.
+    """Requests to one shard: ``stop`` its session, or hold it while a rebalance decides about its partition.
 
-    ``held`` is set from the revocation of a rebalance to its assignment, and ``free`` else; ``quiet`` while the shard
-    steps nothing: it is not open, or its session stands by.
+    ``held`` is set from the revocation of a rebalance to its assignment, and ``free`` otherwise. The shard answers with
+    ``quiet``, set while it steps no query: it is not open, or its session is paused.
     """
 
     def __init__(self) -> None:
@@ -194,12 +192,12 @@ class Requests:
         self.held.set()
 
     def release(self) -> None:
-        """Go on: the partition stays."""
+        """End the hold: the partition stays."""
         self.held.clear()
         self.free.set()
 
     async def wait(self, *events: Any, seconds: float | None = None) -> None:  # noqa: ANN401
-        """Wait for the first of several events, or to be told to stop, at most so long."""
+        """Wait for the first of several events or a stop request, at most ``seconds``."""
         await wait_first(*events, self.stop.wait(), seconds=seconds)
 
 
@@ -217,12 +215,12 @@ class ShardFeed:
     _missing: dict[TopicPartition, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        # Or the fetches of all shards would end together, again and again.
+        # Different waits for each shard: else the fetches of all shards would end together each time.
         self._spread = 1 - self.shard * 0.618 % 1 / 2
 
     @property
     def stopping(self) -> bool:
-        """Whether the shard was told to stop."""
+        """Whether the shard was asked to stop."""
         return self.requests.stop.is_set()
 
     @property
@@ -231,7 +229,7 @@ class ShardFeed:
         return self.requests.held.is_set()
 
     async def settled(self) -> None:
-        """Stand by until the group has decided; see the port."""
+        """Pause until the rebalance ends; see the port."""
         self.requests.quiet.set()
         try:
             await self.requests.wait(self.requests.free.wait())
@@ -241,7 +239,7 @@ class ShardFeed:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset by topic, asked on a connection where no fetch is waiting."""
+        """Return first and end offset by topic, from a client of its own: no fetch delays the answer."""
         doing = f"shard {self.shard}: reading the offsets of its topics"
         found = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
         return {partition.topic: span for partition, span in found.items()}
@@ -250,12 +248,12 @@ class ShardFeed:
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Await records, the stop signal or a rebalance; see the port."""
-        if self.held:  # whoever only waits for a command
+        if self.held:  # a shard that waits for a command only
             await self.requests.wait(self.requests.free.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
-        await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
+        await asyncio.sleep(0)  # buffered records arrive without a wait, and heartbeats need the loop
         partitions = [self._partition(topic) for topic in topics]
         changed, self._reading = self._reading.symmetric_difference(partitions), set(partitions)
         self._position_client(changed)
@@ -267,7 +265,7 @@ class ShardFeed:
                 if self.stopping:
                     raise Stopped
                 return {}
-            # No await from here on: what is noted is what is returned.
+            # No await from here on, so that positions and returned records agree.
             found, position = read.result()
             self._next |= position
             delivered = True
@@ -286,13 +284,13 @@ class ShardFeed:
         return self._next[self._partition(topic)]
 
     def seek(self, topic: str, offset: int) -> None:
-        """Read on from this offset."""
+        """Continue reading at this offset."""
         partition = self._partition(topic)
         self._next[partition] = offset
         self._position_client([partition])
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end of the topic as of the last fetch, None where it is not read."""
+        """Return the end offset of the topic as of the last fetch, None where it is not read."""
         partition = self._partition(topic)
         if partition not in self._reading or not self._is_assigned(partition):
             return None
@@ -300,24 +298,24 @@ class ShardFeed:
         return high
 
     async def close(self) -> None:
-        """Read nothing any more."""
+        """Close the consumer."""
         client, self._client = self._client, None
         if client is not None:
             await kafka.stop_quietly(client)
 
     async def _read(
-        self, partitions: Sequence[TopicPartition], seconds: float, most: int
+        self, partitions: Sequence[TopicPartition], seconds: float, max_records: int
     ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
-        """Return what there is to read, and where to read on."""
+        """Return the records available, and the next position of each partition."""
         client = await self._assigned()
-        found = await _take(client, partitions, seconds * self._spread, most)
+        found = await _take(client, partitions, seconds * self._spread, max_records)
         aiokafka_fixes.wait_at_brokers(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
         if not found:
             self._check_topics(partitions)
         return found, {partition: await client.position(partition) for partition in partitions}
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
-        """Return the client, started and assigned to what was sought."""
+        """Return the consumer, started, with every partition assigned that `seek` has named."""
         doing = f"shard {self.shard}: starting the consumer of its topics"
         if self._client is None:
             await pause()  # making a client takes milliseconds, and 64 shards may do so at once
@@ -332,14 +330,14 @@ class ShardFeed:
         if aiokafka_fixes.has_failed(self._client):
             raise BrokerUnavailable(f"shard {self.shard}: the client's fetch loop ended")
         if self._client.assignment() != self._next.keys():
-            # No await in between: a partition without an offset would be asked for one.
+            # No await in between: the consumer would look up an offset for a partition without one.
             self._client.assign(list(self._next))
             self._position_client(self._next)
             self._missing.clear()
         return self._client
 
     def _position_client(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the client read these partitions from where the shard is, and pause those that it does not read."""
+        """Move the consumer to the feed's positions, and pause the partitions that it does not read."""
         for partition in filter(self._is_assigned, partitions):
             self._client.seek(partition, self._next[partition])
             (self._client.resume if partition in self._reading else self._client.pause)(partition)
@@ -348,7 +346,7 @@ class ShardFeed:
         return self._client is not None and partition in self._client.assignment()
 
     def _check_topics(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise where topics are not as they were: the client waits for ever for one that is gone."""
+        """Raise where topics were deleted or have more partitions: the consumer reports neither."""
         now = time.monotonic()
         for tp in partitions:
             known = self._client.partitions_for_topic(tp.topic) or ()
@@ -371,44 +369,44 @@ async def _take(
     client: Any,  # noqa: ANN401  aiokafka has no types
     partitions: Sequence[TopicPartition],
     seconds: float,
-    most: int,
+    max_records: int,
 ) -> dict[TopicPartition, list[Any]]:
-    """Take what there is of these partitions out of the client, a bite in each turn; wait for the first one so long."""
+    """Take buffered records from the consumer, `RECORDS_PER_TURN` in each turn; wait ``seconds`` for the first."""
     taken: dict[TopicPartition, list[Any]] = {}
-    end = time.monotonic() + seconds
+    end, left = time.monotonic() + seconds, max_records
     while True:
         await aiokafka_fixes.news(client, *partitions, seconds=end - time.monotonic())
         await pause()
-        bite = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, most))
-        for partition, records in bite.items():
+        batch = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, left))
+        for partition, records in batch.items():
             taken.setdefault(partition, []).extend(records)
-            most -= len(records)
+            left -= len(records)
         if taken:
-            if most <= 0 or not aiokafka_fixes.at_hand(client, *partitions):
+            if left <= 0 or not aiokafka_fixes.at_hand(client, *partitions):
                 return taken
         elif time.monotonic() >= end:
             return taken
 
 
 def place_of(config: Config, cluster_id: str, topic: str, partition: int) -> RecordContext:
-    """Return what the records of a partition are bound to by their seals and signatures."""
+    """Return the context that seals and signatures bind the records of a partition to."""
     return RecordContext(cluster_id, config.spec.application, topic, partition)
 
 
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
-    """Return what seals and opens the records of a shard."""
+    """Return the sealing of a shard's state records."""
     return Sealing(place_of(config, cluster_id, config.topics.state, shard), config.master_keys, os.urandom)
 
 
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
-    """Return what tells which records to hear: the signed ones, where commands must be signed."""
+    """Return the check of a partition's records: of their signature where commands must be signed, else none."""
     if not config.control.required:
         return trust_the_topic
     return Verifier(place_of(config, cluster_id, topic, partition), config.command_keys)
 
 
 async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield each shard that has stored something, and its newest record `meta`, which every transaction writes."""
+    """Yield each shard that has state, and its newest record `meta`, which every transaction writes."""
     own, doing = config.topics, f"reading topic {config.topics.state!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard in range(own.partitions):
@@ -429,7 +427,7 @@ def journal_of(
     on_broker_time: Callable[[float], None] | None = None,
     give_way: Callable[[], Awaitable[None]] = keep_going,
 ) -> Journal:
-    """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
+    """Return a shard's journal, not opened yet: to own the shard, or only to `look` at its state."""
     own = config.topics
     settings = JournalSettings(
         place=place_of(config, cluster_id, own.state, shard),

@@ -1,8 +1,8 @@
-"""Decides what follows an error of a shard or of its worker's membership, and when a parked shard is tried again.
+"""Classifies the errors of shards and of the group membership, and surveys the partitions of a parked shard.
 
-No error of a shard ends the process or the membership of its worker. Where the cause may be the worker's own (its key,
-its clock), the worker tests itself and leaves if a test fails; the shard is parked meanwhile. A parked shard looks at
-its partitions without a producer, so it fences nobody.
+No error of a shard ends the process or the membership of its worker. Where the worker may be the cause (its key, its
+clock), the worker tests itself and leaves the group if a test fails; the shard is parked meanwhile. A parked shard
+reads its partitions without a producer, so it fences no other worker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from stream_svt.service.topology import unseen
 from stream_svt.settings.sections import TopicsConfig
 
 MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
-"""Causes that may be the worker's own."""
+"""Causes that may lie in the worker rather than in the shard."""
 UNPROVED: Final = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
 REFUSED_BY_BROKERS: Final = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
 
 _OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
-    # Somebody else may own the shard: it proves its membership before it is opened again.
+    # Another worker may own the shard: this one proves its membership before it opens the shard again.
     Fenced: (ShardSignal.FAILED, Cause.FENCED),
     BrokerUnavailable: (ShardSignal.FAILED, Cause.UNAVAILABLE),
     LoginRefused: (ShardSignal.FAILED, Cause.UNAVAILABLE),
     errors.ConfigurationBehind: (ShardSignal.FAILED, Cause.CONFIGURATION),
-    # The next session finds out which, and waits with its state proved.
+    # The next session finds which records, and waits with its state proved.
     errors.RecordsLost: (ShardSignal.FAILED, Cause.RECORDS_LOST),
     errors.ApplicationClosed: (ShardSignal.PARKED, Cause.CLOSED),
     errors.UnknownKey: (ShardSignal.PARKED, Cause.SEALING_KEY),
@@ -45,22 +45,22 @@ _OF_SHARD: Final[dict[type[BaseException], tuple[ShardSignal, Cause]]] = {
     errors.StreamSvtError: (ShardSignal.PARKED, Cause.REFUSED_DATA),
     BaseException: (ShardSignal.FAILED, Cause.ERROR),
 }
-"""What follows an error of a shard, and the cause to show: the first line that fits."""
+"""Signal and reported cause for each error of a shard; the first matching line counts."""
 
 
 def classify(error: BaseException) -> tuple[ShardSignal, Cause]:
-    """Return what follows an error of a shard, and the cause to show."""
+    """Return the signal that an error of a shard leads to, and the cause to report."""
     return next(decision for kind, decision in _OF_SHARD.items() if isinstance(error, kind))
 
 
 def cause_outside(error: BaseException) -> Cause:
-    """Return the cause to show of a worker that an error keeps out of its group."""
+    """Return the cause to report for a worker that an error keeps out of its group."""
     _, cause = classify(error)
     return Cause.GROUP if cause is Cause.ERROR else cause
 
 
 def ends_start(error: BaseException) -> bool:
-    """Tell whether an error ends a worker that has not been a member yet: it cannot pass."""
+    """Return whether an error ends a worker that has not joined its group yet: no retry can succeed."""
     return (
         isinstance(error, errors.ConfigError | errors.BrokerError | errors.MisuseError)
         and not error.retriable
@@ -69,10 +69,10 @@ def ends_start(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What can be seen of a shard's partitions without a producer.
+    """What a reader without a producer finds out about a shard's partitions.
 
-    ``spans`` are topic, first offset and end, but of a query or control topic no end. ``faults`` say what cannot be
-    read, and ``missing`` that a topic is not there.
+    ``spans`` are topic, first offset and end offset (None for query and control topics). ``faults`` describe
+    topics that cannot be read; ``missing`` is set where one of them does not exist.
     """
 
     spans: tuple[tuple[str, int, int | None], ...] = ()
@@ -82,8 +82,8 @@ class Survey:
 
 
 async def survey(cluster: Cluster, shard: int, own: TopicsConfig, queries: Sequence[str]) -> Survey:
-    """Look at the partitions that a shard reads: query topics, and the application's own."""
-    doing = f"shard {shard}: looking at its topics"
+    """Read the offsets of a shard's partitions: query topics, and the application's own."""
+    doing = f"shard {shard}: reading the offsets of its topics"
     written = (own.state, own.alerts)
     topics = [*queries, own.control, *written]
     counts = await kafka.partition_counts(cluster, doing)
@@ -96,7 +96,7 @@ async def survey(cluster: Cluster, shard: int, own: TopicsConfig, queries: Seque
             found = await kafka.edges(reader, partitions, doing)
             kafka.seek_all(reader, {tp: end for tp, (_, end) in found.items()})
             async with kafka.deadline(kafka.CALL_DEADLINE, doing):
-                # The right to READ shows only in a fetch.
+                # Only a fetch shows whether READ is granted.
                 await reader.getmany(*partitions, timeout_ms=300)
     except Denied as error:
         faults.append(str(error))

@@ -1,9 +1,9 @@
-"""One shard on one worker: session after session, until its partition is assigned to another worker.
+"""One shard on one worker: runs sessions one after the other, until its partition is assigned to another worker.
 
-A rebalance revokes every partition of every worker. A session publishes what is charged and stands by (`hold`); where
-the partition stays, it goes on after a transaction that nobody could have let through but its producer (`release`).
-No session begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
-whether it may.
+A rebalance revokes all partitions of all workers. A session then publishes what is charged and pauses (`hold`). Where
+the partition stays, the session resumes (`release`) after a transaction that succeeds only for the current producer.
+No session begins during a rebalance; an opening in progress continues, because its transactions fail once another
+worker owns the shard.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ log = logging.getLogger(__name__)
 CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=pause)
 
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before opening again while brokers are away: once they are back, alerts should not come late."""
+"""Seconds before each retry while brokers are unreachable; short, so that alerts are not late once they are back."""
 UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
-"""The same after an error that nobody expected: each time the whole state is read again."""
+"""The same after an unexpected error; longer, because each retry reads the whole state."""
 SURVEY_EVERY = 5
-"""Failures of which one is followed by a look whether the topics are there."""
+"""One failure in this number is followed by a survey: a missing topic looks like unreachable brokers."""
 STEADY = 30.0
-"""Seconds a session runs, once open, before its predecessor's failures are forgotten."""
+"""Seconds that a session runs, once open, before the count of failures is reset."""
 FENCED_PAUSE = 0.5
-"""Seconds before whoever was fenced asks whether it is a member still."""
+"""Seconds from being fenced to the check of the own membership."""
 STUCK = 120.0
-"""Seconds without a sign of life after which the watchdog starts a shard anew."""
+"""Seconds without progress after which the watchdog restarts a shard."""
 CANCEL_TIMEOUT = 5.0
-"""Seconds that a hand-over waits for a session that was cut short."""
+"""Seconds that a hand-over waits for a cancelled session."""
 SURVEY_INTERVALS = (2.0, 5.0, 15.0, 30.0, 60.0)
-"""Seconds between looks of a parked shard, one after the other; the last one for ever."""
+"""Seconds between the surveys of a parked shard; the last one repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class WorkerParts:
 
 
 class Shard:
-    """Owns a partition, by its ``number``, on behalf of a worker, until it is ``handed_over``.
+    """Owns the partition ``number`` on behalf of a worker, until it is ``handed_over``.
 
     ``member`` is the worker's consumer in the group.
     """
@@ -104,24 +104,24 @@ class Shard:
         self._proved = False
         self._task: asyncio.Task[None] | None = None
 
-    # What the group asks for
+    # Requests of the group
 
     @property
     def held(self) -> bool:
-        """Whether a rebalance is under way."""
+        """Whether a rebalance is in progress."""
         return self._requests.held.is_set()
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the task of the shard; return at once."""
         self._beat()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
     def hold(self) -> None:
-        """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
+        """Ask the session to publish what is charged and to pause, for a rebalance. `settle` waits until it has."""
         self._requests.ask()
 
     async def settle(self, seconds: float) -> bool:
-        """Wait until nothing is stepped any more; return whether that came in time."""
+        """Wait until the session has paused; return whether it did within ``seconds``."""
         if self._task is None:
             return True
         quiet = self._requests.quiet
@@ -129,17 +129,17 @@ class Shard:
         return self._task.done() or quiet.is_set()
 
     def release(self) -> None:
-        """Go on: the rebalance left the partition here."""
+        """Resume: the partition stays with this worker."""
         self._beat()
         self._requests.release()
 
     def halt(self) -> None:
-        """Ask to hand over, for good; `stop` waits for it."""
+        """Ask the shard to end for good; `stop` waits until it has."""
         self.handed_over = True
         self._requests.stop.set()
 
     async def stop(self, seconds: float) -> None:
-        """Finish the transaction in flight, publish what is charged, and end; cut short after ``seconds``."""
+        """Finish the transaction in flight, publish what is charged, and end; cancel after ``seconds``."""
         self.halt()
         if self._task is None:
             return
@@ -150,16 +150,16 @@ class Shard:
             await asyncio.wait({self._task}, timeout=CANCEL_TIMEOUT)
 
     def configure(self) -> None:
-        """End the session at a barrier and begin another with the workload then configured."""
+        """End the session at a barrier; the next one uses the workload configured then."""
         if self.status.state in OPEN:
             self.status.signal(ShardSignal.APPLIED)
         self._requests.stop.set()
 
     async def restart(self) -> None:
-        """Begin anew whatever state the shard is in: the watchdog's remedy.
+        """Cancel the task of the shard and start another, in any state; for the watchdog.
 
-        Not beside a session that is still being given up, nor once the partition is handed over: that can happen
-        while this waits, and nobody would ever end what began then.
+        Start none while the cancelled task still runs, nor once the partition is handed over, which can happen during
+        the wait: nothing would end that task.
         """
         self._parts.metrics.count("failures_total", "stuck")
         if self._task is not None:
@@ -170,7 +170,7 @@ class Shard:
         if not self.handed_over:
             self.start()
 
-    # One session after another
+    # Sessions
 
     async def _run(self) -> None:
         kafka.on_answer.set(self._beat)
@@ -182,16 +182,16 @@ class Shard:
             try:
                 workload = self._parts.workload()
                 failure = await self._run_session(workload)
-                self._beat()  # failing again and again while brokers are away is not being stuck
+                self._beat()  # a shard whose sessions fail repeatedly is not stuck
                 if failure is not None and not self.handed_over:
                     await self._handle_failure(failure, workload)
-            except Exception as error:  # noqa: BLE001  nothing but a stop ends a shard
+            except Exception as error:  # noqa: BLE001  only a stop ends a shard
                 log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                 await self._wait(BACKOFF[-1])
         self.status.signal(ShardSignal.STOPPED)
 
     async def _run_session(self, workload: AppliedWorkload) -> Exception | None:
-        """Hold the shard for one session; return what ended it, None where it was told to end."""
+        """Run one session; return the error that ended it, None after a stop request."""
         journal, feed = self._journal(), self._feed(workload)
         session = ShardSession(
             shard=self.number,
@@ -207,7 +207,7 @@ class Shard:
             verify=self._verify,
         )
         opened: float | None = None
-        # Ended last first; an error of one step keeps none of the others from being done.
+        # The last callback runs first; an error of one does not prevent the others.
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(collect_soon)
             ending.callback(self._requests.quiet.set)
@@ -217,7 +217,7 @@ class Shard:
             try:
                 await session.open()
                 opened = time.monotonic()
-                self._control_offset = None  # the session goes by its state
+                self._control_offset = None  # the session reads commands from the offset in its state
                 self._requests.quiet.clear()
                 await session.run()
                 self._failures = self._surveys = 0
@@ -225,11 +225,11 @@ class Shard:
                 pass
             except (KafkaError, OSError, TimeoutError) as error:
                 return kafka.explain(error, f"shard {self.number}: reading")
-            except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
+            except Exception as error:  # noqa: BLE001  `classify` tells kinds apart
                 return error
             finally:
                 self._proved = journal.proved
-                # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
+                # Counted from the end of the opening, which alone may take longer than `STEADY` and then fail.
                 if opened is not None and time.monotonic() - opened > STEADY:
                     self._failures = self._surveys = 0
         return None
@@ -249,7 +249,7 @@ class Shard:
         )
 
     async def _handle_failure(self, failure: Exception, workload: AppliedWorkload) -> None:
-        """Do what follows a failed session; see `stream_svt.service.remedy`."""
+        """Park the shard, wait, or prove membership after a failed session; see `stream_svt.service.remedy`."""
         signal, cause = classify(failure)
         if cause in remedy.MAYBE_LOCAL:
             self._parts.request_self_test()
@@ -265,7 +265,7 @@ class Shard:
             await self._prove_membership()
 
     async def _retry(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
-        """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
+        """Wait, longer after each failure; park the shard where a survey shows that a topic is missing or refused."""
         reason, unexpected = describe(failure), cause is Cause.ERROR
         self.status.signal(ShardSignal.FAILED, cause, reason)
         self._parts.metrics.count("failures_total", "error" if unexpected else "unavailable")
@@ -274,10 +274,10 @@ class Shard:
         else:
             log.warning("event=shard_retry shard=%d error=%r", self.number, reason)
         if cause is Cause.UNAVAILABLE and self._failures % SURVEY_EVERY == 1:
-            around = await self._survey()
-            if around is not None and around.faults:
-                kind = kafka.TopicMissing if around.missing else kafka.Denied
-                refusal = kind(f"shard {self.number}: {'; '.join(around.faults)}")
+            survey = await self._survey()
+            if survey is not None and survey.faults:
+                kind = kafka.TopicMissing if survey.missing else kafka.Denied
+                refusal = kind(f"shard {self.number}: {'; '.join(survey.faults)}")
                 await self._park(refusal, classify(refusal)[1], workload)
                 return
         backoff = UNEXPECTED_BACKOFF if unexpected else BACKOFF
@@ -287,9 +287,9 @@ class Shard:
     # Parked
 
     async def _park(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
-        """Do nothing until something has changed that may mend the shard."""
+        """Wait until a change may have removed the cause of the failure."""
         reason = describe(failure)
-        around = await self._survey()  # before others see it parked: from then on it hears every command
+        survey = await self._survey()  # before the state is reported: from then on no command is missed
         self.status.signal(ShardSignal.PARKED, cause, reason)
         self._parts.metrics.count("failures_total", "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
@@ -305,19 +305,19 @@ class Shard:
                 if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
                     break
                 try:
-                    if around is not None:
-                        # The first look, too, at a state that may have been mended while it was read.
-                        if unproved and around != before and await self._state_proves():
+                    if survey is not None:
+                        # Also after the first survey: the state may have been repaired since it was read.
+                        if unproved and survey != before and await self._state_proves():
                             break
-                        allowed = cause in remedy.REFUSED_BY_BROKERS and not around.faults
-                        if not unproved and before is not None and (around != before or allowed):
+                        allowed = cause in remedy.REFUSED_BY_BROKERS and not survey.faults
+                        if not unproved and before is not None and (survey != before or allowed):
                             break
-                        before = around
-                    records = await self._await_commands(feed, around)
+                        before = survey
+                    records = await self._await_commands(feed, survey)
                     if records and (not unproved or await self._follow_commands(records)):
                         break
-                    around = await self._survey()
-                except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
+                    survey = await self._survey()
+                except Exception as error:  # noqa: BLE001  the shard stays parked
                     log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                     await self._wait(BACKOFF[-1])
         finally:
@@ -326,20 +326,20 @@ class Shard:
         log.info("event=shard_opens_again shard=%d", self.number)
 
     async def _survey(self) -> Survey | None:
-        """Return what can be seen around the shard, None where nobody says."""
+        """Survey the partitions of the shard; None where the brokers do not answer."""
         self._beat()
         queries = self._parts.workload().topics
         try:
-            around = await remedy.survey(self._parts.cluster, self.number, self._topics, queries)
+            survey = await remedy.survey(self._parts.cluster, self.number, self._topics, queries)
         except BrokerError as error:
             log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
             return None
         if self._control_offset is None:
-            self._control_offset = around.control_end
-        return around
+            self._control_offset = survey.control_end
+        return survey
 
     async def _state_proves(self) -> bool:
-        """Read the state again, without a producer; return whether to open the shard: it proves, or is closed."""
+        """Read the state again, without a producer; return whether it proves, or the application is closed."""
         try:
             await self._journal().look(beside_alerts=True)
         except ApplicationClosed:
@@ -349,7 +349,7 @@ class Shard:
         return True
 
     async def _follow_commands(self, records: Sequence[Record]) -> bool:
-        """Give the state up where a record asks for it; return whether to open the shard now."""
+        """Give the state up where a command says so; return whether to open the shard now."""
         await self._prove_membership()
         if self.handed_over:
             return False
@@ -372,13 +372,13 @@ class Shard:
         finally:
             await journal.close()
 
-    async def _await_commands(self, feed: ShardFeed, around: Survey | None) -> Sequence[Record]:
-        """Wait for the next look, or for records on the control partition, which are returned."""
+    async def _await_commands(self, feed: ShardFeed, survey: Survey | None) -> Sequence[Record]:
+        """Wait for records on the control partition until the next survey is due; return them."""
         control = self._topics.control
         until = time.monotonic() + SURVEY_INTERVALS[min(self._surveys, len(SURVEY_INTERVALS) - 1)]
         self._surveys += 1
         try:
-            if around is not None and around.control_end is not None and self._control_offset is not None:
+            if survey is not None and survey.control_end is not None and self._control_offset is not None:
                 feed.seek(control, self._control_offset)
                 records = (await feed.fetch([control], until - time.monotonic())).get(control, [])
                 if records:
@@ -387,7 +387,7 @@ class Shard:
                 return records
         except Stopped:
             return ()
-        except RecordsLost:  # the control topic was made anew
+        except RecordsLost:  # the control topic was created again
             self._control_offset = None
         except (BrokerError, KafkaError) as error:
             reason = str(kafka.explain(error, "listening"))
@@ -398,7 +398,7 @@ class Shard:
     # Membership
 
     async def _prove_membership(self) -> None:
-        """Return once this worker has shown to be a member, or was told to stop: a stranger would fence the owner."""
+        """Wait until this worker has proved its membership or is asked to stop: a non-member would fence the owner."""
         while not self.handed_over:
             self._beat()
             self._requests.stop.clear()  # another version takes effect with the next session
@@ -413,11 +413,11 @@ class Shard:
                 continue
             log.warning("event=not_member shard=%d", self.number)
             self.status.signal(ShardSignal.DISOWNED)
-            # The group's next word decides.
+            # The next rebalance decides.
             await self._requests.wait(self._requests.held.wait(), seconds=kafka.CALL_DEADLINE)
 
     async def _is_member(self) -> bool:
-        """Commit a group offset: only a member may."""
+        """Commit a group offset, which brokers allow to members only."""
         partition = TopicPartition(self._topics.control, self.number)
         async with kafka.deadline(kafka.CALL_DEADLINE, f"shard {self.number}: proving group membership"):
             try:
@@ -434,13 +434,13 @@ class Shard:
 
 
 async def yield_to_loop() -> None:
-    """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+    """Report progress after a piece of work, and wait for the shard's turn before the next."""
     kafka.on_answer.get()()
     await pause()
 
 
 def describe(error: BaseException) -> str:
-    """Return what may be said about an error: of one not ours kind and place, for its text could hold a value."""
+    """Return the text of an error of ours; of others only type and line, because their text could hold a value."""
     if isinstance(error, StreamSvtError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

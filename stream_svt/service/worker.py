@@ -1,4 +1,4 @@
-"""A worker: everything between a configuration and running shards, without the host around it."""
+"""A worker: tests itself, joins the consumer group and runs the shards assigned to it; `app` hosts it."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ NOTHING_APPLIED = (
     "waits for a configuration: 'stream-svt apply -c FILE' applies one where none was applied yet"
 )
 PERIODS_WITHIN_MS = 600_000
-"""Time after midnight, UTC, within which the workers of a fleet, each at its own moment, come to know later periods."""
+"""Workers add the periods of a new day at random times within this interval after midnight, UTC."""
 PERIODS_CHECK_INTERVAL = 30.0
-"""Seconds between two looks at the clock for that."""
+"""Seconds between two checks whether a new day has begun."""
 TEST_EVERY = 60.0
-"""Seconds between two tests of a worker by itself that shards, or a broker's clock, give it a reason for."""
+"""Seconds between two self-tests that shards or the brokers' clock ask for."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds before a worker outside the group tries to join it again."""
+"""Seconds before each try of a worker outside the group to join it."""
 CLOCK_TOLERANCE = 600.0
-"""Seconds that the worker's clock may be off the brokers'."""
+"""Seconds that the worker's clock may differ from the brokers'."""
 
 
 class WorkerState(StrEnum):
-    """What a worker is doing: one that failed a test of its own, or whose membership failed, is *outside* its group."""
+    """State of a worker; *outside* its group after a failed self-test or a failed membership."""
 
     JOINING = "joining"
     OUTSIDE = "outside"
@@ -64,7 +64,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerSignal(StrEnum):
-    """What can happen to a worker."""
+    """Events that change the state of a worker."""
 
     JOINED = "joined"
     FAULT = "fault"
@@ -80,28 +80,28 @@ TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
     (WorkerState.OUTSIDE, WorkerSignal.JOINED): WorkerState.MEMBER,
     **{(state, WorkerSignal.FAULT): WorkerState.OUTSIDE for state in _LIVING},
     **{(state, WorkerSignal.FAILED): WorkerState.FAILED for state in _LIVING},
-    # What was under way when it ended may still be told.
+    # A task in progress at the end may still signal.
     **{(state, signal): state for state in _ENDED for signal in WorkerSignal},
     **{(state, WorkerSignal.STOPPED): WorkerState.STOPPED for state in WorkerState},
 }
 
 
 class WorkerFault(NamedTuple):
-    """Why this worker cannot take part: a word for machines, and words with the remedy."""
+    """Why this worker cannot join its group: a code, and a text with the remedy."""
 
     cause: Cause
     reason: str
 
 
 class Worker:
-    """Joins the application's group and runs the shards it is given.
+    """Joins the application's group and runs the shards assigned to it.
 
-    A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
-    can. Only what is wrong at the start, and cannot pass, ends it: ``running`` is then done, with that error. ``fault``
-    is why it stays out of the group, None while it is a member or on its way.
+    After a failed self-test or a failed membership the worker leaves the group with all its shards, and joins again
+    once it can. Only a permanent error at the start ends the worker: the task ``running`` then raises it. ``fault`` is
+    why the worker is outside the group, None while it is a member or about to join.
 
     Args:
-        reread: Reads the worker's own file again; asked before each try to join again.
+        reread: Reads the worker's own file again; called before each try to join again.
     """
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
@@ -109,7 +109,7 @@ class Worker:
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
         self.workload = AppliedWorkload(config.spec, config.topics.partitions)
-        for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
+        for _ in self.workload.prepare():  # no other task runs yet
             pass
         self.metrics = Metrics(
             self.workload.spec,
@@ -132,9 +132,9 @@ class Worker:
         self._group: Group | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Begin to take part in the group, now or once this worker passes its own tests; return the task of it.
+        """Start and return the task that joins the group once the worker passes its self-test.
 
-        Brokers that are away are waited for. The task ends with what cannot pass: see `ends_start`.
+        The task waits for unreachable brokers. It raises permanent errors of the start: see `ends_start`.
         """
         self.running = asyncio.create_task(self._run(), name="membership")
         return self.running
@@ -148,7 +148,7 @@ class Worker:
             raise
 
     async def _maintain_membership(self) -> None:
-        """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
+        """Join the group, stay a member without faults; outside the group, retry with increasing backoff."""
         tries, since, is_start = 0, time.monotonic(), True
         while True:
             fault: WorkerFault | None = None
@@ -173,9 +173,9 @@ class Worker:
             await self.advance_periods()
 
     async def _join(self) -> WorkerFault | None:
-        """Check topics and this worker itself, and join the group; return what is wrong with the worker."""
+        """Check the topics and this worker, and join the group; return the worker's fault, None once it has joined."""
         if self.fault is not None and self._reread is not None:
-            found = await asyncio.to_thread(self._reread)  # a program may print the keys
+            found = await asyncio.to_thread(self._reread)  # may run a program that prints the keys
             own = self.config
             self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         if not self.config.spec.monitors:
@@ -200,27 +200,24 @@ class Worker:
         self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
-        told = (
-            self.config.spec.application,
-            self.workload.hash,
-            self.identity,
-            f"http://{address}:{web.port}/",
+        names = (self.config.spec.application, self.workload.hash, self.identity)
+        log.info(
+            "event=started application=%s spec=%s worker=%s page=http://%s:%d/", *names, address, web.port
         )
-        log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
         return None
 
     async def _self_test(self) -> WorkerFault | None:
-        """Return the first fault of this worker alone, None where it may take part: one of its keys or its clock."""
+        """Return a fault of this worker's keys or clock, None where it may join."""
         if (fault := await _foreign_key(self._parts)) is not None:
             return fault
         now = await _broker_time(self._parts)
         return None if now is None else self._clock_fault(now)
 
     def _report_fault(self, fault: WorkerFault) -> None:
-        """Say why the worker is not in the group; once, until the reason changes."""
+        """Record why the worker is outside the group; log it where the reason changes."""
         if fault != self.fault:
             level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
-            if fault.reason == NOTHING_APPLIED:  # every worker starts so
+            if fault.reason == NOTHING_APPLIED:  # the normal start of a worker
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
         self._signal(WorkerSignal.FAULT)
@@ -230,14 +227,14 @@ class Worker:
         self.state = follow(TRANSITIONS, self.state, signal, "a worker")
 
     async def _member_fault(self) -> WorkerFault | None:
-        """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
+        """Return why this worker must leave the group: an error of its membership, or a failed self-test."""
         if self._group_error is not None:
             if not self._has_joined and ends_start(self._group_error):
                 raise self._group_error
             return _fault_of(self._group_error)
         try:
             return await self._self_test()
-        except Exception as error:  # noqa: BLE001  a test that could not be made speaks against nobody
+        except Exception as error:  # noqa: BLE001  a test that could not run shows no fault
             log.warning("event=self_test_failed error=%r", describe(error))
             asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._wake.set)
             return None
@@ -247,19 +244,19 @@ class Worker:
             return
         try:
             await self._group.stop()
-        except Exception as error:  # noqa: BLE001  the worker has left, in order or not
+        except Exception as error:  # noqa: BLE001  the worker has left anyway
             log.error("event=leaving_failed error=%r", describe(error))  # noqa: TRY400  the trace could show a value
         self._group = None
 
     async def _wait(self, seconds: float) -> bool:
-        """Wait so long, or until there is a reason to look at once; return whether there is."""
+        """Wait ``seconds`` or until `_wake` is set; return whether it was."""
         await wait_first(self._wake.wait(), seconds=seconds)
         found = self._wake.is_set()
         self._wake.clear()
         return found
 
     async def stop(self) -> None:
-        """Publish what is charged, hand the shards over, leave the group."""
+        """Publish what is charged, end the shards, leave the group."""
         self._signal(WorkerSignal.STOPPED)
         if self.running is not None:
             self.running.cancel()
@@ -269,12 +266,12 @@ class Worker:
         log.info("event=stopped worker=%s", self.identity)
 
     async def adopt(self, workload: AppliedWorkload) -> None:
-        """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
+        """Use another version: every shard ends its session at a barrier and begins the next one with it."""
         await self._use(workload)
         log.info("event=configuration_read version=%d spec=%s", workload.version[0], workload.hash)
 
     async def advance_periods(self) -> None:
-        """Know later periods, and no longer those that are over: once a day, where generators make them."""
+        """Add new periods and drop those that are over: once a day, where generators make datasets."""
         now_ms = int(self.epoch() * 1000)
         is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
         if self.workload.declared.generators and is_due:
@@ -282,7 +279,7 @@ class Worker:
             log.info("event=periods_advanced spec=%s", self.workload.hash)
 
     async def _use(self, workload: AppliedWorkload) -> None:
-        """Prepare another workload, and have every shard go on with it."""
+        """Prepare another workload, and have every shard use it from its next session on."""
         for _ in workload.prepare():
             await asyncio.sleep(0)
         self.config = replace(self.config, spec=workload.declared)
@@ -296,21 +293,21 @@ class Worker:
             shard.configure()
 
     def statuses(self) -> list[ShardStatus]:
-        """Return the status of every shard owned, by number."""
+        """Return the status of every shard owned, in order of its number."""
         if self._group is None:
             return []
         return [shard.status for _, shard in sorted(self._group.shards.items())]
 
     @property
     def alive(self) -> bool:
-        """Whether the worker goes on by itself: it does, unless it could not begin."""
+        """Whether the worker runs or recovers without a restart: always, unless its start failed."""
         return self.state is not WorkerState.FAILED
 
     @property
     def ready(self) -> bool:
         """Whether the group has been joined and every shard owned is open or parked.
 
-        A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
+        A standby without shards is ready, and so is a worker with a parked shard: a restart would not help.
         """
         joined = self.state is WorkerState.MEMBER and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
@@ -319,23 +316,25 @@ class Worker:
         off = self.epoch() - brokers
         if abs(off) <= CLOCK_TOLERANCE:
             return None
-        told = f"this machine's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the brokers'; set it"
-        return WorkerFault(Cause.CLOCK, told)
+        side = "ahead of" if off > 0 else "behind"
+        return WorkerFault(
+            Cause.CLOCK, f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
+        )
 
     def _compare_clocks(self, brokers: float) -> None:
-        """Have this worker test itself where the brokers' time, told with a commit, is far off this machine's."""
+        """Request a self-test where the brokers' time of a commit differs too much from this machine's."""
         if self._clock_fault(brokers) is not None:
             self._request_self_test()
 
     def _request_self_test(self) -> None:
-        """Have this worker test itself, once in a while: a test of one worker interrupts that of another."""
+        """Schedule a self-test, at most one per `TEST_EVERY`: tests of two workers fence each other."""
         loop = asyncio.get_running_loop()
-        if self._tested_at <= loop.time():  # else one is due
+        if self._tested_at <= loop.time():  # else one is scheduled already
             self._tested_at = max(loop.time(), self._tested_at + TEST_EVERY)
             loop.call_at(self._tested_at, self._wake.set)
 
     def _group_failed(self, error: BaseException) -> None:
-        """Have this worker leave the group and join it again; at the first start, end where the error cannot pass."""
+        """Have this worker leave the group and join again; before its first assignment, end on a permanent error."""
         log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
         self._group_error = error
         self._wake.set()
@@ -349,10 +348,10 @@ def _fault_of(error: BaseException) -> WorkerFault:
 
 
 async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
-    """Tell whether no shard's state opens, each for being sealed with a key that this worker lacks.
+    """Return a fault where every shard's state is sealed with a key that this worker lacks.
 
-    One that does open shows that the keys are right; what does not is then the fault of that shard's records. Where the
-    key is said to be lost, no other worker has it either.
+    If the state of one shard opens, the keys are right, and an unreadable state is the fault of its shard. With
+    ``key_lost`` no worker has the key, so there is no fault of this one.
     """
     if parts.config.sealing.key_lost:
         return None
@@ -364,7 +363,7 @@ async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
             except UnknownKey as error:
                 unknown = error
             except UnreadableState:
-                continue  # damaged: says nothing about keys
+                continue  # damaged: does not concern keys
             else:
                 return None
     if unknown is None:
@@ -375,10 +374,10 @@ async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
 
 
 async def _broker_time(parts: WorkerParts) -> float | None:
-    """Return the brokers' time in seconds since 1970, None where they do not tell.
+    """Return the brokers' time in seconds since 1970, None where it is not available.
 
-    They tell it in the answer to a record on a topic that goes by their clock. The record is sent to the reject topic
-    in a transaction that is aborted, so nobody reads it.
+    Brokers return it with a record sent to a topic with log append time. The record goes to the reject topic in a
+    transaction that is aborted, so no consumer reads it.
     """
     name = f"{parts.config.spec.application}-check"
     doing = f"asking for the brokers' time as {name!r}"
@@ -389,9 +388,9 @@ async def _broker_time(parts: WorkerParts) -> float | None:
         ):
             await producer.begin_transaction()
             sent = await (await producer.send(parts.config.topics.rejects, b"", key=b"clock", partition=0))
-            # Where this fails the brokers abort it by themselves.
+            # If this fails, the brokers abort the transaction after its timeout.
             with suppress(KafkaError, IllegalOperation, InvalidTxnState):
                 await producer.abort_transaction()
-    except Fenced:  # another worker asks at the same moment
+    except Fenced:  # another worker runs the same test
         return None
     return sent.timestamp / 1000 if sent.timestamp_type == 1 else None

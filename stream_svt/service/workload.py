@@ -1,4 +1,4 @@
-"""What the shards of an application run: the specification, and engine and decoders built from it."""
+"""The applied specification, and the engine and decoders that each shard builds from it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 
 AHEAD_MS = 36 * 3_600_000
-"""How far ahead periods are known: half a day more than until a worker makes the next workload."""
+"""How far ahead periods are known: half a day longer than the time to the worker's next workload."""
 
 LISTED = (-1, 0)
-"""Stands for the datasets that no generator without an end makes, beside a generator's number and a period."""
+"""Key of the datasets that are listed one by one; the other keys are a generator's index and the start of a period."""
 
 
 class _Held(NamedTuple):
-    """The datasets of a shard, which they are, and their numbers by record key."""
+    """The datasets of a shard without those that are ``gone``, and their numbers by record key."""
 
     gone: Gone
     datasets: ShardDatasets
@@ -37,12 +37,12 @@ class _Held(NamedTuple):
 
 @dataclass(frozen=True)
 class AppliedWorkload:
-    """A specification over a number of partitions; replaced as a whole where another version is applied.
+    """A specification and its number of partitions; another version gets a new object.
 
-    With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
+    With many datasets, call `prepare` first: otherwise the first use computes everything without yielding.
 
-    ``version`` is number and digest of the version applied. ``known_hash`` is that of the specification, where it is
-    computed already. Periods that begin later than `AHEAD_MS` from ``now_ms`` (UTC) are not known.
+    ``version`` is number and digest of the version applied. ``known_hash`` is the hash of the specification, where it
+    is computed already. Periods that begin later than `AHEAD_MS` from ``now_ms`` (UTC) are not known.
     """
 
     declared: ApplicationSpec
@@ -57,7 +57,7 @@ class AppliedWorkload:
 
     @cached_property
     def spec(self) -> ApplicationSpec:
-        """The specification with the datasets of generators that queries may count for now."""
+        """The specification with those datasets of generators that may get queries now."""
         return self.declared.at(self.now_ms)
 
     @property
@@ -75,24 +75,24 @@ class AppliedWorkload:
         return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
 
     def prepare(self) -> Iterator[None]:
-        """Look at every dataset, in slices of a few milliseconds; the digest of the specification, in one piece."""
-        self.hash  # noqa: B018  kept from now on
+        """Process every dataset in slices of a few milliseconds; the hash of the specification is one slice."""
+        self.hash  # noqa: B018  cached
         yield from self._by_shard(*LISTED)
-        self.spec.names_shown  # noqa: B018  likewise
+        self.spec.names_shown  # noqa: B018  cached
         yield
         if not self._is_generated:
             for shard in range(self.partitions):
                 yield from self.gather(shard, Gone())
 
     def retire(self) -> None:
-        """Have what is held of every dataset freed little by little, once no shard runs this workload any more."""
+        """Free the datasets gradually once no shard uses this workload any more."""
         loop = asyncio.get_running_loop()
         parts = [part for held in self._held.values() for part in held[1:]]
         gone = weakref.finalize(self, _free, loop, parts, [*self.declared.datasets])
         gone.atexit = False
 
     def gather(self, shard: int, gone: Gone) -> Iterator[None]:
-        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
+        """Collect in slices the datasets of one shard, without those gone, for the next `engine`."""
         if not self._is_generated:
             gone = Gone()
         held = self._held.get(shard)
@@ -107,14 +107,14 @@ class AppliedWorkload:
             self._held[shard] = _Held(gone, datasets, dataset_index)
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        """Return a new engine for one shard; ``key`` derives its query noise. `gather` comes before it."""
+        """Return a new engine for one shard, after `gather`; ``key`` derives its query noise."""
         datasets = self._held[shard].datasets
         return Engine(self.spec, shard=shard, datasets=datasets, key=key, entropy=os.urandom)
 
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> dict[str, QueryDecoder]:
-        """Return a decoder of each query topic; ``also`` are topic and name of monitors that queries may name, too."""
+        """Return a decoder of each query topic; ``also`` are topics and names of further monitors."""
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         held = self._held.get(shard)
         if held is not None and held.datasets is datasets:
@@ -141,7 +141,7 @@ class AppliedWorkload:
             if len(found) + count > MAX_DATASETS:
                 message = (
                     f"generator {generator.pattern!r} makes {count} datasets whose periods may still get queries: "
-                    "declare a later first day with from, or see which topic lags or has a monitor that reads nothing"
+                    "declare a later first day with from, or find the topic that lags or whose monitor reads nothing"
                 )
                 raise ConfigError([Problem(0, "datasets", message)])
             for begin in begins:
@@ -154,7 +154,7 @@ class AppliedWorkload:
         return found
 
     def _by_shard(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
-        """Return a generator's datasets of a period, or those listed, by home shard; made once for all shards."""
+        """Return a generator's datasets of a period, or those listed, by home shard; computed once for all shards."""
         key = index, begin_ms
         if key not in self._sorted:
             found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
@@ -171,6 +171,6 @@ class AppliedWorkload:
 
 
 def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
-    """Free the parts one by one, each in a turn of the event loop, then the datasets, which they refer to."""
+    """Free the parts, one in each round of the event loop, then the datasets that they refer to."""
     if not loop.is_closed():
         loop.call_soon(free_gradually, parts, 1, datasets)

@@ -186,7 +186,7 @@ async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
     monkeypatch.setattr("stream_svt.service.group.FORMAT", 0)
     await scene.start()
     with pytest.raises(
-        ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
+        ConfigError, match=r"workers of an older release cannot read this configuration: .* at 127"
     ):
         await proposed(scene.config(), file)
     await scene.stop(scene.workers[0])

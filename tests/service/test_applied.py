@@ -66,5 +66,5 @@ async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here(wrong: str,
 async def test_a_process_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import os; os.kill(os.getpid(), {signal.SIGKILL})"
     monkeypatch.setattr(applied, "_PROGRAM", program)
-    with pytest.raises(ConfigError, match=r"ended early, with -?\d+; nothing was changed"):
+    with pytest.raises(ConfigError, match=r"ended early with exit code -?\d+; nothing was changed"):
         await read(version(), 4)
