@@ -45,14 +45,14 @@ def read_every_header_name() -> None:
     _replace(aiokafka.consumer.fetcher, "MemoryRecords", _Batches)
 
 
-def tune() -> None:
+def apply_fixes() -> None:
     """Change what every client of this process does, those that exist included.
 
     Raises:
         MisuseError: This is another aiokafka.
     """
     read_every_header_name()
-    keep_failures()
+    record_connection_errors()
     _replace(aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF)
     _replace(aiokafka.client, "MetadataRequest", _CreatesNothing)
     _replace(aiokafka.admin.client, "MetadataRequest", _CreatesNothing)
@@ -67,12 +67,12 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
     setattr(module, name, ours)
 
 
-def keep_failures() -> None:
+def record_connection_errors() -> None:
     """Keep why connections are not made: aiokafka leaves that out of its exceptions."""
     _replace(aiokafka.client, "create_conn", _connect)
 
 
-def failure(since: float) -> Exception | None:
+def connection_error(since: float) -> Exception | None:
     """Return, once, why the last connection was not made, where that was no earlier."""
     found = [error for error, at in _failures if at >= since]
     _failures.clear()
@@ -186,15 +186,15 @@ class _Lenient(bytearray):
 # Reading: `getmany` waits for what it takes out of the client, but whose turn it is to take must be asked in between.
 
 
-def at_hand(consumer: Consumer, *places: TopicPartition) -> bool:
+def is_buffered(consumer: Consumer, *places: TopicPartition) -> bool:
     """Tell whether the client keeps something of these places, records or an error, that `getmany` takes out."""
     return not consumer._fetcher._records.keys().isdisjoint(places)  # noqa: SLF001
 
 
-async def news(consumer: Consumer, *places: TopicPartition, seconds: float) -> None:
+async def wait_for_records(consumer: Consumer, *places: TopicPartition, seconds: float) -> None:
     """Wait until something of these places is at hand, at most so long; takes nothing out of the client."""
     end = time.monotonic() + seconds
-    while not at_hand(consumer, *places) and (left := end - time.monotonic()) > 0:
+    while not is_buffered(consumer, *places) and (left := end - time.monotonic()) > 0:
         waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
         try:
             await asyncio.wait([waiter], timeout=left)
@@ -204,7 +204,7 @@ async def news(consumer: Consumer, *places: TopicPartition, seconds: float) -> N
             waiter.cancel()
 
 
-def wait_at_brokers(consumer: Consumer, milliseconds: int) -> None:
+def set_fetch_wait(consumer: Consumer, milliseconds: int) -> None:
     """Have fetches from now on wait so long at the brokers; one that is under way ends as it began."""
     consumer._fetcher._fetch_max_wait_ms = milliseconds  # noqa: SLF001
 
@@ -219,7 +219,7 @@ def is_denied(consumer: Consumer, topic: str) -> bool:
     return topic in consumer._client.cluster.unauthorized_topics  # noqa: SLF001
 
 
-async def know_topics(consumer: Consumer, topics: list[str]) -> None:
+async def request_metadata(consumer: Consumer, topics: list[str]) -> None:
     """Ask for topics at once; else a client asks for one unknown topic at a time, and pauses after each."""
     await consumer._client.set_topics(topics)  # noqa: SLF001
 
@@ -227,7 +227,7 @@ async def know_topics(consumer: Consumer, topics: list[str]) -> None:
 # Membership: what ends it is told to nobody who does not fetch.
 
 
-def ended(consumer: Consumer) -> BaseException | None:
+def membership_error(consumer: Consumer) -> BaseException | None:
     """Return what ended a task of the client's that membership hangs on; none of them begins again by itself."""
     coordinator = consumer._coordinator  # noqa: SLF001
     joining, heartbeat = coordinator._coordination_task, coordinator._heartbeat_task  # noqa: SLF001
@@ -247,7 +247,7 @@ def check_errors(consumer: Consumer) -> None:
 # Transactions
 
 
-def end_once(producer: AIOKafkaProducer) -> None:
+def send_end_txn_once(producer: AIOKafkaProducer) -> None:
     """Let the producer fail where the answer to EndTxn is lost, instead of sending it again.
 
     The first one may be on its way. Once the second is answered the next transaction begins, under the same
@@ -279,7 +279,7 @@ def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
     return waiter.exception() if waiter.done() else None
 
 
-def forget_error(producer: AIOKafkaProducer) -> None:
+def retrieve_error(producer: AIOKafkaProducer) -> None:
     """Ask for the error of a producer that is gone, or asyncio logs that nobody did."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done() and not waiter.cancelled():
@@ -289,7 +289,7 @@ def forget_error(producer: AIOKafkaProducer) -> None:
 # Stopping
 
 
-def left_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
+def unfinished_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
     """Return the tasks that a client leaves behind where its stop() fails or hangs."""
     fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
     tasks = [

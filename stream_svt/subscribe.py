@@ -20,7 +20,7 @@ import msgspec
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from stream_svt.aiokafka_fixes import keep_failures
+from stream_svt.aiokafka_fixes import record_connection_errors
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 from stream_svt.service.kafka import (
@@ -195,7 +195,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         """
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
-        keep_failures()
+        record_connection_errors()
         partitions = (await partition_counts(self._cluster, self._doing)).get(self._topic)
         if partitions is None:
             raise BrokerError(

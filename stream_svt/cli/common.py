@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stream_svt.aiokafka_fixes import tune
+from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
@@ -132,7 +132,7 @@ def load(path: Path) -> Config:
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
     """Return how to reach the alert topic: from a configuration, or from its parts on the command line."""
-    tune()
+    apply_fixes()
     cluster = Cluster({"bootstrap_servers": ["127.0.0.1:9092"]})
     if config is not None:
         cluster, topic = config.cluster(), topic or config.topics.alerts
@@ -154,7 +154,7 @@ def alert_topic_options(command: Command) -> Command:
 
 def cluster(config: Config) -> Cluster:
     """Return how to reach the brokers of a configuration."""
-    tune()
+    apply_fixes()
     return config.cluster()
 
 

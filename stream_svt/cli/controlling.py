@@ -46,7 +46,7 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
             commands = orders(config, **options)
             key = common.signing_key_of(config, key_file)
             replies = asyncio.run(
-                send(config, common.cluster(config), commands, patience=timeout, signing_key=key)
+                send(config, common.cluster(config), commands, timeout=timeout, signing_key=key)
             )
             outcomes = {True: "accepted: ", False: "refused: ", None: ""}
             for reply in replies:

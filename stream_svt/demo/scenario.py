@@ -27,7 +27,7 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 from numpy.typing import NDArray
 
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 
 ACKNOWLEDGEMENT = (
     "Retail baskets: the anonymised market baskets of a Belgian retail store, kindly supplied by Tom Brijs. "
@@ -153,7 +153,7 @@ async def produce(
         for point, counts in running_counts(baskets, clock):
             records = await asyncio.to_thread(records_of, point, counts)
             key = point.dataset.encode("utf-8")
-            await _send(producer, topic, home(key, partitions), key, records)
+            await _send(producer, topic, partition_of(key, partitions), key, records)
             sent += len(records) - 1
             yield point, sent
 

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt.aiokafka_fixes import tune
+from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Answer, Delivery, Route, posting
@@ -29,7 +29,7 @@ TEST_TYPE = "io.stream-svt.forward.test.v1"
 
 async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     """Forward until SIGTERM or SIGINT, or until each destination has stopped by itself; return the exit code."""
-    tune()
+    apply_fixes()
     await _check_topics(config)
     metrics = ForwardMetrics(config.topic, [destination.name for destination in config.destinations])
     async with contextlib.AsyncExitStack() as stack:
@@ -115,7 +115,7 @@ async def served(config: ForwardConfig, application: web.Application) -> AsyncIt
 
 async def check(config: ForwardConfig) -> None:
     """Raise what can be known to be wrong, topics or permissions, without reading an event or writing one."""
-    tune()
+    apply_fixes()
     await _check_topics(config)
     doing = f"reading topic {config.topic!r}"
     async with started(config.cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):

@@ -15,7 +15,7 @@ from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service import kafka
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import journal_of
@@ -44,7 +44,7 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     for place, (first, _) in ends.items():
         if first:
             audit.lost(place.partition)
-    return audit.compare(states, lambda name: home(name.encode(), config.topics.partitions))
+    return audit.compare(states, lambda name: partition_of(name.encode(), config.topics.partitions))
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:
@@ -112,7 +112,7 @@ async def read_balances(
         cluster=cluster_id,
         alerts=config.topics.alerts,
         successor=successor,
-        home=lambda name: home(name.encode(), count),
+        home=lambda name: partition_of(name.encode(), count),
         now_ms=int(time.time() * 1000),
         source_ended=source_ended,
     )

@@ -25,10 +25,10 @@ from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.control import standings
+from stream_svt.service.control import newest_events
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import sealing_of, stored_metas
-from stream_svt.service.topology import Topology, look, problems, wanted_topics
+from stream_svt.service.topology import Topology, problems, read_topology, wanted_topics
 from stream_svt.settings.fields import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
@@ -83,7 +83,7 @@ def check_offline(config: Config) -> list[Finding]:
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:
     """Return what the brokers say about topics and permissions, after creating what is missing if asked to."""
     made = await create_missing(config, cluster) if create_topics else []
-    topology, state = await look(config, cluster), config.topics.state
+    topology, state = await read_topology(config, cluster), config.topics.state
     findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *made]
     if state in topology.single:
         message = (
@@ -132,7 +132,7 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     # The controller has created them; each broker learns of it a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
     while True:
-        topology = await look(config, cluster)
+        topology = await read_topology(config, cluster)
         if topology.partitions.keys() >= made or time.monotonic() > end:
             return findings
         await asyncio.sleep(_LOOK_AGAIN)
@@ -291,7 +291,7 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
     if topology.partitions.get(own.state) != own.partitions:
         return
     stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
-    refused = unopened(config, topology.cluster_id, stored)
+    refused = unreadable_states(config, topology.cluster_id, stored)
     for message in refused:
         yield _problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
     key = "with the configured keys" if config.master_keys else "without a key"
@@ -310,7 +310,7 @@ async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> 
         count = (await kafka.partition_counts(cluster, doing)).get(carried.alerts, 0)
         places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
         async with kafka.started(cluster.reader(), doing) as reader:
-            ends = await standings(reader, places) if places else {}
+            ends = await newest_events(reader, places) if places else {}
     except BrokerError as error:
         yield _note("carried_over", str(error))
         return
@@ -329,7 +329,7 @@ async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> 
     yield made("carried_over", told)
 
 
-def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
+def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
     """Return why a worker would refuse the record `meta` of shards, each reason once."""
     shards: dict[str, list[int]] = {}
     for shard, record in stored.items():

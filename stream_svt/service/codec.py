@@ -58,13 +58,13 @@ class Reason(StrEnum):
     BAD_TIME = "bad-time"
 
 
-def home(key: bytes, partitions: int) -> int:
+def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition on which Kafka's default partitioner puts a key."""
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
-def homes(names: Sequence[str], partitions: int) -> NDArray[np.int64]:
-    """Return the partition of each name: what `home` says, for many at once."""
+def partitions_of(names: Sequence[str], partitions: int) -> NDArray[np.int64]:
+    """Return the partition of each name: see `partition_of`, for many at once."""
     keys = [name.encode() for name in names]
     found = np.zeros(len(keys), dtype=np.int64)
     by_length: dict[int, list[int]] = {}
@@ -112,7 +112,7 @@ class DatasetIndex(dict[bytes | None, int]):
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
-        return -2 if home(key, self._partitions) == self._partition else -3
+        return -2 if partition_of(key, self._partitions) == self._partition else -3
 
     def filling(self, names: Iterable[str]) -> Iterator[None]:
         """Take more datasets in, in slices."""

@@ -24,7 +24,7 @@ from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.ports import Record
 from stream_svt.service import kafka
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import place_of
@@ -36,7 +36,7 @@ SHOWN_NAMES = 10
 """Declared names that a message lists."""
 SEARCHED_NAMES = 1_000
 """Declared names among which one is looked for that is nearly the one given."""
-MOST_BEFORE_END = 160_000
+MAX_LOOKBACK = 160_000
 """How far before the end of its alert partition the newest event of a shard is looked for."""
 
 
@@ -122,7 +122,7 @@ def for_shards(
 
 
 def _home(config: Config, dataset: str) -> int:
-    return home(dataset.encode(), config.topics.partitions)
+    return partition_of(dataset.encode(), config.topics.partitions)
 
 
 def _addressed(shard: int, action: Action, **fields: Any) -> Addressed:  # noqa: ANN401
@@ -143,12 +143,12 @@ async def send(
     cluster: Cluster,
     commands: Sequence[Addressed],
     *,
-    patience: float,
+    timeout: float,
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Send commands, to each shard one after the other, and return a reply for each, in their order.
 
-    Waits until nothing of what was asked for has happened for ``patience`` seconds. A command that was not answered in
+    Waits until nothing of what was asked for has happened for ``timeout`` seconds. A command that was not answered in
     time is carried out once its shard is owned and reads it, unless another one took its number before. Without a
     signing key commands are unsigned.
     """
@@ -172,7 +172,7 @@ async def send(
         cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing
     ) as reader:
         shards = sorted({addressed.shard for addressed in commands})
-        found = await standings(reader, [TopicPartition(alerts, shard) for shard in shards])
+        found = await newest_events(reader, [TopicPartition(alerts, shard) for shard in shards])
         talks = {shard: _Talk(shard, alerts, found.get(shard)) for shard in shards}
         for addressed in commands:
             talks[addressed.shard].queue.append(addressed)
@@ -181,7 +181,7 @@ async def send(
         made = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
         async with kafka.started(made, sending, "WRITE") as producer:
             now = asyncio.get_running_loop().time
-            end_time = now() + patience
+            end_time = now() + timeout
             while (left := end_time - now()) > 0:
                 async with kafka.deadline(kafka.CALL_DEADLINE, sending, "WRITE"):
                     due = [(shard, command) for shard, talk in talks.items() if (command := talk.next())]
@@ -192,7 +192,7 @@ async def send(
                     batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record):
-                        end_time = now() + patience
+                        end_time = now() + timeout
     replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
     return [replies[addressed.command.id] for addressed in commands]
 
@@ -212,7 +212,7 @@ class NewestEvent(NamedTuple):
     given_up: bool = False
 
     @classmethod
-    def said_by(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
+    def of_event(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
         """Return what an event says."""
         said = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
         if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
@@ -257,7 +257,7 @@ class _Talk:
         if found is None:
             return False
         envelope, data = found
-        known = NewestEvent.said_by(envelope, data)
+        known = NewestEvent.of_event(envelope, data)
         if self._known is None or known.state != self._known.state or known.number >= self._known.number:
             self._known = known
         if self.sent is None:
@@ -297,7 +297,7 @@ class _Talk:
         self.sent = None
 
 
-async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, NewestEvent]:
+async def newest_events(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, NewestEvent]:
     """Return what the newest event of each shard says; the reader is left at the end of the partitions.
 
     Only the end is read, further back where it holds no event: never a whole topic of alerts.
@@ -306,8 +306,8 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
     found: dict[int, NewestEvent] = {}
     spans = await kafka.edges(reader, places, doing)
     for place in places:
-        if (event := await kafka.newest(reader, place, _event, doing, most=MOST_BEFORE_END)) is not None:
-            found[place.partition] = NewestEvent.said_by(*event)
+        if (event := await kafka.newest(reader, place, _event, doing, most=MAX_LOOKBACK)) is not None:
+            found[place.partition] = NewestEvent.of_event(*event)
     kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     return found
 

@@ -277,7 +277,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _check_client(self) -> None:
         """Raise the error that has ended the membership or prevents it."""
         consumer, doing = self._consumer, f"consumer group {self._name!r}"
-        if (ended := aiokafka_fixes.ended(consumer)) is not None:
+        if (ended := aiokafka_fixes.membership_error(consumer)) is not None:
             raise kafka.explain(ended, doing, group=self._name) from ended
         try:
             aiokafka_fixes.check_errors(consumer)

@@ -34,7 +34,7 @@ Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 REQUEST_TIMEOUT_MS = 5000
 """Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
 its first connection open for minutes."""
-TOPICS_EVERY_MS = 3000
+METADATA_MAX_AGE_MS = 3000
 """Milliseconds between two looks of a group's member at its topics."""
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
@@ -43,7 +43,7 @@ COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
 """Seconds in which a broker answers whether a partition may be read at all."""
 REBALANCE_TIMEOUT = 20.0
-FIRST_REACH = 256
+FIRST_LOOKBACK = 256
 """Offsets before the end of a partition in which its newest records are looked for first."""
 
 
@@ -148,7 +148,10 @@ def explain(
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, errors.KafkaConnectionError):
-        error = aiokafka_fixes.failure(time.monotonic() - CALL_DEADLINE if since is None else since) or error
+        error = (
+            aiokafka_fixes.connection_error(time.monotonic() - CALL_DEADLINE if since is None else since)
+            or error
+        )
     parts = [
         part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])
     ]
@@ -189,13 +192,13 @@ async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> Non
         await asyncio.wait([stopping], timeout=seconds)
     finally:
         if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
-            left = aiokafka_fixes.left_tasks(client) | {stopping}
+            left = aiokafka_fixes.unfinished_tasks(client) | {stopping}
             for task in left:
                 task.cancel()
             await _ended(*left)
             # Whose end, over TLS, waits for the broker's answer: on futures that `stopping` may have taken along.
             await _ended(aiokafka_fixes.connections(client).close())
-        aiokafka_fixes.forget_error(client)
+        aiokafka_fixes.retrieve_error(client)
 
 
 async def _ended(*what: Awaitable[Any]) -> None:
@@ -259,7 +262,7 @@ class Cluster:
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
             # Nothing else tells a member that never fetches of a topic that is gone, or back.
-            metadata_max_age_ms=TOPICS_EVERY_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
             session_timeout_ms=self.config.session_timeout,
             heartbeat_interval_ms=self.config.heartbeat_interval,
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
@@ -297,7 +300,7 @@ class Cluster:
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             max_batch_size=1 << 18,
         )
-        aiokafka_fixes.end_once(producer)
+        aiokafka_fixes.send_end_txn_once(producer)
         return producer
 
     def admin(self) -> AIOKafkaAdminClient:
@@ -374,7 +377,7 @@ Spans: TypeAlias = dict[TopicPartition, tuple[int, int]]
 async def edges(reader: AIOKafkaConsumer, places: Sequence[TopicPartition], doing: str) -> Spans:
     """Return first and end offset of partitions."""
     async with deadline(CALL_DEADLINE, doing):
-        await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
+        await aiokafka_fixes.request_metadata(reader, [place.topic for place in places])
         first = await reader.beginning_offsets(places)
         end = await reader.end_offsets(places)
     return {place: (first[place], end[place]) for place in places}
@@ -443,7 +446,7 @@ async def newest(
     first, end = (await edges(consumer, [place], doing))[place]
     if most is not None:
         first = max(first, end - most)
-    reach = FIRST_REACH
+    reach = FIRST_LOOKBACK
     while first < end:
         start, found = max(first, end - reach), None
         async for records in read_partition(consumer, place.topic, place.partition, start, doing):

@@ -309,7 +309,7 @@ class ShardFeed:
         """Return the records available, and the next position of each partition."""
         client = await self._assigned()
         found = await _take(client, partitions, seconds * self._spread, max_records)
-        aiokafka_fixes.wait_at_brokers(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
+        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
         if not found:
             self._check_topics(partitions)
         return found, {partition: await client.position(partition) for partition in partitions}
@@ -375,14 +375,14 @@ async def _take(
     taken: dict[TopicPartition, list[Any]] = {}
     end, left = time.monotonic() + seconds, max_records
     while True:
-        await aiokafka_fixes.news(client, *partitions, seconds=end - time.monotonic())
+        await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
         await pause()
         batch = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, left))
         for partition, records in batch.items():
             taken.setdefault(partition, []).extend(records)
             left -= len(records)
         if taken:
-            if left <= 0 or not aiokafka_fixes.at_hand(client, *partitions):
+            if left <= 0 or not aiokafka_fixes.is_buffered(client, *partitions):
                 return taken
         elif time.monotonic() >= end:
             return taken

@@ -17,7 +17,7 @@ from stream_svt.settings.fields import Retry
 
 log = logging.getLogger(__name__)
 
-SECOND_LOOK = 1.0
+RETRY_AFTER = 1.0
 """Seconds after which topics that do not fit are looked at again."""
 SHOWN_TOPICS = 10
 """Missing topics that a message names."""
@@ -48,7 +48,7 @@ def unseen(topic: str, operation: str) -> str:
     )
 
 
-async def look(config: Config, cluster: Cluster) -> Topology:
+async def read_topology(config: Config, cluster: Cluster) -> Topology:
     """Ask the brokers about the application's topics."""
     doing = "looking at the topics"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
@@ -144,11 +144,11 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
 
 async def require(config: Config, cluster: Cluster) -> Topology:
     """Return the topology, or raise ConfigError with every problem found."""
-    topology = await look(config, cluster)
+    topology = await read_topology(config, cluster)
     if problems(config, topology):
         # A topic that was made a moment ago may not be known to every broker yet.
-        await asyncio.sleep(SECOND_LOOK)
-        topology = await look(config, cluster)
+        await asyncio.sleep(RETRY_AFTER)
+        topology = await read_topology(config, cluster)
     if found := problems(config, topology):
         raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
     return topology

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
-from stream_svt.aiokafka_fixes import tune
+from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
@@ -140,7 +140,7 @@ class Worker:
         return self.running
 
     async def _run(self) -> None:
-        tune()
+        apply_fixes()
         try:
             await self._maintain_membership()
         except Exception:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
+from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, partitions_of
 from stream_svt.service.event_loop import free_gradually
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
@@ -162,7 +162,7 @@ class AppliedWorkload:
             if key != LISTED:
                 left = self.declared.generators[index].period(begin_ms)
             while part := list(islice(left, NAMES_AT_ONCE)):
-                shards = homes([dataset.name for dataset in part], self.partitions).tolist()
+                shards = partitions_of([dataset.name for dataset in part], self.partitions).tolist()
                 for dataset, shard in zip(part, shards, strict=True):
                     found[shard].append(dataset)
                 yield

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiokafka import TopicPartition
 
-from stream_svt.aiokafka_fixes import tune
+from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import BrokerError
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, spans, stop_quietly
@@ -26,7 +26,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     lax_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream_svt.service.kafka.CALL_DEADLINE", 2.0)
-    tune()
+    apply_fixes()
     cluster = Cluster({"bootstrap_servers": lax_broker.bootstrap_servers})
     place = TopicPartition("wanted", 0)
     with pytest.raises(BrokerError):

@@ -20,7 +20,7 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.carry_over import CarryOverRefused
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from tests.support import records
 from tests.support.alerts import account_of, lifecycle
 from tests.support.closing import (
@@ -160,7 +160,7 @@ async def test_what_a_worker_sent_and_never_committed_counts_as_spent(stage: Sta
     """Whoever reads uncommitted events saw it."""
     old = await stage.old()
     real = await old.spend(TOPS)
-    shard = home(b"d", old.partitions)
+    shard = partition_of(b"d", old.partitions)
     newest = [record.value for record in await old.read("alerts") if record.partition == shard][-1]
     known = msgspec.json.decode(newest)
     start = lifecycle("first", dataset="d", account=account_of(0.4, 0.4, reserved=0.6))

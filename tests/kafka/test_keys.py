@@ -13,7 +13,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.check import check_brokers
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.control import for_datasets
 from stream_svt.service.signatures import SigningKey, signing_key
@@ -42,7 +42,7 @@ class Guarded:
         """Have a command accepted."""
         config = self.scene.config()
         commands = for_datasets(config, action, [dataset])
-        (reply,) = await give(config, commands, patience=10, signing_key=key or self.alice)
+        (reply,) = await give(config, commands, timeout=10, signing_key=key or self.alice)
         assert reply.accepted, reply
 
     async def copy(self, record, partition: int | None = None) -> None:
@@ -95,7 +95,7 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     record, _ = await scene.read("control")
     await guarded.copy(record)
     await guarded.copy(record, partition=1 - record.partition)
-    await scene.command("pause", "b", partition=home(b"b", 2))
+    await scene.command("pause", "b", partition=partition_of(b"b", 2))
     refused = {"command-stale": 1, "command-bad-signature": 1, "command-unsigned": 1}
     await guarded.until_heard(["pause", "resume"], refused)
     said = scene.workers[0].metrics.rendering()().decode()

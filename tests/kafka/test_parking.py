@@ -16,7 +16,7 @@ import pytest
 
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import worker as workers
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.web import about
 from stream_svt.service.worker import Worker
@@ -50,7 +50,7 @@ class Application(Scene):
         super().__post_init__()
         self.shards = set(range(self.partitions))
         names = [f"d{number}" for number in range(50 * self.partitions)]
-        homes = {home(name.encode(), self.partitions): name for name in names}
+        homes = {partition_of(name.encode(), self.partitions): name for name in names}
         self.names = [homes[shard] for shard in sorted(self.shards)]
         self.datasets = ", ".join(self.names)
 

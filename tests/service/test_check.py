@@ -12,7 +12,7 @@ import pytest
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import advice as advice_of
-from stream_svt.service.check import check_offline, topic_settings, unopened
+from stream_svt.service.check import check_offline, topic_settings, unreadable_states
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
@@ -173,7 +173,7 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
     ],
 )
 def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):
-    found = unopened(replace(config(), **keys), "c", metas)
+    found = unreadable_states(replace(config(), **keys), "c", metas)
     assert (len(found), why in "".join(found)) == (bool(why), True), found
 
 

@@ -18,16 +18,23 @@ from hypothesis import strategies as st
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.grid import PARTS
 from stream_svt.monitor.batch import Grid, QueryBatch
-from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason, concatenate, home, homes
+from stream_svt.service.codec import (
+    DatasetIndex,
+    QueryDecoder,
+    Reason,
+    concatenate,
+    partition_of,
+    partitions_of,
+)
 from tests.support.values import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4
-OWN = home(b"shop-0", PARTITIONS)
-AT_HOME_NAMES = [name for name in NAMES if home(name.encode(), PARTITIONS) == OWN]
+OWN = partition_of(b"shop-0", PARTITIONS)
+AT_HOME_NAMES = [name for name in NAMES if partition_of(name.encode(), PARTITIONS) == OWN]
 HERE = DatasetIndex(AT_HOME_NAMES, partition=OWN, partitions=PARTITIONS)
 AT_HOME = b"shop-0"
-UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if home(key, PARTITIONS) == OWN)
+UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if partition_of(key, PARTITIONS) == OWN)
 ELSEWHERE = next(name.encode() for name in NAMES if name not in AT_HOME_NAMES)
 
 
@@ -236,9 +243,9 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     for partitions in (1, 3, 64):
         known = list(range(partitions))
         expected = [place(name.encode(), known, known) for name in names]
-        assert homes(names, partitions).tolist() == expected
-        assert [home(name.encode(), partitions) for name in names] == expected
-    assert homes([], 3).tolist() == []
+        assert partitions_of(names, partitions).tolist() == expected
+        assert [partition_of(name.encode(), partitions) for name in names] == expected
+    assert partitions_of([], 3).tolist() == []
 
 
 def test_unknown_fields_are_ignored():

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Addressed, NewestEvent, _Talk
 from tests.service.test_metrics import SPEC
@@ -25,7 +25,7 @@ CONFIG = parse_config(CONFIG_TEXT)
 
 def test_a_command_goes_to_the_home_of_its_dataset():
     commands = control.for_datasets(CONFIG, Action.PAUSE, ["today", "later"], monitor="hot")
-    assert [one.shard for one in commands] == [home(b"today", 5), home(b"later", 5)]
+    assert [one.shard for one in commands] == [partition_of(b"today", 5), partition_of(b"later", 5)]
     assert [(one.command.action, one.command.dataset, one.command.monitor) for one in commands] == [
         (Action.PAUSE, "today", "hot"),
         (Action.PAUSE, "later", "hot"),
@@ -50,7 +50,7 @@ def test_of_many_declared_names_some_are_listed():
 def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
     found = control.for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
     assert [one.shard for one in found] == sorted(
-        {home(name, 5) for name in (b"today", b"tomorrow", b"later")}
+        {partition_of(name, 5) for name in (b"today", b"tomorrow", b"later")}
     )
     assert all(one.command.for_all and one.command.now for one in found)
     with pytest.raises(control.NotDeclared, match="no monitor 'cold'"):
@@ -151,7 +151,7 @@ def test_what_does_not_name_a_state_says_nothing(record: bytes | None) -> None:
 
 
 async def newest(reader: Reader) -> NewestEvent | None:
-    found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
+    found = await control.newest_events(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
     assert reader.at == reader.end
     return found.get(2)
 
@@ -193,7 +193,7 @@ def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -
 
 def closed(*, state: str = "5e", reason: str = "command") -> NewestEvent:
     """Return what the end of a shard says."""
-    return NewestEvent.said_by(*decode(end(state=state, reason=reason)))
+    return NewestEvent.of_event(*decode(end(state=state, reason=reason)))
 
 
 GIVEN_UP = "the state was given up, and the shard is closed"

@@ -77,7 +77,7 @@ async def test_the_cause_of_a_failed_connection_is_told_once(
         raise cause
 
     monkeypatch.setattr(aiokafka_fixes, "create_conn", create_conn)
-    aiokafka_fixes.tune()
+    aiokafka_fixes.apply_fixes()
     for _ in range(2):  # an older failure is not the cause of a lost connection
         with pytest.raises(BrokerError, match=said) as meaning:
             async with kafka.started(Cluster({}).reader(), "starting"):
@@ -101,7 +101,7 @@ async def test_the_cause_of_a_failed_connection_is_told_once(
 def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: Any, name: str) -> None:
     monkeypatch.delattr(module, name)
     with pytest.raises(MisuseError, match=f"has no {module.__name__.partition('.')[2]}.{name}"):
-        aiokafka_fixes.tune()
+        aiokafka_fixes.apply_fixes()
 
 
 @pytest.mark.parametrize("module", [aiokafka.client, aiokafka.admin.client])
@@ -109,7 +109,7 @@ def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: An
 def test_no_client_lets_the_broker_create_the_topics_it_asks_for(
     module: Any, topics: list[str] | None
 ) -> None:
-    aiokafka_fixes.tune()
+    aiokafka_fixes.apply_fixes()
     asked = module.MetadataRequest(topics)
     assert not asked.build(MetadataRequest_v5).allow_auto_topic_creation
     assert asked.build(MetadataRequest_v5).topics == topics
@@ -257,7 +257,7 @@ async def test_nor_does_a_producer_that_hangs() -> None:
 async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    aiokafka_fixes.tune()
+    aiokafka_fixes.apply_fixes()
     connection, asked = Connection(), asyncio.Event()
 
     async def silent(request: object) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.service import codec, event_loop, workload
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import parse_config
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
@@ -65,7 +65,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
     for shard in range(PARTITIONS):
         one, other = (engine(workload, shard) for workload in (prepared, plain))
         names = [dataset.name for dataset in one.datasets]
-        assert names == [name for name in PLAIN_NAMES if home(name.encode(), PARTITIONS) == shard]
+        assert names == [name for name in PLAIN_NAMES if partition_of(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
         decoders = prepared.decoders(shard, one.datasets)
         assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(range(len(names)))
@@ -87,7 +87,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
     def again(*_: object) -> None:
         raise AssertionError("the datasets are looked at again")
 
-    monkeypatch.setattr(workload, "homes", again)
+    monkeypatch.setattr(workload, "partitions_of", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
     monkeypatch.setattr(codec.DatasetIndex, "filling", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
@@ -168,7 +168,9 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
     first = int(watermark[-2:]) + 1
     assert weeks == [f"week-2026-w{week:02}" for week in range(first, first + 3) if week != 31]
     assert all(
-        home(name.encode(), PARTITIONS) == shard for shard, names in enumerate(found) for name in names
+        partition_of(name.encode(), PARTITIONS) == shard
+        for shard, names in enumerate(found)
+        for name in names
     )
 
 

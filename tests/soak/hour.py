@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stream_svt.aiokafka_fixes import tune
+from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records
@@ -91,7 +91,7 @@ class Hour(Stage):
 
     async def _judge(self) -> None:
         """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
-        tune()
+        apply_fixes()
         found, certain = Findings(), Certain(self.queries, "plain", HIGH, LOW)
         async for record in records.each(self.servers, f"{self.application}.alerts", range(self.partitions)):
             data = json.loads(record.value)["data"]

@@ -104,7 +104,7 @@ class Application(Scene):
     # Its end
 
     async def close(
-        self, successor: str, *, shard: int | None = None, give_up: bool = False, patience: float = 20
+        self, successor: str, *, shard: int | None = None, give_up: bool = False, timeout: float = 20
     ) -> list[Reply]:
         """Give the command that closes the application, or one shard of it."""
         config = self.config()
@@ -115,7 +115,7 @@ class Application(Scene):
             successor=successor,
             cluster=await cluster_id_of(config.cluster()) if give_up else "",
         )
-        return await give(config, commands, patience=patience)
+        return await give(config, commands, timeout=timeout)
 
     async def close_in_order(self, successor: str) -> None:
         """Start a worker, close every shard, and stop the worker."""

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from tests.support.topics import administrator
 
 Written = tuple[int | None, bytes | None, bytes | None]
@@ -57,7 +57,7 @@ async def send_queries(
 ) -> None:
     """Write queries, each to the home of its dataset."""
     keys = [(dataset.encode(), json.dumps(query).encode()) for dataset, query in queries]
-    await send(servers, topic, *((home(key, partitions), key, value) for key, value in keys))
+    await send(servers, topic, *((partition_of(key, partitions), key, value) for key, value in keys))
 
 
 async def publish(

@@ -21,7 +21,7 @@ from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, d
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.codec import home
+from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.signatures import SigningKey
@@ -158,7 +158,7 @@ class Scene:
         self, action: str, dataset: str = "", partition: int | None = None, **fields: object
     ) -> None:
         """Give the next command to a shard that keeps its state without a key."""
-        shard = home(dataset.encode(), self.partitions) if partition is None else partition
+        shard = partition_of(dataset.encode(), self.partitions) if partition is None else partition
         state, number = await self.next_command(shard)
         named = {"dataset": dataset, "state": state, "number": number} | fields
         text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action} | named)
@@ -281,11 +281,11 @@ async def give(
     config: Config,
     commands: Sequence[Addressed],
     *,
-    patience: float = 20,
+    timeout: float = 20,
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Give commands as an operator does, and return the answers."""
-    return await send(config, config.cluster(), commands, patience=patience, signing_key=signing_key)
+    return await send(config, config.cluster(), commands, timeout=timeout, signing_key=signing_key)
 
 
 def complaint(worker: Worker) -> str:
