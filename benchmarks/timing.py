@@ -163,11 +163,11 @@ class Watched:
     def session(self) -> ShardSession:
         """Return a session on these ports; its ticks begin now."""
         topics = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
-        place = RecordContext("cluster", "app", "state", 0)
+        context = RecordContext("cluster", "app", "state", 0)
         # The ports are ours: Feed, Log, Workload and Observer in one.
         ports: Any = self
         settings = JournalSettings(
-            place=place, topics=topics, entropy=random.Random(1).randbytes, epoch=time.time
+            context=context, topics=topics, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
         return ShardSession(

@@ -51,8 +51,8 @@ class Journal:
         self._log = log
         self.prove = log.prove
         self._settings = settings
-        self.place = settings.place
-        self._shard = settings.place.shard
+        self.context = settings.context
+        self._shard = settings.context.shard
         self._broken = True
         meta = Meta(partitions=settings.topics.partitions, noise_key=b"", digest_key=b"", state_id=b"")
         self.held = ShardRecords(meta)
@@ -126,7 +126,7 @@ class Journal:
             ApplicationClosed: The shard is closed already.
             Fenced, BrokerError: As `open`; the outcome is unknown.
         """
-        if command.cluster != self.place.cluster:
+        if command.cluster != self.context.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
         await self._begin(fence=True)
         newest = Newest()
@@ -154,7 +154,7 @@ class Journal:
         )
         event = released.ReleasedEvent(
             type=released.EventType.APPLICATION_CLOSED,
-            id=f"{self.place.application}/shard-{self._shard}/closed/{number}",
+            id=f"{self.context.application}/shard-{self._shard}/closed/{number}",
             sequence=number,
             subject=f"shard-{self._shard}",
             data=data,
@@ -265,7 +265,7 @@ class Journal:
     def closed_error(self) -> ApplicationClosed:
         """Return what says that the shard was closed for ever."""
         return ApplicationClosed(
-            f"shard {self._shard} of application {self.place.application!r} is closed for ever: 'control "
+            f"shard {self._shard} of application {self.context.application!r} is closed for ever: 'control "
             "close-application' ended it. 'stream-svt carry-over' gives a successor what is left of each budget"
         )
 
@@ -318,7 +318,7 @@ class Journal:
         now = datetime.fromtimestamp(self._settings.epoch(), UTC).isoformat(timespec="milliseconds")
         return partial(
             released.encode,
-            application=self.place.application,
+            application=self.context.application,
             shard=self._shard,
             time=now.replace("+00:00", "Z"),
             origin=origin,

@@ -1,4 +1,4 @@
-"""How state records look on the state topic: framed, bound to their place, and sealed when a key is configured.
+"""Frame of state records: bound to their context, and sealed when a key is configured.
 
 Frame, all integers big-endian::
 
@@ -59,7 +59,7 @@ class RecordContext:
         object.__setattr__(self, "_names", b"".join(_LENGTH.pack(len(name)) + name for name in names))
 
     def bind(self, key: bytes, sequence: int) -> bytes:
-        """Return the unambiguous text of this place, a record key and a sequence."""
+        """Return the unambiguous text of this context, a record key and a sequence."""
         bound = _BOUND.pack(VERSION, self.shard, sequence)
         return b"".join((bound, self._names, _LENGTH.pack(len(key)), key))
 
@@ -90,12 +90,12 @@ class Sealing:
     """
 
     def __init__(
-        self, place: RecordContext, masters: Sequence[bytes], entropy: Callable[[int], bytes]
+        self, context: RecordContext, masters: Sequence[bytes], entropy: Callable[[int], bytes]
     ) -> None:
         for master in masters:
             if len(master) != KEY_BYTES:
                 raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")
-        self._place = place
+        self._context = context
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
         self._ciphers: dict[bytes, tuple[AESGCM, str]] = {}
@@ -109,7 +109,7 @@ class Sealing:
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
         """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
-        bound = self._place.bind(key, sequence)
+        bound = self._context.bind(key, sequence)
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
         nonce = self._entropy(NONCE_BYTES)
@@ -128,11 +128,13 @@ class Sealing:
         if version != VERSION or kind not in (PLAIN, SEALED):
             known = f"this version reads {VERSION}.0 and {VERSION}.1"
             raise self._refuse(key, f"it has format {version}.{kind}, {known}")
-        bound = self._place.bind(key, sequence)
+        bound = self._context.bind(key, sequence)
         if kind == PLAIN:
             check, content = record[_HEAD.size : _CHECKED], record[_CHECKED:]
             if not hmac.compare_digest(check, _check(bound, content)):
-                raise self._refuse(key, "it was changed or cut, or belongs to another place")
+                raise self._refuse(
+                    key, "it was changed or cut, or was written under another key, shard or cluster"
+                )
             return Opened(sequence, content, NO_KEY)
         prefix, nonce = record[_HEAD.size : _SALTED], record[_SALTED:_NONCED]
         if len(nonce) < NONCE_BYTES:
@@ -141,7 +143,7 @@ class Sealing:
         try:
             return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
         except InvalidTag:
-            why = "its seal is broken: it was changed or cut, or belongs to another place"
+            why = "its seal is broken: it was changed or cut, or was written under another key, shard or cluster"
             raise self._refuse(key, why) from None
 
     def prover(self) -> Callable[[bytes], str] | None:
@@ -164,16 +166,16 @@ class Sealing:
                     remedy = "add the key's file to sealing.previous_key_files"
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
-            info = b"stream-svt state" + struct.pack(">I", self._place.shard)
+            info = b"stream-svt state" + struct.pack(">I", self._context.shard)
             cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._masters[name]))
             found = self._ciphers[prefix] = cipher, name.hex()
         return found
 
     def _refuse(self, key: bytes, why: str, kind: type[UnreadableState] = UnreadableState) -> UnreadableState:
-        place = self._place
+        context = self._context
         return kind(
-            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be opened for "
-            f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is parked; "
+            f"state record {describe(key)} of shard {context.shard} on topic {context.topic!r} cannot be opened for "
+            f"application {context.application!r} on cluster {context.cluster!r}: {why}. The shard is parked; "
             "nothing was changed."
         )
 

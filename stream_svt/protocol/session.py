@@ -109,7 +109,7 @@ class ShardSession(Committer):
         if not self.commands.closing:
             engine.retirement.check(engine.number, self.shard, may_retire=workload.version[0] > 0)
         if progress is None:
-            engine.begin_state(workload.partitions, self.journal.place.cluster)
+            engine.begin_state(workload.partitions, self.journal.context.cluster)
             engine.adopt(workload.version)
 
     def _compare_versions(self, progress: bytes) -> None:

@@ -202,7 +202,7 @@ class JournalSettings:
     slices of long work. ``epoch`` is the time frozen in events, in seconds since 1970.
     """
 
-    place: RecordContext
+    context: RecordContext
     topics: TopicsConfig
     masters: tuple[bytes, ...] = field(default=(), repr=False)
     adopt_plain: bool = False
@@ -224,7 +224,7 @@ class StateReader:
     """Verifies one shard's records."""
 
     def __init__(self, settings: JournalSettings) -> None:
-        self.sealing = Sealing(settings.place, settings.masters, settings.entropy)
+        self.sealing = Sealing(settings.context, settings.masters, settings.entropy)
         self._settings = settings
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
@@ -348,7 +348,7 @@ class StateReader:
 
     def unreadable(self, why: str) -> UnreadableState:
         """Return the error that says why the state cannot be used."""
-        shard, topic = self._settings.place.shard, self._settings.topics.state
+        shard, topic = self._settings.context.shard, self._settings.topics.state
         return UnreadableState(
             f"the state of shard {shard} on topic {topic!r} cannot be used: {why}. "
             "The shard is parked; nothing was changed"

@@ -32,7 +32,7 @@ from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.group import user_data
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.ports import place_of, verifier_of
+from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import require, unseen
 from stream_svt.service.workload import AppliedWorkload
@@ -272,7 +272,7 @@ async def publish(
         BrokerError: The brokers refused; the version may or may not have been written.
     """
     topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
-    context = place_of(config, cluster_id, topic, PARTITION)
+    context = context_of(config, cluster_id, topic, PARTITION)
     doing = f"writing configuration topic {topic!r}"
     try:
         async with kafka.started(

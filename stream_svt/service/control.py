@@ -27,7 +27,7 @@ from stream_svt.service import kafka
 from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
-from stream_svt.service.ports import place_of
+from stream_svt.service.ports import context_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
 from stream_svt.settings.document import did_you_mean, quote
@@ -162,8 +162,8 @@ async def send(
 
     async def write(producer: AIOKafkaProducer, shard: int, command: Command) -> Any:  # noqa: ANN401
         key, value = command.dataset.encode() or None, msgspec.json.encode(command)
-        place = place_of(config, cluster_id, control, shard)
-        headers = [] if signing_key is None else [signing_key.header(place, value)]
+        context = context_of(config, cluster_id, control, shard)
+        headers = [] if signing_key is None else [signing_key.header(context, value)]
         return await producer.send(control, value, key=key, partition=shard, headers=headers)
 
     # A state that is given up may have left events behind that were never committed.

@@ -388,21 +388,21 @@ async def _take(
             return taken
 
 
-def place_of(config: Config, cluster_id: str, topic: str, partition: int) -> RecordContext:
+def context_of(config: Config, cluster_id: str, topic: str, partition: int) -> RecordContext:
     """Return the context that seals and signatures bind the records of a partition to."""
     return RecordContext(cluster_id, config.spec.application, topic, partition)
 
 
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
     """Return the sealing of a shard's state records."""
-    return Sealing(place_of(config, cluster_id, config.topics.state, shard), config.master_keys, os.urandom)
+    return Sealing(context_of(config, cluster_id, config.topics.state, shard), config.master_keys, os.urandom)
 
 
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
     """Return the check of a partition's records: of their signature where commands must be signed, else none."""
     if not config.control.required:
         return trust_the_topic
-    return Verifier(place_of(config, cluster_id, topic, partition), config.command_keys)
+    return Verifier(context_of(config, cluster_id, topic, partition), config.command_keys)
 
 
 async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple[int, bytes], None]:
@@ -430,7 +430,7 @@ def journal_of(
     """Return a shard's journal, not opened yet: to own the shard, or only to `look` at its state."""
     own = config.topics
     settings = JournalSettings(
-        place=place_of(config, cluster_id, own.state, shard),
+        context=context_of(config, cluster_id, own.state, shard),
         topics=own,
         masters=config.master_keys,
         adopt_plain=config.sealing.adopt_plain,

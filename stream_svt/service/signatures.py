@@ -46,16 +46,16 @@ class SigningKey:
     name: str
     sign: Callable[[bytes], bytes] = field(repr=False)
 
-    def header(self, place: RecordContext, value: bytes) -> tuple[str, bytes]:
-        """Return the header that makes ``value`` a command at this place, and nowhere else."""
-        return HEADER, f"v3 {self.name} {self.sign(_covered(place, value)).hex()}".encode()
+    def header(self, context: RecordContext, value: bytes) -> tuple[str, bytes]:
+        """Return the header that makes ``value`` a command in this context, and in no other."""
+        return HEADER, f"v3 {self.name} {self.sign(_covered(context, value)).hex()}".encode()
 
 
 class Verifier:
-    """Tells whether a record of one shard's control partition is signed by a known key for that place."""
+    """Tells whether a record of one shard's control partition is signed for it by a known key."""
 
-    def __init__(self, place: RecordContext, keys: Iterable[VerifyingKey]) -> None:
-        self._place = place
+    def __init__(self, context: RecordContext, keys: Iterable[VerifyingKey]) -> None:
+        self._context = context
         self._keys = {key.name: key for key in keys}
 
     def __call__(self, record: Record) -> str | None:
@@ -71,12 +71,12 @@ class Verifier:
         key = self._keys.get(f"{algorithm} {key_id}")
         if key is None:
             return Refusal.UNKNOWN_KEY
-        covered = _covered(self._place, record.value or b"")
+        covered = _covered(self._context, record.value or b"")
         return None if key.verify(bytes.fromhex(signature), covered) else Refusal.BAD_SIGNATURE
 
 
-def _covered(place: RecordContext, value: bytes) -> bytes:
-    return _PREFIX + place.bind(b"", 0) + value
+def _covered(context: RecordContext, value: bytes) -> bytes:
+    return _PREFIX + context.bind(b"", 0) + value
 
 
 # Keys

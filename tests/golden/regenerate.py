@@ -28,7 +28,7 @@ KEY = bytes(range(32))
 COMMANDS = Standing(
     7, 9, "ninth", accepted=True, under_way=CommandProgress(Command("ninth", Action.PAUSE, number=9), "a", 1)
 )
-PLACE = RecordContext("golden-cluster", "golden", "golden.state", 0)
+CONTEXT = RecordContext("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent
 CUT = 600
 """Snapshots are taken at this query of the stream; the rest is played from them."""
@@ -57,7 +57,7 @@ def journal(broker: Broker) -> Journal:
     """Return the shard's journal, not opened; its random bytes are always the same."""
     entropy = random.Random(5).randbytes
     kept: Journal = journal_of(
-        broker, place=PLACE, masters=(KEY,), entropy=entropy, epoch=lambda: 1_767_571_200.0
+        broker, context=CONTEXT, masters=(KEY,), entropy=entropy, epoch=lambda: 1_767_571_200.0
     )
     return kept
 

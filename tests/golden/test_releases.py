@@ -14,7 +14,7 @@ import pytest
 from stream_svt.errors import UnreadableState
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta
-from tests.golden.regenerate import COMMANDS, HERE, KEY, PLACE, journal, rest_of, restored, write_missing
+from tests.golden.regenerate import COMMANDS, CONTEXT, HERE, KEY, journal, rest_of, restored, write_missing
 from tests.simulation.log import finish, holding
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
@@ -71,7 +71,7 @@ def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_t
 def _changed(change: Callable[[dict[str, Any]], object]) -> dict[bytes, bytes]:
     """Return the newest golden state with another meta, sealed as its owner would."""
     records = _sealed(VERSIONS[-1])
-    sealing = Sealing(PLACE, (KEY,), bytes)
+    sealing = Sealing(CONTEXT, (KEY,), bytes)
     opened = sealing.open(META, records[META])
     meta = msgspec.msgpack.decode(opened.content)
     change(meta)

@@ -26,7 +26,7 @@ from stream_svt.service.applied import (
     read_versions,
 )
 from stream_svt.service.config import Config, bundle_of, load_config
-from stream_svt.service.ports import place_of, verifier_of
+from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import signing_key
 from tests.support.keys import ed25519_pair
 from tests.support.process import applied
@@ -173,7 +173,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     # Its copy in another application's topic is not followed there.
     elsewhere = replace(config, topics=config.topics.model_copy(update={"config": scene.queries}))
     current = next(value for name, value in records(version) if name == b"current") or b""
-    header = signing_key(private).header(place_of(config, "c", config.topics.config, 0), current)
+    header = signing_key(private).header(context_of(config, "c", config.topics.config, 0), current)
     record: Any = SimpleNamespace(value=current, headers=(header,))
     assert verifier_of(config, "c", config.topics.config, 0)(record) is None
     assert verifier_of(elsewhere, "c", elsewhere.topics.config, 0)(record) is not None

@@ -223,8 +223,8 @@ class Run:
         """Return the keys, and the secrets of the sealed state, opened as only the service can."""
         scene = self.scene
         cluster = await cluster_id_of(scene.config().cluster())
-        place = RecordContext(cluster, scene.application, f"{scene.application}.state", 0)
-        sealing = Sealing(place, [MASTER], bytes)
+        context = RecordContext(cluster, scene.application, f"{scene.application}.state", 0)
+        sealing = Sealing(context, [MASTER], bytes)
         found: list[tuple[str, bytes]] = []
         for record in await scene.read("state"):
             if record.value is None:

@@ -11,12 +11,12 @@ import pytest
 from stream_svt.errors import UnreadableState
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing
 
-PLACE = RecordContext(cluster="c1", application="shop", topic="shop.state", shard=3)
+CONTEXT = RecordContext(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 
 
 def sealing_with(masters: tuple[bytes, ...]) -> Sealing:
-    return Sealing(PLACE, masters, os.urandom)
+    return Sealing(CONTEXT, masters, os.urandom)
 
 
 @pytest.fixture(params=[(), (OLD,)], ids=["plain", "sealed"])
@@ -36,12 +36,12 @@ def test_a_record_opens_to_its_content_and_sequence(sealing: Sealing, masters: t
 
 def test_every_changed_byte_and_every_truncation_is_found_and_the_key_named(sealing: Sealing) -> None:
     record = sealing.seal(b"d/x", 7, b"content")
-    for place in range(len(record)):
-        broken = record[:place] + bytes([record[place] ^ 1]) + record[place + 1 :]
+    for index in range(len(record)):
+        broken = record[:index] + bytes([record[index] ^ 1]) + record[index + 1 :]
         with pytest.raises(UnreadableState, match="'d/x'"):
             sealing.open(b"d/x", broken)
         with pytest.raises(UnreadableState):
-            sealing.open(b"d/x", record[:place])
+            sealing.open(b"d/x", record[:index])
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_every_changed_byte_and_every_truncation_is_found_and_the_key_named(seal
 def test_a_record_from_elsewhere_does_not_open(
     sealing: Sealing, masters: tuple[bytes, ...], foreign: dict[str, str]
 ) -> None:
-    record = Sealing(dataclasses.replace(PLACE, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
-    with pytest.raises(UnreadableState, match="belongs to another place"):
+    record = Sealing(dataclasses.replace(CONTEXT, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
+    with pytest.raises(UnreadableState, match="was written under another key, shard or cluster"):
         sealing.open(b"d/x", record)
     with pytest.raises(UnreadableState, match="'d/y'"):
         sealing.open(b"d/y", sealing.seal(b"d/x", 7, b"content"))

@@ -19,14 +19,14 @@ from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX, Chunk
 from stream_svt.service.kafka import Fenced
-from tests.simulation.log import PLACE, Broker, ModelLog, finish, holding, journal_of
+from tests.simulation.log import CONTEXT, Broker, ModelLog, finish, holding, journal_of
 from tests.support.alerts import encoded, lifecycle
 
 KEY = bytes(range(32))
 A, B = b"d/a", b"d/b"
 FIRST = Commit(records={A: b"first", B: b"other"}, progress=b"p1")
 RESTORED = {A: b"first", B: b"other"}
-ELSEWHERE = "its seal is broken: .*belongs to another place"
+ELSEWHERE = "its seal is broken: .*was written under another key, shard or cluster"
 OLDER = "some were .* put back to an older version"  # its seal is good: only the digest over all tells
 
 
@@ -63,8 +63,8 @@ def refuses(records: Mapping[bytes, bytes | None], words: str, **options: Any) -
 
 EARLIER = written(FIRST, masters=(KEY,))
 LIVE = written(FIRST, Commit(records={A: b"second"}, progress=b"p2"), masters=(KEY,))
-FOREIGN = Sealing(replace(PLACE, shard=1), (KEY,), random.Random(2).randbytes).seal(A, 1, b"neighbour")
-FORGED = Sealing(PLACE, (), random.Random(2).randbytes).seal(A, 2, b"budget untouched")
+FOREIGN = Sealing(replace(CONTEXT, shard=1), (KEY,), random.Random(2).randbytes).seal(A, 1, b"neighbour")
+FORGED = Sealing(CONTEXT, (), random.Random(2).randbytes).seal(A, 2, b"budget untouched")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_each_attack_is_found_and_named(changed: dict[bytes, bytes | None], word
     "where", [{"application": "other"}, {"cluster": "other"}, {"topic": "other"}], ids=str
 )
 def test_a_whole_state_from_elsewhere_is_refused(where: dict[str, str]) -> None:
-    refuses(LIVE, rf"'meta'.*{ELSEWHERE}", place=replace(PLACE, **where))
+    refuses(LIVE, rf"'meta'.*{ELSEWHERE}", context=replace(CONTEXT, **where))
 
 
 def test_what_was_not_touched_opens_and_no_key_is_shown() -> None:
@@ -204,7 +204,7 @@ def look(records: dict[bytes, bytes]) -> None:
 
 
 def plain(key: bytes, content: bytes) -> dict[bytes, bytes]:
-    return {key: Sealing(PLACE, (), os.urandom).seal(key, 1, content)}
+    return {key: Sealing(CONTEXT, (), os.urandom).seal(key, 1, content)}
 
 
 def meta(**fields: object) -> bytes:

@@ -169,7 +169,11 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
         ),
         ({}, stored(OLD), "configured: none; name the key's file in sealing.key_file."),
         (SEALED, stored(), "it is not sealed although a key is configured"),
-        ({"master_keys": (OLD,)}, stored(OLD, cluster="other"), "belongs to another place"),
+        (
+            {"master_keys": (OLD,)},
+            stored(OLD, cluster="other"),
+            "was written under another key, shard or cluster",
+        ),
     ],
 )
 def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):

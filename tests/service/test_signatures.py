@@ -23,7 +23,7 @@ from stream_svt.service.signatures import (
 )
 from tests.support.keys import ed25519_pair
 
-PLACE = RecordContext("cluster", "shop", "shop.control", 1)
+CONTEXT = RecordContext("cluster", "shop", "shop.control", 1)
 VALUE = b'{"id":"a","action":"resample","dataset":"today","state":"5e","number":1}'
 SECRET = bytes(range(32))
 
@@ -47,43 +47,43 @@ def pair(request) -> tuple[SigningKey, VerifyingKey]:
 def test_a_signed_command_is_heard_where_it_was_signed_for_also_beside_keys_of_the_other_kind(pair) -> None:
     signing, verifying = pair
     assert signing.name == verifying.name
-    record = Record(7, headers=(signing.header(PLACE, VALUE),))
+    record = Record(7, headers=(signing.header(CONTEXT, VALUE),))
     for keys in ([verifying], [verifying for _, verifying in PAIRS.values()]):
-        assert Verifier(PLACE, keys)(record) is None
+        assert Verifier(CONTEXT, keys)(record) is None
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("field", "value"),
     [
-        *((field, VALUE) for field in ("cluster", "application", "topic", "shard")),
+        *((name, VALUE) for name in ("cluster", "application", "topic", "shard")),
         *(
             ("", VALUE.replace(b'"number":1', it))
             for it in (b'"number":2', b'"number":1 ', b'"number":1,"now":true')
         ),
     ],
 )
-def test_a_command_carried_to_another_place_or_changed_is_refused(pair, place: str, value: bytes) -> None:
+def test_a_command_moved_to_another_context_or_changed_is_refused(pair, field: str, value: bytes) -> None:
     signing, verifying = pair
-    record = Record(7, value, (signing.header(PLACE, VALUE),))
-    there = replace(PLACE, **{place: 0 if place == "shard" else "other"}) if place else PLACE
+    record = Record(7, value, (signing.header(CONTEXT, VALUE),))
+    there = replace(CONTEXT, **{field: 0 if field == "shard" else "other"}) if field else CONTEXT
     assert Verifier(there, [verifying])(record) == Refusal.BAD_SIGNATURE
 
 
 def test_an_unsigned_command_and_an_unknown_key_are_named(pair) -> None:
     _, verifying = pair
-    verifier = Verifier(PLACE, [verifying])
+    verifier = Verifier(CONTEXT, [verifying])
     stranger = signing_key(ed25519_pair()[0])
     assert verifier(Record(0)) == Refusal.UNSIGNED
     for headers in ((("other", b"x"),), (("", None),), (("\ufffd", None), (HEADER.upper(), b"x"))):
         assert verifier(Record(0, headers=headers)) == Refusal.UNSIGNED
-    assert verifier(Record(0, headers=(stranger.header(PLACE, VALUE),))) == Refusal.UNKNOWN_KEY
+    assert verifier(Record(0, headers=(stranger.header(CONTEXT, VALUE),))) == Refusal.UNKNOWN_KEY
 
 
 def test_a_key_does_not_answer_for_another_algorithm() -> None:
     signing, _ = PAIRS["hmac"]
-    name, header = signing.header(PLACE, VALUE)
+    name, header = signing.header(CONTEXT, VALUE)
     disguised = header.replace(b"hmac-sha256", b"ed25519")
-    verifier = Verifier(PLACE, [verifying for _, verifying in PAIRS.values()])
+    verifier = Verifier(CONTEXT, [verifying for _, verifying in PAIRS.values()])
     assert verifier(Record(0, headers=((name, disguised),))) == Refusal.UNKNOWN_KEY
 
 
@@ -103,29 +103,29 @@ def test_a_key_does_not_answer_for_another_algorithm() -> None:
 )
 def test_a_signature_of_another_form_or_length_and_two_of_them_are_bad(pair, spoilt) -> None:
     signing, verifying = pair
-    headers = tuple((HEADER, value) for value in spoilt(signing.header(PLACE, VALUE)[1], signing.name))
-    assert Verifier(PLACE, [verifying])(Record(7, headers=headers)) == Refusal.BAD_SIGNATURE
+    headers = tuple((HEADER, value) for value in spoilt(signing.header(CONTEXT, VALUE)[1], signing.name))
+    assert Verifier(CONTEXT, [verifying])(Record(7, headers=headers)) == Refusal.BAD_SIGNATURE
 
 
 @given(st.data())
 def test_no_change_of_one_byte_is_heard(data) -> None:
     signing, verifying = PAIRS["ed25519"]
-    name, header = signing.header(PLACE, VALUE)
+    name, header = signing.header(CONTEXT, VALUE)
     at = data.draw(st.integers(0, len(header) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda byte: byte != header[at]))
     changed = header[:at] + bytes([byte]) + header[at + 1 :]
-    assert Verifier(PLACE, [verifying])(Record(7, headers=((name, changed),))) in set(Refusal)
+    assert Verifier(CONTEXT, [verifying])(Record(7, headers=((name, changed),))) in set(Refusal)
 
 
 # --- in the shard
 
 
 def test_a_signature_is_looked_at_before_the_content() -> None:
-    controls = Controls(Standing(), "5e", Verifier(PLACE, [PAIRS["hmac"][1]]))
+    controls = Controls(Standing(), "5e", Verifier(CONTEXT, [PAIRS["hmac"][1]]))
     records = [Record(0, b"{"), Record(1, None), Record(2, b" " * (COMMAND_LIMIT + 1))]
     said = [Refusal.UNSIGNED, "command-empty", "command-too-large"]
     assert [controls.read(record, Gate.OPEN) for record in records] == said
-    signed = PAIRS["hmac"][0].header(PLACE, b"{")
+    signed = PAIRS["hmac"][0].header(CONTEXT, b"{")
     assert controls.read(Record(3, b"{", (signed,)), Gate.OPEN) == "command-not-json"
 
 

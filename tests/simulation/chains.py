@@ -27,7 +27,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
 from stream_svt.settings.application import ApplicationSpec, Carried, load_spec, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
-from tests.simulation.log import PLACE, Broker, finish, journal_of
+from tests.simulation.log import CONTEXT, Broker, finish, journal_of
 from tests.simulation.rules import UNITS
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import SUCCESSOR, Variant, World
@@ -50,7 +50,7 @@ class Ending(StrEnum):
 class ProvingJournal(Journal):
     """A journal of a plain state that proves what a successor relies on: the rules read states as they are."""
 
-    _prover = staticmethod(Sealing(PLACE, [KEY], bytes).prover)
+    _prover = staticmethod(Sealing(CONTEXT, [KEY], bytes).prover)
 
     async def _begin(self, *, fence: bool = False) -> None:
         await super()._begin(fence=fence)

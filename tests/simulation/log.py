@@ -293,7 +293,7 @@ def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
         return ended.value
 
 
-PLACE = RecordContext("cluster", "app", "state", 0)
+CONTEXT = RecordContext("cluster", "app", "state", 0)
 TOPICS = TopicsConfig(state="state", alerts="alerts", rejects="rejects", partitions=1)
 
 
@@ -305,10 +305,10 @@ def holding(records: Mapping[bytes, bytes]) -> Broker:
 
 
 def journal_of(
-    broker: Broker, kind: Callable[..., Any] = Journal, place: RecordContext = PLACE, **options: Any
+    broker: Broker, kind: Callable[..., Any] = Journal, context: RecordContext = CONTEXT, **options: Any
 ) -> Any:
     """Return a journal of a shard, the only one unless told, not opened."""
     wanted = {"log": ModelLog(broker), "epoch": lambda: 0.0} | options
     wanted.setdefault("entropy", random.Random(1).randbytes)
     log = wanted.pop("log")
-    return kind(log, JournalSettings(place=place, topics=TOPICS, **wanted))
+    return kind(log, JournalSettings(context=context, topics=TOPICS, **wanted))

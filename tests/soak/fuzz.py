@@ -36,7 +36,7 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
 from tests.protocol.test_state_records import CONTENTS
-from tests.simulation.log import PLACE, Entry, finish, holding
+from tests.simulation.log import CONTEXT, Entry, finish, holding
 from tests.soak import report
 from tests.soak.poison import (
     ARROW_TYPE,
@@ -145,10 +145,10 @@ class Fuzzer:
         self.spec = load_spec(SPEC)
         directory = DatasetIndex(["a", "b"], partition=0, partitions=1)
         self._decoder = QueryDecoder("t", 0, directory, ["hot", "swept"])
-        self._sealing = Sealing(PLACE, (MASTER,), self.chance.randbytes)
-        self._plain = Sealing(PLACE, (), self.chance.randbytes)
+        self._sealing = Sealing(CONTEXT, (MASTER,), self.chance.randbytes)
+        self._plain = Sealing(CONTEXT, (), self.chance.randbytes)
         self._signing, verifying = shared_key(MASTER)
-        self._verifier = Verifier(PLACE, [verifying])
+        self._verifier = Verifier(CONTEXT, [verifying])
         self._controls = Controls(Standing(), STATE, self._verifier)
         self._control_end = 0
         self._copies: list[Entry] = []
@@ -351,7 +351,7 @@ class Fuzzer:
     def _signed(self, message: bytes) -> None:
         """The same command, signed, unsigned, or signed badly: heard only with the signature that it was given."""
         chance = self.chance
-        name, value = self._signing.header(PLACE, message)
+        name, value = self._signing.header(CONTEXT, message)
         headers: tuple[tuple[str, bytes | None], ...] = ((name, value),)
         if chance.random() < 0.7:
             changed = self.mutated(value)

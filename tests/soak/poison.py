@@ -19,7 +19,7 @@ from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
 from tests.protocol.test_state_records import ALERTS
 from tests.service.test_poison import values as odd_columns
-from tests.simulation.log import PLACE, Broker, ModelLog, finish, journal_of
+from tests.simulation.log import CONTEXT, Broker, ModelLog, finish, journal_of
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
@@ -164,7 +164,7 @@ def state_records(
 
 def add_up(state: dict[bytes, bytes], entropy: Callable[[int], bytes]) -> None:
     """Make the digest of plain books fit their records: its secret stands in `meta`, for whoever may read it."""
-    plain = Sealing(PLACE, (), entropy)
+    plain = Sealing(CONTEXT, (), entropy)
     opened = plain.open(META, state[META])
     try:
         meta = msgspec.msgpack.decode(opened.content, type=Meta)

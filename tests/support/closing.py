@@ -160,8 +160,8 @@ class Application(Scene):
             latest[record.partition][record.key] = record.value
             if record.key != META:  # which a transaction writes last
                 continue
-            place = RecordContext(cluster_id, self.application, record.topic, record.partition)
-            opened = Sealing(place, (KEY,), bytes).open(META, record.value)
+            context = RecordContext(cluster_id, self.application, record.topic, record.partition)
+            opened = Sealing(context, (KEY,), bytes).open(META, record.value)
             if msgspec.msgpack.decode(opened.content, type=Meta).chunks:
                 found[record.partition] = dict(latest[record.partition])
         return {
