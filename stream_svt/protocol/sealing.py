@@ -42,6 +42,7 @@ _SALTED = _HEAD.size + KEY_ID_BYTES + SALT_BYTES
 _NONCED = _SALTED + NONCE_BYTES
 _BOUND = struct.Struct(">BIQ")
 _LENGTH = struct.Struct(">I")
+_ALTERED = "was changed or cut, or was written under another key, shard or cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,7 @@ class Sealing:
         if kind == PLAIN:
             check, content = record[_HEAD.size : _CHECKED], record[_CHECKED:]
             if not hmac.compare_digest(check, _check(bound, content)):
-                raise self._refuse(
-                    key, "it was changed or cut, or was written under another key, shard or cluster"
-                )
+                raise self._refuse(key, f"it {_ALTERED}")
             return Opened(sequence, content, NO_KEY)
         prefix, nonce = record[_HEAD.size : _SALTED], record[_SALTED:_NONCED]
         if len(nonce) < NONCE_BYTES:
@@ -143,8 +142,7 @@ class Sealing:
         try:
             return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
         except InvalidTag:
-            why = "its seal is broken: it was changed or cut, or was written under another key, shard or cluster"
-            raise self._refuse(key, why) from None
+            raise self._refuse(key, f"its seal is broken: it {_ALTERED}") from None
 
     def prover(self) -> Callable[[bytes], str] | None:
         """Return what proves that content comes from whoever holds the key; None without a key."""
