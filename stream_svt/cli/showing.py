@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import signal
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -112,14 +113,22 @@ def _get(url: str) -> dict[str, Any]:
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
         page = url.rstrip("/") + "/api/v1/status"
-        with urllib.request.urlopen(page, timeout=10) as response:  # noqa: S310 - checked above
+        # urllib would ask the proxy of http_proxy for an address of this machine, too.
+        direct = [urllib.request.ProxyHandler({})] if _is_loopback(urlsplit(url).hostname) else []
+        with urllib.request.build_opener(*direct).open(page, timeout=10) as response:
             answer = json.load(response)
         if not isinstance(answer, dict) or "datasets" not in answer:
-            raise ValueError("this is not the status of a worker")
+            raise ValueError("the answer is not the status of a worker")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
     return answer
+
+
+def _is_loopback(host: str | None) -> bool:
+    with contextlib.suppress(ValueError):
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    return False
 
 
 def _show(answer: dict[str, Any]) -> None:

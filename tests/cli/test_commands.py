@@ -245,7 +245,24 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
 
 
 @pytest.mark.loopback
-def test_a_page_that_is_no_status_is_said_to_be_none(stream_svt, worker_page):
+def test_status_reads_loopback_addresses_without_the_proxy_and_others_through_it(
+    stream_svt, worker_page, monkeypatch
+):
+    page = "http://worker.invalid/api/v1/status"
+    monkeypatch.setenv("no_proxy", "")
+    with answering(page, {"body": json.dumps(STATUS).encode(), "code": 200}) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+        for url in (
+            worker_page[0],
+            worker_page[0].replace("127.0.0.1", "localhost"),
+            "http://worker.invalid",
+        ):
+            assert stream_svt("status", "--url", url).code == 0
+        assert stream_svt("status", "--url", "http://other.invalid").code == 1
+
+
+@pytest.mark.loopback
+def test_a_page_that_is_not_the_status_of_a_worker_is_refused(stream_svt, worker_page):
     url, answer = worker_page
     for body in (b"hello", b"[]", b"{}"):
         answer["body"] = body
