@@ -21,19 +21,21 @@ _INTERRUPTED = 130
 
 _EPILOG = """\b
 Exit codes:
-  0    done; also where a signal stops `run`, `watch` or `forward`
-  1    failure: refused, unbalanced, not answered, not stopped in time, or an unexpected error
-  2    configuration or usage: the message says which; also where it and the topics do not fit
+  0    done; `run`, `watch` and `forward`: also when a signal stops them
+  1    failure: refused, ledgers do not balance, no answer or no stop in time, or an unexpected error
+  2    usage or configuration: the message names the problem; also if topics do not fit the configuration
   3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
-  4    state: `forward`: events were lost
+  4    data: `audit`: stored state cannot be read; `forward`: events were deleted before their delivery
   130  interrupted
 
 \b
-A first look:
+To start with:
   stream-svt demo
 \b
-Completion in a shell, the same for zsh and fish:
-  eval "$(_STREAM_SVT_COMPLETE=bash_source stream-svt)"
+Completion in a shell:
+  bash  eval "$(_STREAM_SVT_COMPLETE=bash_source stream-svt)"
+  zsh   eval "$(_STREAM_SVT_COMPLETE=zsh_source stream-svt)"
+  fish  _STREAM_SVT_COMPLETE=fish_source stream-svt | source
 """
 
 
@@ -55,7 +57,7 @@ for _command in (watch, forward, status, control, carry_over, audit):
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; an error is one message on standard error."""
-    # A failed connection is explained in our words; without a handler Python prints the library's as well.
+    # Errors name a failed connection; without a handler Python would print aiokafka's log messages, too.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
         code = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
@@ -67,7 +69,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except StreamSvtError as error:
         click.echo(f"stream-svt: {error}", err=True)
         code = error.exit_code
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         sys.stdout = None
         code = 0
     sys.exit(code if isinstance(code, int) else 0)

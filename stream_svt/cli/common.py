@@ -1,4 +1,4 @@
-"""What the commands share: options, the configuration, waiting and questions."""
+"""Shared by the commands: options, tables, loading the configuration, asking for confirmation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class CommandGroup(click.Group):
-    """Lists commands in the order in which a user meets them; suggests one where the name given is near to its."""
+    """Lists commands in the order of their registration; suggests the command with the nearest name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -51,7 +51,7 @@ def print_json(data: object) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table, as wide as the terminal; each cell as text."""
+    """Print a table as wide as the terminal, or 160 columns wide where there is none."""
     from rich.console import Console
     from rich.table import Table
 
@@ -65,17 +65,17 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help, with a line for each example."""
+    """Return the examples that end a command's help, one a line."""
     return "\b\nExamples:\n" + "".join(f"  stream-svt {line}\n" for line in lines)
 
 
 def command(*lines: str, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return what makes a command of a function, with a line for each example."""
+    """Return a decorator that makes a function a command, with examples in its help."""
     return click.command(name, epilog=examples(*lines))
 
 
 def option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401  as click takes it
-    """Return an option with its help; the last of ``names`` may be that of its parameter."""
+    """Return an option with its help; the last of ``names`` may name the parameter of the function."""
     return click.option(*names.split(), help=text, **kind)
 
 
@@ -92,7 +92,7 @@ def file_option(names: str, text: str, **kind: Any) -> Callable[[Command], Comma
 def config_option(
     *, required: bool = True, variable: str = "STREAM_SVT_CONFIG"
 ) -> Callable[[Command], Command]:
-    """Return the option that names the configuration file, as a variable of the environment may."""
+    """Return the option for the configuration file, which an environment variable can name, too."""
     text = "Configuration file (YAML)."
     return file_option("-c --config path", text, required=required, envvar=variable, show_envvar=True)
 
@@ -100,20 +100,24 @@ def config_option(
 def seconds_option(
     name: str, default: float | None, text: str, least: float = 0
 ) -> Callable[[Command], Command]:
-    """Return an option that is a time; a default is shown."""
+    """Return an option for a time in seconds; the help shows its default."""
     shown = {"default": default, "show_default": default is not None}
     return option(name, text, type=click.FloatRange(min=least), metavar="SECONDS", **shown)
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 log_level_option = option(
-    "--log-level", "How much to log on standard error.", type=_LEVELS, default="info", show_default=True
+    "--log-level",
+    "Lowest level that is logged, to standard error.",
+    type=_LEVELS,
+    default="info",
+    show_default=True,
 )
 json_option = flag("--json as_json", "Print JSON.")
-yes_option = flag("--yes", "Do not ask.")
+yes_option = flag("--yes", "Do not ask for confirmation.")
 signing_option = file_option(
     "--signing-key key_file",
-    "Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes).",
+    "File of the key that signs the commands (Ed25519 as PEM, or a shared key of 32 bytes).",
     envvar="STREAM_SVT_SIGNING_KEY",
     show_envvar=True,
     metavar="FILE",
@@ -121,17 +125,17 @@ signing_option = file_option(
 
 
 def log_to_stderr(level: str) -> None:
-    """Begin to log, each event a line."""
+    """Log to standard error, one line for each event."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
 def load(path: Path) -> Config:
-    """Return the configuration in a file, with what the environment replaces."""
+    """Return the configuration in a file; environment variables replace some of its keys."""
     return load_config(path, os.environ)
 
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
-    """Return how to reach the alert topic: from a configuration, or from its parts on the command line."""
+    """Return the brokers and the alert topic: those of the configuration, unless options replace them."""
     apply_fixes()
     cluster = Cluster({"bootstrap_servers": ["127.0.0.1:9092"]})
     if config is not None:
@@ -153,13 +157,13 @@ def alert_topic_options(command: Command) -> Command:
 
 
 def cluster(config: Config) -> Cluster:
-    """Return how to reach the brokers of a configuration."""
+    """Return the brokers of a configuration."""
     apply_fixes()
     return config.cluster()
 
 
 def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
-    """Return the key in a file; refuse, before anything is sent, what the shards would refuse."""
+    """Return the key in a file. A key that the shards would refuse, or none where they need one, is an error."""
     known = {key.name for key in config.command_keys}
     if path is None:
         if known:
@@ -170,24 +174,23 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
     try:
         key = signing_key(path.read_text(encoding="utf-8"))
         if known and key.name not in known:
-            knows = f"section control knows {', '.join(known)}"
-            raise ValueError(f"key {key.name} may not give commands here; {knows}")
+            raise ValueError(f"key {key.name} is not in section control, which has {', '.join(known)}")
     except (OSError, ValueError) as error:
-        wrong = getattr(error, "strerror", None) or error
-        raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key") from None
+        reason = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{path}: {reason}.", param_hint="--signing-key") from None
     return key
 
 
 def confirm(question: str) -> None:
-    """Ask, and go on only where the answer is yes."""
+    """Ask for confirmation; raises unless the answer is yes."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as aborted:
-        # The same for Ctrl-C and the end of the input, but for where it comes from.
+        # Click raises Abort for Ctrl-C and for the end of the input: the cause tells them apart.
         if not isinstance(aborted.__context__, EOFError):
             raise
         click.echo(err=True)
-        message = "not confirmed; nothing was changed (--yes where nobody can answer)"
+        message = "not confirmed; nothing was changed (use --yes where nobody can answer)"
         raise StreamSvtError(message) from None
     if not agreed:
         raise StreamSvtError("not confirmed; nothing was changed")

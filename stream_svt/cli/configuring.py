@@ -1,4 +1,4 @@
-"""Commands about a configuration: check it, apply it, show the one that is applied, and try its privacy."""
+"""Commands on a configuration: check it, apply it, show the applied version, test its privacy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from stream_svt.service.signatures import SigningKey
 if TYPE_CHECKING:
     from stream_svt.service.check import Finding
 
-FIRST_WAIT = 10.0
-"""Seconds to wait where no worker is a member of the group."""
+WAIT_WITHOUT_WORKERS = 10.0
+"""Longest wait for adoptions, in seconds, while no worker is a member of the group."""
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
@@ -29,12 +29,12 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 @common.command("check -c monitors.yaml --offline", "check -c monitors.yaml --create-topics")
 @common.config_option()
 @common.flag("--create-topics", "Create the topics that do not exist.")
-@common.flag("--offline", "Look at the configuration only.")
+@common.flag("--offline", "Check the configuration only; connect to no broker.")
 def check(path: Path, create_topics: bool, offline: bool) -> int:
     """Check configuration, topics and permissions.
 
-    Prints what the budget of each monitor buys, and whether the keys open what each shard has stored last.
-    Spends nothing, stores nothing, disturbs no running worker.
+    Prints what the budget of each monitor buys, and whether the sealing keys open the newest records of each shard.
+    Spends no budget, writes no record, disturbs no running worker.
     """
     from stream_svt.planning import explain
     from stream_svt.service.check import check_brokers, check_offline
@@ -65,11 +65,11 @@ def _print(findings: list[Finding]) -> None:
 @click.command(
     epilog=f"""{common.examples("schema > stream-svt.schema.json")}
 \b
-Then, as the first line of a configuration, for editors that use the YAML language server:
+First line of a configuration, for editors with the YAML language server:
   # yaml-language-server: $schema=./stream-svt.schema.json
 """
 )
-@common.flag("--forward forwarder", "That of the forwarder's file.")
+@common.flag("--forward forwarder", "Print the schema of the forwarder's configuration instead.")
 def schema(forwarder: bool) -> None:
     """Print the JSON Schema of the configuration file, for editors."""
     from stream_svt.forward.config import json_schema as of_forwarder
@@ -80,22 +80,21 @@ def schema(forwarder: bool) -> None:
 
 @common.command("prove -c monitors.yaml", "prove -c monitors.yaml --cases 2000 --seed 7")
 @common.config_option()
-@common.option("--cases", "Pairs of streams to try.", type=click.IntRange(1), default=100, show_default=True)
-@common.option("--seed", "Another one tries other streams.", type=int, default=0, show_default=True)
+@common.option("--cases", "Pairs of streams to test.", type=click.IntRange(1), default=100, show_default=True)
+@common.option("--seed", "Seed of the random streams.", type=int, default=0, show_default=True)
 def prove(path: Path, cases: int, seed: int) -> int:
-    """Try whether neighbouring streams can be told apart.
+    """Test the privacy guarantee on pairs of neighbouring streams.
 
-    Plays random streams and their neighbours through the engine, under the monitors of a configuration. The neighbour
-    differs by at most the declared sensitivity in every answer. With its noise moved as the proof says, everything
-    that can be seen must be the same, and the move must cost at most what was charged. Needs no broker, reads no
-    data, spends nothing.
+    Runs the engine on random streams and their neighbours, with the monitors of a configuration. In the neighbour
+    every answer differs by at most the declared sensitivity. With the noise moved as in the proof, everything visible
+    must be the same, and the move must cost at most what was charged. Needs no broker, reads no data, spends no budget.
     """
-    from stream_svt.proving import prove as try_neighbours
+    from stream_svt.proving import prove as test_neighbours
 
     config = common.load(path)
     errors = click.get_text_stream("stderr")
-    with click.progressbar(length=cases, label="Trying", file=errors, hidden=not errors.isatty()) as bar:
-        summary = try_neighbours(
+    with click.progressbar(length=cases, label="Testing", file=errors, hidden=not errors.isatty()) as bar:
+        summary = test_neighbours(
             config.current,
             cases=cases,
             rng_of=lambda number: random.Random(f"{seed} {number}"),  # noqa: S311 - streams, not noise
@@ -103,7 +102,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
         )
     count = common.count
     click.echo(
-        f"Tried {count(summary.cases, 'pair')} of neighbouring streams on "
+        f"Tested {count(summary.cases, 'pair')} of neighbouring streams on "
         f"{count(len(config.spec.monitors), 'monitor')}: {count(summary.queries, 'test')}, "
         f"{count(summary.alerts, 'alert')}, {count(summary.runs, 'run')}, {count(summary.commits, 'commit')}; "
         f"{count(summary.crashes, 'restart')} and {count(summary.commands, 'command')} in between."
@@ -120,28 +119,29 @@ def prove(path: Path, cases: int, seed: int) -> int:
         f"case {float(summary.largest_cost):.1%} of it."
     )
     if summary.unaligned:
-        left_out = count(summary.unaligned, "pair")
-        click.echo(f"{left_out} had threshold noise that no entropy leads to, and were left out.")
+        click.echo(
+            f"Left out: {count(summary.unaligned, 'pair')} whose threshold noise no entropy can produce."
+        )
     click.echo(
-        "This is a test of the program, not the proof: docs/privacy-guarantee.md has that, and what it assumes."
+        "This is a test of the program, not a proof: docs/privacy-guarantee.md has the proof and its assumptions."
     )
     return 0
 
 
 @common.command("apply -c monitors.yaml --dry-run", "apply -c monitors.yaml")
 @common.config_option()
-@common.flag("--dry-run", "Show what would change; change nothing.")
-@common.flag("--yes", "Do not ask; datasets are retired with --retire only.")
-@common.flag("--retire", "With --yes: retire datasets for ever that the file does not declare.")
-@common.seconds_option("--wait", 60, "How long to wait for the shards to adopt it.")
+@common.flag("--dry-run", "Show the changes without applying them.")
+@common.flag("--yes", "Do not ask for confirmation; datasets are retired only with --retire.")
+@common.flag("--retire", "With --yes: retire the datasets that the file does not declare, for ever.")
+@common.seconds_option("--wait", 60, "How long to wait until every shard has adopted it.")
 @common.option(
     "--above",
-    "Give the version a larger number than this: where the configuration topic was made anew.",
+    "Give the version a larger number than this, after the configuration topic was created again.",
     type=click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
 )
-@common.flag("--create-topics", "Create the topics that are missing first.")
+@common.flag("--create-topics", "First create the topics that are missing.")
 @common.signing_option
 def apply(
     path: Path,
@@ -153,17 +153,16 @@ def apply(
     create_topics: bool,
     key_file: Path | None,
 ) -> int:
-    """Change what an application monitors.
+    """Change the datasets and monitors of an application.
 
-    Shows what changes, asks, and publishes the file's datasets and monitors, with the files that they name, as the
-    next version, for workers that start later too. Every shard adopts it between two transactions; no worker is
-    restarted. Where somebody else applied a version meanwhile, nothing is changed. Exit code 1: refused, overtaken,
-    or not adopted by every shard in time. A parked shard adopts it once it is open; until every shard did, producers
-    must not rely on it.
+    Shows the changes, asks for confirmation, and publishes the file's datasets and monitors, with the files that they
+    name, as the next version. Every shard adopts it between two transactions, without a restart of its worker. If
+    somebody else applies a version at the same time, one of them is refused. Exit code 1: refused, or not adopted by
+    every shard in time. A parked shard adopts the version once it is open; producers must not rely on it before.
     """
     config = common.load(path)
     if dry_run and create_topics:
-        raise click.UsageError("--create-topics changes something, and --dry-run changes nothing.")
+        raise click.UsageError("--create-topics and --dry-run cannot be combined: a dry run changes nothing.")
     key = None if dry_run else common.signing_key_of(config, key_file)
     if create_topics:
         from stream_svt.service.check import create_missing
@@ -179,16 +178,16 @@ def apply(
         also = f", and retire {retired} for ever" if retired else ""
         common.confirm(f"Apply this to {config.spec.application}{also}?")
     elif not retire:
-        _refuse_to_retire(config, proposal, "with --retire as well, if that is meant")
-    return asyncio.run(_apply(config, proposal, above=above, key=key, patience=wait))
+        _refuse_to_retire(config, proposal, "use --retire as well")
+    return asyncio.run(_apply(config, proposal, above=above, key=key, timeout=wait))
 
 
 def apply_file(path: Path, key_file: Path | None = None) -> None:
-    """Apply a file without asking, and without waiting for shards; nothing happens where it is applied already."""
+    """Apply a file, unless it is applied already; ask for no confirmation and wait for no shard."""
     config = common.load(path)
     brokers, key = common.cluster(config), common.signing_key_of(config, key_file)
     while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
-        _refuse_to_retire(config, proposal, "with 'stream-svt apply', if that is meant")
+        _refuse_to_retire(config, proposal, "use 'stream-svt apply'")
         bundle, before = proposal.bundle, proposal.before
         with contextlib.suppress(applied.Overtaken):  # workers of one file start side by side
             version = asyncio.run(applied.publish(config, brokers, bundle, before=before, key=key))
@@ -197,10 +196,10 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
             return
 
 
-def _refuse_to_retire(config: Config, proposal: applied.Proposal, way: str) -> None:
-    """Refuse to end datasets for ever where nobody is asked: a file of yesterday declares fewer, too."""
+def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -> None:
+    """Refuse to retire datasets without confirmation: the file may be outdated and lack datasets added since."""
     if retired := proposal.difference.retired:
-        message = f"{retired} would be retired for ever, and nobody was asked: apply it {way}"
+        message = f"{retired} would be retired for ever, and nobody was asked: if that is intended, {remedy}"
         raise ConfigError([Problem(0, "datasets", message)], config.source)
 
 
@@ -208,40 +207,39 @@ def _show(config: Config, proposal: applied.Proposal) -> None:
     known = f"version {proposal.before.number}" if proposal.before is not None else "nothing"
     click.echo(f"Application {config.spec.application}: {known} is applied.", err=True)
     if proposal.refused is not None:
-        newest = f"newest record of topic {config.topics.config}"
-        click.echo(f"The {newest} is not followed: {proposal.refused}.", err=True)
+        click.echo(f"Ignored: newest record of topic {config.topics.config}: {proposal.refused}.", err=True)
     if not proposal.is_new:
-        click.echo("No change: that version says the same.", err=True)
+        click.echo("No change: the file is the same as that version.", err=True)
         return
     for line in proposal.difference.lines:
         click.echo(line)
 
 
 async def _apply(
-    config: Config, proposal: applied.Proposal, *, above: int, key: SigningKey | None, patience: float
+    config: Config, proposal: applied.Proposal, *, above: int, key: SigningKey | None, timeout: float
 ) -> int:
     brokers = common.cluster(config)
     starts = await applied.ends_of_alerts(config, brokers)
     bundle, before = proposal.bundle, proposal.before
     version = await applied.publish(config, brokers, bundle, before=before, above=above, key=key)
     click.echo(_applied(config, version))
-    if not patience:
+    if not timeout:
         return 0
     is_owned = bool(await applied.workers(config, brokers))
-    if not is_owned:  # those that wait for a first version are in no group yet
-        patience = min(patience, FIRST_WAIT)
+    if not is_owned:  # workers join the group only after a first version
+        timeout = min(timeout, WAIT_WITHOUT_WORKERS)
     left = set(starts)
-    async for shard in applied.adoptions(config, brokers, version.number, starts, patience):
+    async for shard in applied.adoptions(config, brokers, version.number, starts, timeout):
         left.discard(shard)
     adopted = len(starts) - len(left)
     if not adopted and not is_owned:
-        click.echo("No worker is there yet: each shard adopts it once one owns it.")
+        click.echo("No worker runs yet: each shard adopts the version once a worker owns it.")
         return 0
     click.echo(f"Adopted by {adopted} of {len(starts)} shards.")
     if left:
-        named = ", ".join(map(str, sorted(left)))
-        told = f"not yet adopted by shard {named}: 'stream-svt status' says why a shard is not open"
-        click.echo(f"stream-svt: {told}", err=True)
+        shards = ", ".join(map(str, sorted(left)))
+        message = f"not yet adopted by shard {shards}: 'stream-svt status' shows why a shard is not open"
+        click.echo(f"stream-svt: {message}", err=True)
     return 1 if left else 0
 
 
@@ -251,20 +249,24 @@ def _applied(config: Config, version: Version) -> str:
 
 @common.command("config -c monitors.yaml > applied.yaml", name="config")
 @common.config_option()
-@common.option("--file name", "Show this file that it names, instead of its text.", metavar="NAME")
+@common.option(
+    "--file name",
+    "Print this file, one that the configuration names, instead.",
+    metavar="NAME",
+)
 def show_config(path: Path, name: str | None) -> None:
-    """Show the configuration that is applied.
+    """Show the applied configuration.
 
-    It is printed as it was written; its number goes to standard error. Exit code 1: no version was applied yet, or
-    there is no such file in it.
+    Prints its text as it was written; number and digest of the version go to standard error. Exit code 1: no version
+    was applied yet, or the version has no file of that name.
     """
     config = common.load(path)
     versions = asyncio.run(applied.read_versions(config, common.cluster(config)))
     version = applied.newest(versions, config.topics.config)
     if version is None:
-        raise StreamSvtError("no configuration was applied yet: 'stream-svt apply -c FILE'")
+        raise StreamSvtError("no configuration was applied yet: use 'stream-svt apply -c FILE'")
     if name is not None and name not in version.bundle.files:
-        there = ", ".join(version.bundle.files) or "none"
-        raise StreamSvtError(f"the version names no file {name!r}; it names: {there}")
+        names = ", ".join(version.bundle.files) or "none"
+        raise StreamSvtError(f"the configuration names no file {name!r}; it names: {names}")
     click.echo(f"Version {version.number}, digest {version.digest[:16]}", err=True)
     click.echo(version.bundle.text if name is None else version.bundle.files[name], nl=False)

@@ -1,4 +1,4 @@
-"""Commands that an operator gives to shards: on their control topic, answered on the alert topic."""
+"""Commands to shards: sent on the control topic, answered on the alert topic."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from stream_svt.service.kafka import cluster_id_of
     ),
 )
 def control() -> None:
-    """Give orders to monitors; raise budgets; go on after losses.
+    """Send a command to shards, such as a pause or a larger budget.
 
-    A command is carried out once, or refused because another one came before it. A worker has to have started
-    the shard once. After a timeout the command is still carried out once the shard is owned, unless another
-    command takes its number before. Exit code 1: refused, or no answer in time.
+    A command is carried out once, or refused if another command came first. It needs a shard that a worker has
+    started before. After a timeout it is still carried out once a worker owns the shard, unless another command
+    comes first. Exit code 1: refused, or no answer in time.
     """
 
 
 def _command(name: str, *arguments: str, summary: str | None = None) -> Callable[[Callable[..., Any]], None]:
-    """Make a command of what returns the orders to give: send, print the answers, return 0 where all were accepted."""
+    """Return a decorator that adds a command; its function returns what to send, and 0 means that all was accepted."""
 
-    def add(orders: Callable[..., list[Addressed]]) -> None:
-        @wraps(orders)
+    def add(to_send: Callable[..., list[Addressed]]) -> None:
+        @wraps(to_send)
         def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
             config = common.load(path)
-            commands = orders(config, **options)
+            commands = to_send(config, **options)
             key = common.signing_key_of(config, key_file)
             replies = asyncio.run(
                 send(config, common.cluster(config), commands, timeout=timeout, signing_key=key)
@@ -63,33 +63,31 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
 
 
 def _add(action: Action, summary: str) -> None:
-    def orders(
-        config: Config, datasets: tuple[str, ...], everything: bool, monitor: str, now: bool = False
+    def to_send(
+        config: Config, datasets: tuple[str, ...], every: bool, monitor: str, now: bool = False
     ) -> list[Addressed]:
-        if everything == bool(datasets):
+        if every == bool(datasets):
             raise click.UsageError("Name one or more datasets, or give --all.")
-        if everything:
+        if every:
             return for_all(config, action, monitor=monitor, now=now)
         return for_datasets(config, action, datasets, monitor=monitor, now=now)
 
     if action is Action.PAUSE:
-        text = "Also during the replay after a takeover. Open runs end, at their full price."
-        orders = common.flag("--now", text)(orders)
-    orders = common.option(
-        "--monitor", "This monitor only. Default: all of them.", default="", metavar="NAME"
-    )(orders)
-    orders = click.argument("datasets", nargs=-1)(
-        common.flag("--all everything", "Every declared dataset.")(orders)
+        text = "Take effect during the replay after a takeover, too. Open runs end at their full price."
+        to_send = common.flag("--now", text)(to_send)
+    to_send = common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")(
+        to_send
     )
-    _command(action.value, "retail-2026-w01", summary=summary)(orders)
+    to_send = click.argument("datasets", nargs=-1)(
+        common.flag("--all every", "All declared datasets.")(to_send)
+    )
+    _command(action.value, "retail-2026-w01", summary=summary)(to_send)
 
 
-_add(
-    Action.PAUSE, "Skip the queries of datasets, for some monitors or all. Open runs stay open; others go on."
-)
-_add(Action.RESUME, "Test the queries of paused datasets again, from the next one on.")
-_add(Action.CLOSE, "End open runs. With epsilon, what they had reserved and not spent is released.")
-_add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thresholds again.")
+_add(Action.PAUSE, "Skip the queries of datasets, for one monitor or all. Open runs stay open.")
+_add(Action.RESUME, "Test the queries of paused datasets again, from the next query on.")
+_add(Action.CLOSE, "End open runs. With epsilon, what they reserved and did not spend is released.")
+_add(Action.RESAMPLE, "End open runs and start new ones, which are charged for new thresholds.")
 
 
 @_command("raise-budget", "retail-2026-w01 --limit 11/2")
@@ -97,10 +95,10 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 @common.option("--limit", "New limit in the dataset's measure: 5, 5.5, 11/2.", required=True, metavar="LOSS")
 @common.yes_option
 def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
-    """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
+    """Raise the limit of datasets for ever, which weakens the guarantee of everyone in the data.
 
-    The ledger keeps every raise. Afterwards write the new limit into the configuration, so that the
-    file says what holds; a third figure is refused.
+    The ledger keeps every raise. Then write the new limit into the configuration, which may declare the
+    limit before the raise or after it, and no other.
     """
     try:
         exact(limit)
@@ -113,45 +111,44 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 
 
 @_command("accept-loss", "--shard 2 --topic retail --offset 4711")
-@common.option("--shard", "The shard that waits.", type=int, required=True)
+@common.option("--shard", "The waiting shard.", type=int, required=True)
 @common.option("--topic", "The query topic that lost records.", required=True)
-@common.option(
-    "--offset", "The offset that the shard wants, and that is gone.", type=click.IntRange(0), required=True
-)
+@common.option("--offset", "The lost offset at which the shard waits.", type=click.IntRange(0), required=True)
 def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
-    """Go on although queries were lost: open runs close at their full price.
+    """Continue after queries were lost; open runs close at their full price.
 
-    The log and 'stream-svt status' of the shard that waits show the command to give. Any other shard refuses.
+    A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Any other
+    shard refuses it.
     """
     return for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
 
 
 @_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
 @common.option(
-    "--successor", "The one application that goes on with the budgets.", required=True, metavar="NAME"
+    "--successor", "The only application that may continue with the budgets.", required=True, metavar="NAME"
 )
-@common.option("--shard", "This shard only. Default: all of them.", type=int)
+@common.option("--shard", "Only this shard. Default: all.", type=int)
 @common.flag(
     "--give-up-state",
-    "Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
+    "Close a parked shard whose state cannot be verified: lost, older than the alerts, damaged, or sealed with a "
     "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
 )
 @common.yes_option
 def _close_application(
     config: Config, successor: str, shard: int | None, give_up_state: bool, yes: bool
 ) -> list[Addressed]:
-    """Close the application for ever: open runs end, and each dataset's balance is published.
+    """Close the application for ever: end open runs and publish the balance of each dataset.
 
     With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard never
-    opens again. A shard without a worker is closed once a worker owns it, a parked one only where its state
-    is given up.
+    opens again. A shard without a worker is closed once a worker owns it, a parked shard only with
+    --give-up-state.
     """
     if give_up_state and shard is None:
-        raise click.UsageError("--give-up-state goes with --shard: name each shard that cannot be opened.")
+        raise click.UsageError("--give-up-state needs --shard: name each shard that cannot be opened.")
     if successor == config.spec.application:
         raise click.BadParameter("the successor needs another name.", param_hint="--successor")
     where = f"shard {shard}" if shard is not None else "all shards"
-    lost = ", and give its state up" if give_up_state else ""
+    lost = ", and give up its state" if give_up_state else ""
     if not yes:
         common.confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
     cluster_id = asyncio.run(cluster_id_of(common.cluster(config))) if give_up_state else ""

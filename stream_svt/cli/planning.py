@@ -1,4 +1,4 @@
-"""The command that plans a monitor: plan."""
+"""The command `plan`: recommended settings of a monitor, and what they would find."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ or distributed differently. F: alerts a run may waste if every query lies on the
 """
 
 
-# Types of options: click calls them, and a parameter of this name is what help shows.
+# Types of options: click calls these functions with the text of an option.
 
 
 def share(value: str) -> float:
     """Return a share such as 0.001 or 0.1%."""
     try:
-        found = float(Fraction(value.strip().removesuffix("%"))) / (100 if "%" in value else 1)
+        number = float(Fraction(value.strip().removesuffix("%"))) / (100 if "%" in value else 1)
     except (ValueError, ZeroDivisionError):
-        found = 0.0
-    if not 0 < found < 1:
+        number = 0.0
+    if not 0 < number < 1:
         raise click.BadParameter(f"{value!r} is not a share strictly between 0 and 1, such as 0.001 or 0.1%.")
-    return found
+    return number
 
 
 def margins(value: str) -> float | NDArray[Any]:
-    """Return a median, or percentiles with their margins."""
+    """Return a median margin, or the margins given by percentiles."""
     from stream_svt.planning import from_percentiles
 
     try:
@@ -59,7 +59,7 @@ def margins(value: str) -> float | NDArray[Any]:
 
 
 def rate(value: str) -> float:
-    """Return queries a second."""
+    """Return the queries per second of a rate such as 500/min."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*/\s*([smhd])\w*\s*", value)
     if match is None or not float(match[1]):
         raise click.BadParameter(f"{value!r} is not a rate such as 20/s, 500/min, 3000/h or 10000/d.")
@@ -72,50 +72,68 @@ def rate(value: str) -> float:
     "plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60",
     "plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300",
 )
-@common.file_option("-c --config path", "Configuration to take a monitor from.")
-@common.option("--monitor name", "Monitor of the configuration; needed where it has several.", metavar="NAME")
+@common.file_option("-c --config path", "Configuration file that has the monitor.")
+@common.option("--monitor name", "Monitor of the configuration; required if it has several.", metavar="NAME")
 @common.option("--epsilon", "Privacy loss of one run.", metavar="EPSILON")
-@common.option("--cutoff", "Alerts of one run.", type=click.IntRange(1, 1_000_000))
+@common.option("--cutoff", "Alerts after which a run ends.", type=click.IntRange(1, 1_000_000))
 @common.option(
     "--monotonic/--general",
-    "Whether one privacy unit moves all answers the same way, as it does counts. Default general.",
+    "Whether one privacy unit changes all answers in the same direction, as with counts. Default general.",
     default=None,
 )
-@common.option("--sensitivity", "Most that one answer changes. Default 1.", metavar="NUMBER")
-@common.option("--granularity", "Step of the grid. Default 1.", metavar="NUMBER")
-@common.option("--mechanism form", "Branches. Default svt.", type=click.Choice(["svt", "adaptive", "ladder"]))
 @common.option(
-    "--queries", "Queries that one run must last for; of a set, its items.", type=click.IntRange(1, 10**15)
+    "--sensitivity", "Largest change of an answer by one privacy unit. Default 1.", metavar="NUMBER"
 )
-@common.option("--positives", "Share of them above the threshold: 0.001 or 0.1%.", type=share, required=True)
+@common.option("--granularity", "Step of the grid that answers are rounded to. Default 1.", metavar="NUMBER")
+@common.option(
+    "--mechanism form",
+    "Mechanism of the monitor. Default svt.",
+    type=click.Choice(["svt", "adaptive", "ladder"]),
+)
+@common.option(
+    "--queries",
+    "Queries that one run must last for; with --set, the items of the set.",
+    type=click.IntRange(1, 10**15),
+)
+@common.option(
+    "--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", type=share, required=True
+)
 @common.option(
     "--above",
-    "How far positives lie above the threshold: the median, or percentiles such as 10:20,50:40,90:90.",
+    "Distance above the threshold of these positives: the median, or percentiles such as 10:20,50:40,90:90.",
     type=margins,
     required=True,
 )
-@common.option("--below", "How far the others lie below it, likewise.", type=margins, required=True)
+@common.option(
+    "--below",
+    "Distance below the threshold of all other queries, in the same form.",
+    type=margins,
+    required=True,
+)
 @common.option(
     "--uncertainty",
-    "Factor by which margins may be smaller or larger.",
+    "Factor by which these distances may be smaller or larger.",
     type=click.FloatRange(1, 100),
     default=2.0,
     show_default=True,
 )
 @common.flag("--set finite", "The queries are one closed set, not a stream.")
 @common.option(
-    "--drift", "A positive rises for so long.", type=click.FloatRange(0, min_open=True), metavar="QUERIES"
+    "--drift",
+    "Queries within which a positive rises.",
+    type=click.FloatRange(0, min_open=True),
+    metavar="QUERIES",
 )
 @common.option(
     "--drift-from",
-    "It starts so far below the threshold. Default: the median of --below.",
+    "Distance below the threshold from which it rises. Default: the median of --below.",
     type=float,
     metavar="DISTANCE",
 )
-@common.option("--rate", "Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.", type=rate)
-@common.option("--limit", "Budget of the dataset, to tell how long it lasts.", metavar="EPSILON")
+@common.option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", type=rate)
+@common.option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
 @common.json_option
-@common.file_option("--plot", "Draw it: .svg, .png or .pdf.", metavar="FILE")
+@common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(
     path: Path | None,
     name: str | None,
@@ -133,10 +151,10 @@ def plan(
     plot: Path | None,
     **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
-    """Plan a monitor: what it would find, and for how long.
+    """Recommend settings of a monitor, and predict what it would find.
 
-    Recommends its split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: how
-    many are positive, and how far from the threshold they lie. Looks at no data and spends nothing.
+    Recommends split, correction and retries from epsilon, the cutoff, and prior knowledge of the queries: which
+    share is above the threshold, and how far from it queries lie. Reads no data and spends no budget.
     """
     import numpy as np
 
@@ -146,42 +164,42 @@ def plan(
     monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
     queries = queries or monitor.expected_queries
     if queries is None:
-        raise click.UsageError("--queries is missing: how many queries must one run last for?")
+        raise click.UsageError("--queries is missing: the queries that one run must last for.")
     start = float(np.median(below)) if drift_from is None else drift_from
     try:
         rising = None if drift is None else Drift(queries=drift, start=start)
         finite = finite or isinstance(monitor.append, Sweep)
         belief = Belief(positives=positives, above=above, below=below, factor=uncertainty)
         load = belief.central(queries, finite=finite, drift=rising, rate=rate)
-        found = recommend(monitor, load, belief.spread(load), present=path is not None)
+        advised = recommend(monitor, load, belief.spread(load), present=path is not None)
     except MisuseError as error:
         raise click.UsageError(f"{error}.") from None
-    budget = _budget(found.best.monitor, datasets, limit)
+    budget = _budget(advised.best.monitor, datasets, limit)
     if plot is not None:
         from stream_svt.planning.advice import draw
 
         try:
-            draw(found).savefig(plot, dpi=150)
+            draw(advised).savefig(plot, dpi=150)
         except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
             raise click.UsageError(f"--plot {plot}: {error}") from None
     if as_json:
-        common.print_json(advice.as_json(found, budget))
+        common.print_json(advice.as_json(advised, budget))
         return
     kind = "items of a set" if finite else "queries"
     head = f"Plan for {queries:,} {kind}, {100 * positives:.3g} % of them positive."
     click.echo(f"{head} No data was read, and nothing was spent.\n")
-    click.echo("\n".join(advice.table(found)))
-    click.echo(_LEGEND.format(factor=uncertainty, tried=found.tried))
+    click.echo("\n".join(advice.table(advised)))
+    click.echo(_LEGEND.format(factor=uncertainty, tried=advised.tried))
     if path is None:
         click.echo("Recommended keys of a new monitor:")
     else:
         click.echo(f"Recommended changes to monitor {monitor.name!r} (write each key once only):")
-    changes = advice.settings(found.best, None if path is None else monitor)
+    changes = advice.settings(advised.best, None if path is None else monitor)
     for line in changes or ["none: it already has these settings"]:
         click.echo(f"    {line}")
     for title, sentences in {
-        "Expect": advice.expectations(found, budget),
-        "Note": advice.warnings(found),
+        "Expect": advice.expectations(advised, budget),
+        "Note": advice.warnings(advised),
     }.items():
         click.echo(f"\n{title}")
         for sentence in sentences:
@@ -191,19 +209,19 @@ def plan(
 def _monitor(
     path: Path | None, name: str | None, own: dict[str, Any]
 ) -> tuple[MonitorSpec, list[DatasetSpec]]:
-    """Return the monitor to plan, and the datasets it runs on where a configuration says them."""
+    """Return the monitor to plan, and the datasets that it covers in the configuration, if there is one."""
     if path is not None:
         if own:
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
             raise click.UsageError(f"{flags}: the configuration sets that; leave it out, or leave out -c.")
         spec = common.load(path).current
         known = {monitor.name: monitor for monitor in spec.monitors}
-        found = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
-        if found is None:
-            raise click.UsageError(f"--monitor NAME is one of {', '.join(known)}.")
-        return found, [dataset for dataset in spec.datasets if found.covers(dataset.name)]
+        monitor = known.get(name or "") if name or len(known) > 1 else spec.monitors[0]
+        if monitor is None:
+            raise click.UsageError(f"--monitor must be one of {', '.join(known)}.")
+        return monitor, [dataset for dataset in spec.datasets if monitor.covers(dataset.name)]
     if name is not None:
-        raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE too.")
+        raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE, too.")
     if missing := [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]:
         raise click.UsageError(f"{' and '.join(missing)} missing; or give -c FILE --monitor NAME.")
     from stream_svt.planning import monitor_for
@@ -219,7 +237,7 @@ def _monitor(
 
 
 def _budget(monitor: MonitorSpec, datasets: list[DatasetSpec], limit: str | None) -> PaidRuns | None:
-    """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
+    """Return the runs that a limit pays for: that of the option, or of the first dataset of the configuration."""
     from stream_svt.planning.budget import PaidRuns
     from stream_svt.privacy.loss import Kind, to_units
 

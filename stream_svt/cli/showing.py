@@ -1,4 +1,4 @@
-"""Commands that show what is released: events, a worker's status, and ledgers that are re-derived from events."""
+"""Commands that show released data: events, the status of a worker, an audit of the ledgers, final balances."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     "watch -c monitors.yaml", "watch --topic retail.alerts --json --from-beginning | jq .data.gap"
 )
 @common.alert_topic_options
-@common.flag("--json as_json", "One JSON document a line.")
-@common.flag("--from-beginning", "Begin with the oldest event.")
+@common.flag("--json as_json", "Print each event as one line of JSON.")
+@common.flag("--from-beginning", "Start with the oldest event.")
 @common.flag("--lifecycle", "Also show runs, budgets, mutes and replies to commands.")
-@common.option("--limit", "End after N events.", type=click.IntRange(min=1), metavar="N")
+@common.option("--limit", "Stop after N events.", type=click.IntRange(min=1), metavar="N")
 def watch(
     path: Path | None,
     servers: str | None,
@@ -46,7 +46,7 @@ def watch(
     lifecycle: bool,
     limit: int | None,
 ) -> None:
-    """Follow alerts as they are published, until interrupted."""
+    """Print alerts as they are published, until interrupted."""
     brokers, topic = common.alert_topic(None if path is None else common.load(path), servers, topic)
     options = {"from_beginning": from_beginning, "lifecycle": lifecycle}
     asyncio.run(_follow(Subscription(brokers, topic, None, **options), as_json, limit))
@@ -66,16 +66,16 @@ async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, 
 
 
 def in_words(event: Event[Alert | Lifecycle]) -> str:
-    """Return an event as one line for people."""
+    """Return an event as one line of text."""
     data = event.data
     when = click.style(event.time.astimezone().strftime("%H:%M:%S"), dim=True)
     if isinstance(data, Alert):
         bound = "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})"
-        guess = "" if data.estimate is None else f"  estimate {data.estimate:g}"
+        estimate = "" if data.estimate is None else f"  estimate {data.estimate:g}"
         parts = [
             click.style("ALERT", fg="red", bold=True),
             f"{event.subject}  {data.monitor}",
-            f"gap {data.gap:g}{guess}  {bound}",
+            f"gap {data.gap:g}{estimate}  {bound}",
             f"run {data.run} top {data.top}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
             _account_text(data.account),
         ]
@@ -94,7 +94,7 @@ def _account_text(account: Account) -> str:
 
 @common.command("status", "status --url http://worker-2:6066 --json")
 @common.config_option(required=False)
-@common.option("--url", "Address of a worker's web pages. Default: http://127.0.0.1:6066.", metavar="URL")
+@common.option("--url", "Address of a worker's web pages. Default http://127.0.0.1:6066.", metavar="URL")
 @common.json_option
 def status(path: Path | None, url: str | None, as_json: bool) -> None:
     """Show a worker's shards and budgets, as of its last commit."""
@@ -137,11 +137,11 @@ def _show(answer: dict[str, Any]) -> None:
     worker = f"worker {answer['worker']}, version {answer['version']}"
     click.echo(f"{answer['application']}: {worker}, {ready}, state {sealed}")
     if fault := answer["fault"]:
-        click.echo(f"outside its group, {fault['cause']}: {fault['reason']}")
+        click.echo(f"not in its group, cause {fault['cause']}: {fault['reason']}")
     if reasons := answer["refused"]["reasons"]:
-        told = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
+        counts = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
         records = common.count(sum(reasons.values()), "record")
-        click.echo(f"{records} refused ({told}): see topic {answer['refused']['topic']}")
+        click.echo(f"{records} refused ({counts}): see topic {answer['refused']['topic']}")
     common.print_table(
         ("shard", "state", "lag", "state records", "last commit", "cause", "reason"),
         [_shard_cells(shard) for shard in answer["shards"]],
@@ -156,13 +156,13 @@ def _shard_cells(shard: dict[str, Any]) -> list[object]:
     when = "never"
     if committed := shard["committed_at"]:
         when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
-    # Nothing is known of a shard that was never open.
+    # The lag of a shard that was never open is unknown.
     known = shard | {"lag": sum(shard["lag"].values()) if shard["lag"] else "-", "when": when}
     return [known[name] for name in ("shard", "state", "lag", "state_records", "when", "cause", "reason")]
 
 
 def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
-    """Yield a row for each monitor on a dataset; the first one says what is spent."""
+    """Yield a row for each monitor on a dataset; the first row shows the dataset's budget."""
     spent = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
     first: list[object] = [dataset["dataset"], spent, f"{dataset['reserved']:g}"]
     for monitor in dataset["monitors"]:
@@ -182,12 +182,12 @@ def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
 @common.alert_topic_options
 @common.flag(
     "--state",
-    "Hold the ledgers in the state to the events too: needs -c, the sealing key and READ on the state topic.",
+    "Compare the ledgers in the state with the events, too: needs -c, the sealing key and READ on the state topic.",
 )
 @common.file_option(
     "--before earlier",
-    "Configuration of an earlier application: check that this one begins with what it had spent. Once for each "
-    "of a chain, the newest first.",
+    "Configuration of the previous application: check that this one starts with what it had spent. Repeat it for "
+    "a chain of applications, the newest first.",
     multiple=True,
     metavar="FILE",
 )
@@ -200,12 +200,12 @@ def audit(
     earlier: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Tell from the alerts whether the ledgers balance.
+    """Check from the released events that the ledgers balance.
 
-    Every charge is derived again. Events, runs and tops must be numbered without gaps, and charges must add up to
-    every running total and stay within the limit. With -c, alerts must have the prices of their monitors; with
-    --state, every ledger must be what the events add up to. Exit code 1: they do not; 4: nothing speaks against them,
-    but a state cannot be read.
+    Derives every charge again. Events, runs and tops must be numbered without gaps, and charges must add up to every
+    running total and stay within the limit. With -c, alerts must have the prices of their monitors; with --state,
+    every ledger must equal the sum of its events. Exit code 1: something does not balance; 4: everything that could be
+    read balances, but the state of a shard could not be read.
     """
     from stream_svt.service.audit import audit_state, audit_topic
 
@@ -215,29 +215,29 @@ def audit(
     config = None if path is None else common.load(path)
     brokers, topic = common.alert_topic(config, servers, topic)
     if state and config is not None:
-        found = asyncio.run(audit_state(config, common.cluster(config)))
+        newest = asyncio.run(audit_state(config, common.cluster(config)))
     else:
         monitors = () if config is None else config.spec.monitors
-        found = asyncio.run(audit_topic(brokers, topic, monitors))
-    applications = [(found, topic)]
+        newest = asyncio.run(audit_topic(brokers, topic, monitors))
+    audits = [(newest, topic)]
     for before in map(common.load, earlier):
         topic = before.topics.alerts
-        one = asyncio.run(audit_topic(common.cluster(before), topic, before.spec.monitors))
-        applications[-1][0].follow(one, before.spec.application)
-        applications.append((one, topic))
+        audit = asyncio.run(audit_topic(common.cluster(before), topic, before.spec.monitors))
+        audits[-1][0].follow(audit, before.spec.application)
+        audits.append((audit, topic))
     if as_json:
-        told = [_as_json(one) for one, _ in applications]
-        common.print_json(told[0] | {"before": told[1:]} if earlier else told[0])
+        documents = [_as_json(audit) for audit, _ in audits]
+        common.print_json(documents[0] | {"before": documents[1:]} if earlier else documents[0])
     else:
-        for one, name in applications:
-            _print(one, name)
-    if any(one.found for one, _ in applications):
+        for audit, name in audits:
+            _print(audit, name)
+    if any(audit.found for audit, _ in audits):
         return 1
-    return UnreadableState.exit_code if found.unreadable else 0
+    return UnreadableState.exit_code if newest.unreadable else 0
 
 
-def _print(found: Audit, topic: str) -> None:
-    for account in sorted(found.datasets.values(), key=lambda one: one.dataset):
+def _print(audit: Audit, topic: str) -> None:
+    for account in sorted(audit.datasets.values(), key=lambda one: one.dataset):
         parts = (
             (account.carried, "by an earlier application"),
             (account.before - account.carried, "before the oldest event"),
@@ -245,28 +245,32 @@ def _print(found: Audit, topic: str) -> None:
         before = "".join(f", {as_text(part, account.kind)} of it {when}" for part, when in parts if part > 0)
         counts = f"{common.count(account.alerts, 'alert')}, {common.count(account.events, 'event')}"
         click.echo(f"{account.dataset}: {account.text()} spent{before}, {counts}")
-    for partition in sorted(found.truncated):
-        click.echo(f"partition {partition}: its oldest events are gone; what they charged is taken on trust")
-    for problem in found.problems:
+    for partition in sorted(audit.truncated):
+        click.echo(f"partition {partition}: its oldest events were deleted; their charges cannot be checked")
+    for problem in audit.problems:
         click.echo(f"{click.style('FAIL', fg='red')} {problem}", err=True)
-    if found.found > len(found.findings):
-        click.echo(f".. and {found.found - len(found.findings)} more", err=True)
-    seen = f"{common.count(found.events, 'event')} on {topic}, {found.alerts} of them alerts"
-    if found.ledgers is not None:
-        seen += f", {common.count(found.ledgers, 'ledger')} in the state"
-    if found.balances:
-        click.echo(f"The ledgers balance: {seen}.")
-    elif found.found:
-        click.echo(f"The ledgers do NOT balance: {common.count(found.found, 'finding')} in {seen}.", err=True)
+    if audit.found > len(audit.findings):
+        click.echo(f".. and {audit.found - len(audit.findings)} more", err=True)
+    checked = f"{common.count(audit.events, 'event')} on {topic}, {audit.alerts} of them alerts"
+    if audit.ledgers is not None:
+        checked += f", {common.count(audit.ledgers, 'ledger')} in the state"
+    if audit.balances:
+        click.echo(f"The ledgers balance: {checked}.")
+    elif audit.found:
+        click.echo(
+            f"The ledgers do NOT balance: {common.count(audit.found, 'finding')} in {checked}.", err=True
+        )
     else:
-        shards = common.count(len(found.unreadable), "shard")
-        click.echo(f"The state of {shards} could not be read. Nothing was found in {seen}.", err=True)
+        shards = common.count(len(audit.unreadable), "shard")
+        click.echo(
+            f"The state of {shards} could not be read. What could be read balances: {checked}.", err=True
+        )
 
 
-def _as_json(found: Audit) -> dict[str, Any]:
+def _as_json(audit: Audit) -> dict[str, Any]:
     names = ("balances", "events", "alerts", "ledgers", "unreadable", "found", "findings")
-    return {name: getattr(found, name) for name in names} | {
-        "truncated_partitions": sorted(found.truncated),
+    return {name: getattr(audit, name) for name in names} | {
+        "truncated_partitions": sorted(audit.truncated),
         "datasets": [
             {
                 "dataset": account.dataset,
@@ -276,7 +280,7 @@ def _as_json(found: Audit) -> dict[str, Any]:
                 "alerts": account.alerts,
                 "events": account.events,
             }
-            for account in sorted(found.datasets.values(), key=lambda one: one.dataset)
+            for account in sorted(audit.datasets.values(), key=lambda one: one.dataset)
         ],
     }
 
@@ -288,22 +292,22 @@ def _as_json(found: Audit) -> dict[str, Any]:
 @common.config_option()
 @common.option(
     "--successor",
-    "Name of the application that goes on: the one that 'close-application' named.",
+    "Name of the successor, as given to 'close-application'.",
     required=True,
     metavar="NAME",
 )
 @common.flag(
     "--source-ended",
-    "State that the source of this mirror has ended, and that the mirror holds its last event. Without it, a "
+    "Confirm that the source of this mirror has ended, and that the mirror holds its last event. Without it, a "
     "shard of a mirror without proved balances has nothing left.",
 )
 def carry_over(path: Path, successor: str, source_ended: bool) -> int:
-    """Write down what a closed application left of each budget.
+    """Print the balances of a closed application, for its successor.
 
-    Writes nothing to Kafka. The successor's configuration names the file as carried_over. Balances that the
-    sealing key proves are exact. Without a proof, the most that was ever spent and reserved counts as spent;
-    a dataset without an event behind missing ones has nothing left. Exit code 1: a shard is not closed, or
-    was closed for another successor.
+    Writes nothing to Kafka. Save the output to the file that the successor's configuration names as carried_over.
+    Balances that the sealing key proves are exact. Without a proof, the most that was ever spent and reserved
+    counts as spent; if events are missing, a dataset without a later event has nothing left. Exit code 1: a shard
+    is not closed, or was closed for another successor.
     """
     from stream_svt.service.audit import read_balances
 
@@ -314,12 +318,12 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     for line in carried.lines():
         click.echo(line)
     left = sum(balance.spent < balance.limit for balance in carried.datasets.values())
-    told = f"{common.count(len(carried.datasets), 'dataset')}, {left} of them with something left"
-    notes = [*notes, f"Carried over from {carried.application} to {successor}: {told}."]
+    counts = f"{common.count(len(carried.datasets), 'dataset')}, {left} of them with budget left"
+    notes = [*notes, f"Carried over from {carried.application} to {successor}: {counts}."]
     if not carried.complete:
         notes.append(
-            "Alerts are missing: a dataset that is not in the file must be declared with new: true, and a query topic "
-            "that is not in it by a monitor in the configuration carried over."
+            "Alerts are missing. A dataset that the file lacks needs new: true in the successor's configuration; a "
+            "query topic that the file lacks needs a monitor in the configuration of the closed application."
         )
     click.echo("\n".join(notes), err=True)
     sys.stdout.flush()

@@ -50,7 +50,7 @@ def test_the_help_documents_the_exit_codes_and_that_missing_topics_are_configura
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("contrl", "No such command 'contrl'; did you mean 'control'?"),
         ("control rase-budget", "No such command 'rase-budget'; did you mean 'raise-budget'?"),
@@ -68,15 +68,17 @@ def test_the_help_documents_the_exit_codes_and_that_missing_topics_are_configura
         ("demo --feed-only", "--feed-only needs -c FILE"),
         ("demo --pace 5", "--pace needs --feed-only"),
         ("demo -c monitors.yaml", "--config needs --feed-only"),
-        ("demo --feed-only -c m.yaml --broker h:1", "--broker means nothing with --feed-only"),
+        ("demo --feed-only -c m.yaml --broker h:1", "--broker cannot be combined with --feed-only"),
     ],
 )
-def test_wrong_usage_is_two_and_names_what_is_wrong_or_was_likely_meant(stream_svt, config, arguments, said):
+def test_wrong_usage_is_two_and_names_what_is_wrong_or_what_was_probably_meant(
+    stream_svt, config, arguments, message
+):
     ended = stream_svt(*(config if word == "CONFIG" else word for word in arguments.split()))
-    assert (ended.code, said in ended.err) == (2, True), ended.err
+    assert (ended.code, message in ended.err) == (2, True), ended.err
 
 
-def test_check_offline_says_what_the_budget_buys(stream_svt, config):
+def test_check_offline_shows_what_the_budget_buys(stream_svt, config):
     ended = stream_svt("check", "-c", config, "--offline")
     assert ended.code == 0
     assert "Monitor hot on each of 2 datasets (today, ..)" in ended.out
@@ -99,20 +101,20 @@ def test_commands_complete(stream_svt, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (StreamSvtError("went wrong"), 1, "stream-svt: went wrong\n"),
         (UnreadableState("cannot be read"), 4, "stream-svt: cannot be read\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_an_error_is_one_message_and_its_exit_code(stream_svt, monkeypatch, config, error, code, said):
+def test_an_error_is_one_message_and_its_exit_code(stream_svt, monkeypatch, config, error, code, message):
     def fail(*_arguments, **_options):
         raise error
 
     monkeypatch.setattr("stream_svt.cli.common.load", fail)
     ended = stream_svt("check", "-c", config)
-    assert (ended.code, ended.err.strip("\n")) == (code, said.strip("\n"))
+    assert (ended.code, ended.err.strip("\n")) == (code, message.strip("\n"))
 
 
 def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt, tmp_path):
@@ -138,11 +140,11 @@ LOST = ("--shard", 1, "--topic", "t", "--offset", 7)
         (None, "requires signed commands: name your key"),
         ("nowhere.pem", "nowhere.pem: No such file"),
         ("alice.pub", "must hold an Ed25519 private key"),
-        ("mallory.pem", "may not give commands here; section control knows ed25519 "),
+        ("mallory.pem", " is not in section control, which has ed25519 "),
         ("binary", "binary: 'utf-8' codec can't decode byte"),
     ],
 )
-def test_a_command_no_shard_would_hear_is_not_sent(stream_svt, config, key, words):
+def test_a_command_that_every_shard_would_refuse_is_not_sent(stream_svt, config, key, words):
     directory = config.parent
     (directory / "alice.pub").write_text(ed25519_pair()[1])
     (directory / "mallory.pem").write_text(ed25519_pair()[0])
@@ -169,29 +171,31 @@ def test_control_knows_what_is_declared(stream_svt, config):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--successor", "shop"), "the successor needs another name"),
-        (("--successor", "next", "--give-up-state"), "--give-up-state goes with --shard"),
+        (("--successor", "next", "--give-up-state"), "--give-up-state needs --shard"),
         (("--successor", "next", "--shard", 7), "there is no shard 7 in {config}: shards are 0 to 1"),
         ((), "Missing option '--successor'"),
     ],
 )
-def test_a_command_to_close_that_makes_no_sense_is_refused(stream_svt, config, options, said):
+def test_a_command_to_close_that_makes_no_sense_is_refused(stream_svt, config, options, message):
     ended = stream_svt("control", "close-application", "-c", config, *options, "--yes")
     assert (ended.code, ended.out) == (2, "")
-    assert said.format(config=config) in " ".join(ended.err.split())
+    assert message.format(config=config) in " ".join(ended.err.split())
 
 
 RAISE = ("control", "raise-budget", "today", "--limit", "5")
 
 
-def test_a_no_is_heard_as_is_nobody_and_an_interrupt_is_one(stream_svt, config, monkeypatch):
-    for answer, hint in (("n\n", ""), ("", " (--yes where nobody can answer)")):
+def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_interrupt(
+    stream_svt, config, monkeypatch
+):
+    for answer, hint in (("n\n", ""), ("", " (use --yes where nobody can answer)")):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         ended = stream_svt(*RAISE, "-c", config)
-        said = f"stream-svt: not confirmed; nothing was changed{hint}\n"
-        assert (ended.code, ended.err.endswith(said)) == (1, True)
+        message = f"stream-svt: not confirmed; nothing was changed{hint}\n"
+        assert (ended.code, ended.err.endswith(message)) == (1, True)
 
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
@@ -201,7 +205,7 @@ def test_a_no_is_heard_as_is_nobody_and_an_interrupt_is_one(stream_svt, config, 
 
 
 def _status() -> dict[str, Any]:
-    """Return what a worker answers that owns a shard, with a dataset it has spent of and one that is untouched."""
+    """Return the status of a worker that owns a shard with two datasets, one of them unspent."""
     worker = Stub(parse_config(SPEC))
     (monitor,) = view("a", tops=11, spent=1.5).monitors
     spent = msgspec.structs.replace(
@@ -216,7 +220,7 @@ STATUS = _status()
 
 @pytest.fixture
 def worker_page():
-    """Serve a status page and return its address and what to answer."""
+    """Serve a status page; return its address, and its answer, which a test may change."""
     answer = {"body": json.dumps(STATUS).encode(), "code": 200}
     with answering("/api/v1/status", answer) as port:
         yield f"http://127.0.0.1:{port}", answer
@@ -227,14 +231,14 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     url, answer = worker_page
     ended = stream_svt("status", "--url", url)
     assert ended.code == 0
-    about = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed"
-    assert about in ended.out
+    head = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed"
+    assert head in ended.out
     assert "1.5 of 4 epsilon" in ended.out
     assert "running, top branch only" in ended.out
     assert "│ b " in ended.out
     assert json.loads(stream_svt("status", "--url", url, "--json").out) == STATUS
     assert "refused" not in ended.out
-    # Of a shard that was never open: 0 would be a claim that every query was read.
+    # The lag of a shard that was never open is unknown; 0 would mean that every query was read.
     parked = {**STATUS["shards"][0], "state": "parked", "lag": {}, "committed_at": None}
     refused = {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
     answer["body"] = json.dumps({**STATUS, "shards": [parked], "refused": refused}).encode()
@@ -281,7 +285,7 @@ def test_a_page_that_is_not_the_status_of_a_worker_is_refused(stream_svt, worker
     [["check"], ["watch"], ["audit"], ["control", "pause", "today"]],
     ids=lambda arguments: arguments[0],
 )
-def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, config, arguments):
+def test_an_unreachable_broker_is_three_and_the_message_names_what_to_check(stream_svt, config, arguments):
     ended = stream_svt(*arguments, "-c", config)
     assert ended.code == 3
     assert "127.0.0.1" in ended.err
@@ -290,7 +294,7 @@ def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, confi
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("names", "hint"),
     [
         (("shop.yaml", "town.yml"), "; did you mean 'shop.yaml'?"),
         (("monitors.yaml",), "; its directory has monitors.yaml"),
@@ -298,9 +302,9 @@ def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, confi
     ],
     ids=["near", "other", "none"],
 )
-def test_a_mistyped_path_is_answered_with_what_is_there(stream_svt, tmp_path, there, said):
+def test_a_mistyped_path_is_answered_with_the_files_of_its_directory(stream_svt, tmp_path, names, hint):
     (tmp_path / "files").mkdir()
-    for name in there:
+    for name in names:
         (tmp_path / "files" / name).touch()
     missing = tmp_path / "files" / "shpo.yaml"
     for command in (("check",), ("forward", "--check")):
@@ -308,21 +312,21 @@ def test_a_mistyped_path_is_answered_with_what_is_there(stream_svt, tmp_path, th
         assert ended.code == 2
         assert (
             ended.err
-            == f"stream-svt: {missing}: 1 problem\n  cannot be read: No such file or directory{said}\n"
+            == f"stream-svt: {missing}: 1 problem\n  cannot be read: No such file or directory{hint}\n"
         )
 
 
 # prove
 
 
-def test_prove_says_what_was_tried_and_that_every_comparison_held(stream_svt, config):
+def test_prove_prints_what_was_tested_and_that_every_comparison_held(stream_svt, config):
     ended = stream_svt("prove", "-c", config, "--cases", "5")
     assert (ended.code, ended.err) == (0, "")
     same, other = (stream_svt("prove", "-c", config, "--cases", "5", "--seed", seed).out for seed in (0, 1))
     assert ended.out == same != other
-    assert "Tried 5 pairs of neighbouring streams on 1 monitor:" in ended.out
+    assert "Tested 5 pairs of neighbouring streams on 1 monitor:" in ended.out
     assert "Every comparison held" in ended.out
-    assert "This is a test of the program, not the proof" in ended.out
+    assert "This is a test of the program, not a proof" in ended.out
 
 
 def test_a_counterexample_is_exit_code_one_and_names_case_and_seed(stream_svt, config, monkeypatch):

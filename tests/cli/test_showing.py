@@ -1,4 +1,4 @@
-"""How events and books look to people and to programs."""
+"""Events and audits, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def event(data, kind: EventType | None = None) -> Event:
     return received._received(record)
 
 
-def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
+def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
     line = unstyle(in_words(event(alert(top=2))))
     for part in (
         "ALERT",
@@ -37,13 +37,13 @@ def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
     assert "attempt" not in line
 
 
-def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
+def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
     data = lifecycle("resampled", run=2, account=account_of(), detail={"tops_charge_left": 0.9})
     line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
     assert "run.started  shop  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
-def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():
+def test_a_json_line_holds_every_field_of_the_event_and_its_position():
     written = json.loads(encoded(1, alert(top=2)))
     document = json.loads(msgspec.json.encode(event(alert(top=2))))
     assert document["id"] == "shop-1"
@@ -54,21 +54,21 @@ def test_a_json_line_holds_every_field_of_the_event_and_where_it_stands():
 
 @pytest.fixture
 def topics_audited(monkeypatch) -> dict[str, Audit]:
-    """Return what an audit of each alert topic finds, to be filled in."""
-    found: dict[str, Audit] = {}
+    """Return the audit of each alert topic, which a test fills in."""
+    audits: dict[str, Audit] = {}
 
     async def audited(cluster, topic, monitors=(), **_options) -> Audit:
-        return found[topic]
+        return audits[topic]
 
     monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
-    return found
+    return audits
 
 
 AUDIT = ("audit", "--topic", "shop.alerts")
 
 
 @pytest.mark.parametrize(
-    ("findings", "unreadable", "code", "said"),
+    ("findings", "unreadable", "code", "message"),
     [
         (1, [], 1, "do NOT balance: 1 finding in 2 events"),
         (0, ["its key is another"], 4, "of 1 shard could not be read"),
@@ -76,13 +76,13 @@ AUDIT = ("audit", "--topic", "shop.alerts")
     ],
 )
 def test_a_state_that_cannot_be_read_is_no_finding(
-    stream_svt, topics_audited, findings, unreadable, code, said
+    stream_svt, topics_audited, findings, unreadable, code, message
 ):
-    found = topics_audited["shop.alerts"] = Audit(events=2, ledgers=1, unreadable=unreadable)
+    audit = topics_audited["shop.alerts"] = Audit(events=2, ledgers=1, unreadable=unreadable)
     for number in range(findings):
-        found.find("is missing", f"offset {number}")
+        audit.find("is missing", f"offset {number}")
     ended = stream_svt(*AUDIT)
-    assert (ended.code, said in ended.err, ended.out) == (code, True, "")
+    assert (ended.code, message in ended.err, ended.out) == (code, True, "")
     assert all(text in ended.err for text in unreadable)
     as_json = stream_svt(*AUDIT, "--json")
     assert (as_json.code, json.loads(as_json.out)["balances"]) == (code, False)

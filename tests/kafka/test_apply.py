@@ -101,7 +101,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     assert alerts == {("a", "hot", 5000), ("a", "hot", 700), ("d", "other", 5000)}
 
     again = await stream_svt("apply", "-c", file)
-    assert (again.code, "No change: that version says the same" in again.err) == (0, True)
+    assert (again.code, "No change: the file is the same as that version" in again.err) == (0, True)
     shown = await stream_svt("config", "-c", file)
     assert shown.err.startswith("Version 2, digest ")
     assert shown.out.startswith(f"application: {scene.application}\ndatasets:\n")

@@ -208,7 +208,7 @@ async def test_an_application_is_closed_carried_over_and_audited_with_its_succes
     assert missing.code == 2
     assert "cannot read 'carried.jsonl': No such file" in missing.out + missing.err
     carried = await stream_svt(*carry_over, successor)
-    said = f"Carried over from {name} to {successor}: 2 datasets, 2 of them with something left.\n"
+    said = f"Carried over from {name} to {successor}: 2 datasets, 2 of them with budget left.\n"
     assert (carried.code, carried.err) == (0, said)
     head, *lines = [json.loads(line) for line in carried.out.splitlines()]
     assert (head["application"], head["successor"], head["complete"]) == (name, successor, True)
