@@ -1,11 +1,11 @@
-"""What a mechanism would do on a workload: precision, recall, delay, and how long its budget lasts.
+"""Forecasts precision, recall, delay and life of a budget for a mechanism on a workload.
 
-Nothing is simulated and no data is looked at. The model conditions on the threshold noise (at quantiles of its law),
-takes the exact probability that a value of each margin is reported at each attempt, and adds up. The units asked for
-up to each point of time are taken as normally distributed, and what exceeds the budget is cut off.
+Nothing is simulated and no data is read. The model conditions on quantiles of the threshold noise and sums the exact
+probabilities that a value of each margin is reported at each attempt. It treats the budget units demanded up to each
+time as normally distributed, and cuts off the demand that exceeds the budget.
 
-A margin is the distance of a value from the public threshold, in real units. Margins must be prior knowledge:
-taken from the monitored data they would leak it.
+A margin is the distance of a value from the public threshold, in real units. Margins must be prior knowledge: margins
+measured on the monitored data would leak information about it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stream_svt.settings.monitors import MonitorSpec
 Floats = NDArray[np.float64]
 
 MARGINS = 200
-"""Quantiles that stand for a distribution of margins."""
+"""Number of quantiles that represent a distribution of margins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How the value of a positive rises: evenly, within so many queries of the stream, to its margin.
+    """Linear rise of a positive to its margin, over a number of queries of the stream.
 
     ``start`` is its distance below the threshold at the first query of its series, in real units.
     """
@@ -48,20 +48,20 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one run of a monitor meets.
+    """The queries that one run of a monitor receives.
 
     Attributes:
-        queries: Of a stream: queries to look ahead, without news of series that wait. Of a finite set: its items.
+        queries: Queries of a stream, without new values of waiting series; or items of a finite set.
         positives: Expected share of them at or above the threshold, above 0 and below 1.
-        above: Margins of the positives: how far at or above the threshold they lie, in real units. Equally
-            likely values of any distribution: quantiles, or a sample from public data.
-        below: The same for the negatives: how far below the threshold.
+        above: Margins of the positives: their distances at or above the threshold, in real units. Equally likely
+            values of any distribution: quantiles, or a sample from public data.
+        below: Margins of the negatives: their distances below the threshold.
         finite: Whether the queries are one closed set, tested pass after pass, rather than a stream.
-        drift: How positives rise, on streams; None where values stay as they are.
-        rate: Queries a second, to tell times; None where unknown.
+        drift: Rise of the positives of a stream; None if values are constant.
+        rate: Queries per second, to express durations; None if unknown.
 
     Raises:
-        MisuseError: For numbers without a meaning.
+        MisuseError: A number is out of its range.
     """
 
     queries: int
@@ -78,7 +78,7 @@ class Workload:
         if not 0 < self.positives < 1:
             raise MisuseError("the share of positives lies strictly between 0 and 1")
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise MisuseError("the rate is queries a second and greater than 0")
+            raise MisuseError("the rate is in queries per second and greater than 0")
         if self.finite and self.drift is not None:
             raise MisuseError("values of a finite set do not drift: leave the drift out, or plan a stream")
         for name in ("above", "below"):
@@ -92,16 +92,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What is believed about a workload, and how far it may be off.
+    """Prior knowledge of a workload, with its uncertainty.
 
-    A median alone stands for Weibull distributions of shapes 1/2 (many values near the threshold), 1 (exponential,
-    the central one) and 4 (nearly all at the median). Medians and quantiles may be up to `factor` times smaller or
-    larger.
+    A single median stands for Weibull distributions of shapes 1/2 (many values near the threshold), 1 (exponential,
+    the central one) and 4 (nearly all values at the median). Medians and quantiles may be up to `factor` times smaller
+    or larger.
 
     Attributes:
         positives: Expected share of positives.
-        above, below: Margins of positives and negatives in real units: a median, or quantiles as in
-            `Workload`.
+        above, below: Margins of positives and negatives in real units: a median, or quantiles as in `Workload`.
         factor: At least 1.
     """
 
@@ -120,12 +119,12 @@ class Belief:
     def central(
         self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
     ) -> Workload:
-        """Return the workload as believed; arguments are those of `Workload`."""
+        """Return the central workload; arguments are those of `Workload`."""
         options: dict[str, Any] = {"finite": finite, "drift": drift, "rate": rate}
         return Workload(queries=queries, positives=self.positives, **self._margins(1.0, 1.0), **options)
 
     def spread(self, central: Workload) -> tuple[Workload, ...]:
-        """Return what the workload may be as well: pessimistic, optimistic, and mixed."""
+        """Return the other possible workloads: pessimistic, optimistic and mixed."""
         known = isinstance(self.above, np.ndarray) and isinstance(self.below, np.ndarray)
         return tuple(
             replace(central, **self._margins(scale, shape))
@@ -147,11 +146,11 @@ def weibull(median: float, shape: float) -> Floats:
 
 
 def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
-    """Return margins whose distribution runs straight between given percentiles, and is at 0 at percentile 0.
+    """Return margins of a distribution that is linear between given percentiles and 0 at percentile 0.
 
     Args:
-        points: Percentages (above 0, at most 100, rising) with the margin below which so many lie. Beyond the
-            last one the distribution goes on like an exponential one.
+        points: Rising percentages (above 0, at most 100), each with its margin. Beyond the last one the
+            distribution continues as an exponential one.
 
     Raises:
         MisuseError: Percentages or margins do not rise.
@@ -176,7 +175,7 @@ def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
 
 
 def thinned(margins: Floats, count: int = 2 * MARGINS) -> Floats:
-    """Return at most so many margins of the same distribution: quantiles at the middles of equal shares."""
+    """Return at most ``count`` margins of the same distribution: quantiles at the middles of equal shares."""
     return margins if len(margins) <= count else np.asarray(np.quantile(margins, middles(count)))
 
 
@@ -186,17 +185,17 @@ def middles(count: int) -> Floats:
 
 
 THRESHOLDS = 41
-"""Quantiles that stand for the threshold noise."""
+"""Number of quantiles that represent the threshold noise."""
 
-_FOR_EVER = 1e4
-"""A run that lasts so many times the workload ends for other reasons."""
+_UNLIMITED = 1e4
+"""A run that lasts this many times the workload counts as unlimited."""
 _PHASES = 8
 _SLICES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Quantiles over the runs: what one in ten stays below, half, and nine in ten."""
+    """Quantiles over the runs: 10 %, 50 % and 90 %."""
 
     low: float
     middle: float
@@ -205,15 +204,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What one run is expected to do on its workload.
+    """Expected results of one run on its workload.
 
     Attributes:
-        precision: Expected true alerts / expected alerts; 1 where no alert is expected.
-        recall, recall_span: Expected true alerts / expected positives; its quantiles over the threshold noise.
+        precision: Expected true alerts / expected alerts; 1 if no alert is expected.
+        recall, recall_span: Expected true alerts / expected positives; quantiles over the threshold noise.
         alerts, true_alerts, false_alerts: Expected numbers.
         delay: Mean queries from the first query of a series to its true alert; 0 for finite sets.
-        ends: Probability that the run has used its budget before the workload ends.
-        life: Queries, or sets, after which the run has used its budget; infinite where alerts hardly come.
+        ends: Probability that the run uses up its budget before the workload ends.
+        life: Queries, or sets, after which the run has used up its budget; infinite if alerts are very rare.
     """
 
     precision: float
@@ -235,14 +234,14 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What is expected up to each point of time, by threshold noise.
+    """Expected results of a run up to each time, by threshold noise.
 
     Attributes:
         time: Queries of a stream, or passes over a set, shape (times,); starts at 0.
-        true_alerts, false_alerts: Up to then, shape (thresholds, times).
+        true_alerts, false_alerts: Alerts up to each time, shape (thresholds, times).
         over: Probability that the run has ended by then, shape (thresholds, times).
         waited: Sum of the delays of the true alerts, shape (thresholds,).
-        lives: When the units of a run are used, in queries of a stream, or in sets, shape (thresholds,).
+        lives: Queries of a stream, or sets, after which the run's units are used up, shape (thresholds,).
     """
 
     time: Floats
@@ -254,16 +253,15 @@ class Course:
 
 
 def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
-    """Return what one run is expected to do.
+    """Return the expected results of one run.
 
     Args:
-        plan: The mechanism that would run, from its constructor; or a monitor's specification, whose
-            mechanism, grid, retry queue and sweep are then used.
-        workload: What is believed about the queries. For a mechanism, margins count grid steps.
+        plan: A mechanism from its constructor, or a monitor's specification with its grid, retry queue and sweep.
+        workload: The expected queries. For a mechanism, margins are in grid steps.
 
     Raises:
-        MisuseError: A finite set has a retry queue or a stream is swept; a lifetime is a duration and the
-            workload has no rate.
+        MisuseError: A finite set has a retry queue or a stream has a sweep; a lifetime is a duration and the workload
+            has no rate.
 
     Examples:
         >>> from fractions import Fraction
@@ -295,7 +293,7 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
 
 
 def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
-    """Return what one run is expected to have done by each point of time; arguments are those of `forecast`."""
+    """Return the expected results of one run up to each time; arguments are those of `forecast`."""
     mechanism, workload, retries, tops = _on_grid(plan, workload)
     noise = threshold_quantiles(mechanism.threshold_law)
     ages, due = _attempts(mechanism, workload, retries)
@@ -308,14 +306,14 @@ def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
     else:
         time = np.linspace(0, workload.queries, _SLICES + 1)
         reach = _reach(time, ages, retries)
-    # (branches, thresholds, times): reports so far if the budget had no end
+    # (branches, thresholds, times): reports so far with an unlimited budget
     true_asked = workload.positives * np.einsum("brqa,kqa->brk", true_hits, reach)
     false_asked = (1 - workload.positives) * np.einsum("brqa,kqa->brk", false_hits, reach)
 
     def cut(prices: Floats, limit: float) -> tuple[Floats, Floats, Floats]:
-        """Return the price of the reports so far, and what `_cut` makes of it."""
+        """Return the price of the reports so far, and the result of `_cut` for it."""
         asked = (prices * (true_asked + false_asked)).sum(axis=0)
-        if workload.finite:  # a set has just so many of either kind
+        if workload.finite:  # a set has fixed numbers of positives and negatives
             spread = _variance(prices, true_asked, workload.queries * workload.positives)
             spread = spread + _variance(prices, false_asked, workload.queries * (1 - workload.positives))
         else:
@@ -350,14 +348,12 @@ def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
 def _on_grid(
     plan: SparseVector | MonitorSpec, workload: Workload
 ) -> tuple[SparseVector, Workload, Retry | None, int | None]:
-    """Return mechanism, workload in grid steps, retry queue, and the most alerts of a set."""
+    """Return mechanism, workload in grid steps, retry queue, and largest number of alerts of a set."""
     if isinstance(plan, SparseVector):
         return plan, workload, None, None
     sweep = plan.append if isinstance(plan.append, Sweep) else None
     if workload.finite != (sweep is not None):
-        raise MisuseError(
-            "a finite set is planned for a monitor with append: sweep, a stream for one without"
-        )
+        raise MisuseError("a finite set needs a monitor with append: sweep, and a stream a monitor without")
     steps, drift = float(1 / plan.granularity), workload.drift
     workload = replace(
         workload,
@@ -370,9 +366,9 @@ def _on_grid(
 
 
 def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
-    """Return how likely a value at each distance from the threshold is ever reported while units last.
+    """Return the probability that a value at each distance from the threshold is reported by one of its tests.
 
-    By all its tests, its value staying as it is; shape (thresholds, distances), distances in real units.
+    For a constant value while units last; shape (thresholds, distances), distances in real units.
     """
     mechanism = monitor.mechanism()
     noise = threshold_quantiles(mechanism.threshold_law)
@@ -394,8 +390,8 @@ def _attempts(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
 
-    An age counts queries since the first one of the series, or passes. A phase is how far off the next round of
-    retries was at the first query. A series waits for the lifetime of the queue or its capacity, whichever is less.
+    An age counts queries since the first one of the series, or passes. A phase is the distance from the first query to
+    the next round of retries. A series waits for the lifetime of the queue or its capacity, whichever is less.
     """
     if workload.finite or retries is None:
         passes = max(len(branch.corrections) for branch in mechanism.branches) if workload.finite else 1
@@ -404,7 +400,7 @@ def _attempts(
     lifetime = retries.lifetime.offsets or 1
     if retries.lifetime.ms is not None:
         if workload.rate is None:
-            raise MisuseError("series are kept for a time: planning that needs the rate of the queries")
+            raise MisuseError("the lifetime of the retry queue is a duration: give the rate of the queries")
         lifetime = max(1, round(workload.rate * retries.lifetime.ms / 1000))
     phase = (np.arange(_PHASES) + 0.5) / _PHASES
     rounds = np.arange(retries.attempts - 1) + phase[:, None]
@@ -415,7 +411,7 @@ def _attempts(
 def _reach(time: Floats, ages: Floats, retries: Retry | None) -> Floats:
     """Return how many queries have had each attempt by each time, shape (times, phases, attempts).
 
-    The first comes with the query; the others in rounds, of which a run has had a whole number.
+    The first attempt comes with the query, the others in rounds of retries.
     """
     reach = np.repeat(time[:, None], ages.shape[1], axis=1)
     if retries is not None:
@@ -435,9 +431,9 @@ def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
 def _reports(
     mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]
 ) -> Iterator[tuple[int, int, Floats]]:
-    """Yield attempt, branch and the probability that it reports each margin then, (thresholds, phases, margins).
+    """Yield attempt, branch and the probability of a report of each margin, shape (thresholds, phases, margins).
 
-    Margins have the shape (phases, attempts, margins); a report ends the series.
+    ``margins`` has the shape (phases, attempts, margins); a report ends the series.
     """
     phases, attempts, count = margins.shape
     waiting = np.ones((len(noise), phases, count))
@@ -460,15 +456,15 @@ def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[
 
 
 def _variance(charges: Floats, hits: Floats, population: Floats | float) -> Floats:
-    """Variance of the units asked for where each of a population is reported independently, shape (.., times)."""
+    """Return the variance of the units demanded if reports are independent, shape (.., times)."""
     mean = (charges * hits).sum(axis=0)
     return np.asarray((charges**2 * hits).sum(axis=0) - mean**2 / population)
 
 
 def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats]:
-    """Return the share of each slice's reports that is paid for, and the probability that the budget is used.
+    """Return the share of each slice's reports that is paid for, and the probability that the budget is used up.
 
-    Paid is the mean of min(asked, budget); shapes (thresholds, slices) and (thresholds, times).
+    The paid units are the mean of min(asked, budget); shapes (thresholds, slices) and (thresholds, times).
     """
     deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(asked, 1.0) ** 2))
     z = (budget - asked) / deviation
@@ -482,16 +478,16 @@ def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats
 
 
 def _used_up(budget: int, asked: Floats, time: Floats) -> float:
-    """Return after how many queries the units are used; beyond the workload, units are asked for as at its end."""
+    """Return the number of queries after which the units are used up; beyond the workload at its last pace."""
     if asked[-1] >= budget:
         return float(np.interp(budget, asked, time))
     pace = (asked[-1] - asked[-2]) / (time[-1] - time[-2])
     life = float(time[-1] + (budget - asked[-1]) / pace) if pace > 0 else math.inf
-    return life if life < _FOR_EVER * time[-1] else math.inf
+    return life if life < _UNLIMITED * time[-1] else math.inf
 
 
 def _span(values: Floats) -> Span:
-    """Return what a tenth, half and nine tenths of the runs stay below."""
+    """Return the 10 %, 50 % and 90 % quantiles."""
     ordered = np.sort(values)
     low, middle, high = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.1, 0.5, 0.9))
     return Span(low=low, middle=middle, high=high)
