@@ -18,7 +18,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import SecretFiles, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
-from stream_svt.settings.fields import Duration, Name, Text, TopicName, whole
+from stream_svt.settings.fields import Duration, Name, Text, TopicName, integer
 from stream_svt.settings.sections import KafkaConfig, apply_environment
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
@@ -130,7 +130,7 @@ class DestinationConfig(Strict):
     """Longest time for one request. Default 10s."""
     retry: RetryConfig = RetryConfig()
     """When to ask again."""
-    concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 4
+    concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 4
     """Requests under way at once, of different datasets. Default 4."""
     authorization_file: Text | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
@@ -146,7 +146,7 @@ class ForwardWebConfig(Strict):
 
     host: Text = "127.0.0.1"
     """Address to listen on. Default 127.0.0.1."""
-    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = 6067
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(integer)] = 6067
     """Port. Default 6067."""
 
 
@@ -221,7 +221,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     """
     document = read(content(path), str(path))
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
-    file = document.checked(ForwardDocument)
+    file = document.validated(ForwardDocument)
     files = SecretFiles(document, path.parent)
     secrets = files.password(file.kafka), files.authorities(file.kafka)
     group = file.group or f"{file.topic}.forward"
@@ -229,7 +229,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
         _destination(config, group, ("destinations", index), document, files)
         for index, config in enumerate(file.destinations)
     ]
-    document.finish()
+    document.raise_problems()
     return ForwardConfig(
         cluster=Cluster.of(file.kafka, *secrets),
         topic=file.topic,

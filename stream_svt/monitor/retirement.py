@@ -14,7 +14,7 @@ from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import ProgressRecord, Signal, State, from_bytes, to_bytes
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
+from stream_svt.settings.datasets import DatasetSpec, RetiredDatasets, is_over
 
 
 class Retirement:
@@ -114,9 +114,13 @@ class Retirement:
         self._accounts.next.records[f"r/{account.name}".encode()] = data
 
 
-def ended_datasets(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
+def ended_datasets(
+    spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None
+) -> RetiredDatasets:
     """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
     watermarks = dict(spec.carried.watermarks)
     if progress is not None:
         watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
-    return Gone(watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/")))
+    return RetiredDatasets(
+        watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/"))
+    )

@@ -15,7 +15,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import Gone
+from stream_svt.settings.datasets import RetiredDatasets
 
 
 class Stopped(Exception):
@@ -142,7 +142,7 @@ class ShardWorkload(Protocol):
     def version(self) -> tuple[int, str]:
         """Number and digest of the version applied, (0, "") where the specification came otherwise."""
 
-    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
+    def gather(self, shard: int, gone: RetiredDatasets) -> Iterable[None]:
         """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
 
     def engine(self, shard: int, key: bytes) -> Engine:

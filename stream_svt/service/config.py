@@ -145,19 +145,19 @@ def parse_config(
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     if is_whole:
-        whole = document.checked(ConfigDocument)
+        whole = document.validated(ConfigDocument)
         spec = application_of(document, whole, _names_in(directory))
         found: ServiceDocument = whole
     else:
         for key in ConfigDocument.model_fields.keys() - ServiceDocument.model_fields.keys():
             document.data.pop(key, None)
-        found = document.checked(ServiceDocument)
+        found = document.validated(ServiceDocument)
         spec = ApplicationSpec(found.application, (), ())
     files = SecretFiles(document, directory)
     password, ca_file = files.password(found.kafka), files.authorities(found.kafka)
     keys = files.sealing_keys(found.sealing)
     command_keys = files.command_keys(found.control, keys)
-    document.finish()
+    document.raise_problems()
     notes = sorted([*spec.notes, *files.notes, *section_notes(document, found)])
     return Config(
         spec=spec,

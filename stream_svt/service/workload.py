@@ -18,7 +18,7 @@ from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, partitions_of
 from stream_svt.service.event_loop import free_gradually
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatasets, is_over
 
 AHEAD_MS = 36 * 3_600_000
 """How far ahead periods are known: half a day longer than the time to the worker's next workload."""
@@ -30,7 +30,7 @@ LISTED = (-1, 0)
 class _Held(NamedTuple):
     """The datasets of a shard without those that are ``gone``, and their numbers by record key."""
 
-    gone: Gone
+    gone: RetiredDatasets
     datasets: ShardDatasets
     dataset_index: DatasetIndex
 
@@ -82,7 +82,7 @@ class AppliedWorkload:
         yield
         if not self._is_generated:
             for shard in range(self.partitions):
-                yield from self.gather(shard, Gone())
+                yield from self.gather(shard, RetiredDatasets())
 
     def retire(self) -> None:
         """Free the datasets gradually once no shard uses this workload any more."""
@@ -91,10 +91,10 @@ class AppliedWorkload:
         gone = weakref.finalize(self, _free, loop, parts, [*self.declared.datasets])
         gone.atexit = False
 
-    def gather(self, shard: int, gone: Gone) -> Iterator[None]:
+    def gather(self, shard: int, gone: RetiredDatasets) -> Iterator[None]:
         """Collect in slices the datasets of one shard, without those gone, for the next `engine`."""
         if not self._is_generated:
-            gone = Gone()
+            gone = RetiredDatasets()
         held = self._held.get(shard)
         if held is None or held.gone != gone:
             found = yield from self._datasets(shard, gone)
@@ -126,7 +126,7 @@ class AppliedWorkload:
             for topic in self.topics
         }
 
-    def _datasets(self, shard: int, gone: Gone) -> Generator[None, None, list[DatasetSpec]]:
+    def _datasets(self, shard: int, gone: RetiredDatasets) -> Generator[None, None, list[DatasetSpec]]:
         """Return the datasets of a shard that can still have queries, in order."""
         listed = yield from self._by_shard(*LISTED)
         found = [

@@ -128,7 +128,7 @@ class Carried(_Whose, frozen=True, dict=True):
             return f"{name} had the limit {limit}, of which it spent a part: write that"
         return ""
 
-    def joined(self, dataset: DatasetSpec) -> DatasetSpec:
+    def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
         """Return a dataset with what was spent of it before."""
         known = None if dataset.pattern else self.datasets.get(dataset.name)
         return dataset if known is None else replace(dataset, limit=known.limit, spent_before=known.spent)
@@ -146,7 +146,7 @@ class Carried(_Whose, frozen=True, dict=True):
         )
         return {"topic": unknown}
 
-    def begun_again(self, pattern: str) -> str:
+    def restart_conflict(self, pattern: str) -> str:
         """Return what of the past a generator of a pattern would begin anew; "" if nothing."""
         for name, balance in self.datasets.items():
             if balance.spent and period_end(pattern, name) and not is_over(name, self.watermarks):
@@ -318,8 +318,8 @@ def load_spec(
             none, those between them.
     """
     document = read(text, source)
-    spec = application_of(document, document.checked(ConfigDocument), read_names)
-    document.finish()
+    spec = application_of(document, document.validated(ConfigDocument), read_names)
+    document.raise_problems()
     return spec
 
 
@@ -372,7 +372,7 @@ def _datasets(
     generators: dict[int, Generator] = {}
     for index, declaration in enumerate(config.datasets):
         path = ("datasets", index)
-        if why := carried.begun_again(declaration.generate or ""):
+        if why := carried.restart_conflict(declaration.generate or ""):
             document.report((*path, "generate"), f"{why}: use another pattern")
             continue
         try:
@@ -388,7 +388,7 @@ def _datasets(
                     document.report(path, why)
                     break
                 if index in generators or not is_over(dataset.name, carried.watermarks):
-                    datasets[dataset.name] = (carried.joined(dataset), index)
+                    datasets[dataset.name] = (carried.with_balance(dataset), index)
         except ValueError as error:
             document.report((*path, "file" if declaration.file else "generate"), str(error))
         if len(datasets) > MAX_DATASETS:
@@ -421,11 +421,11 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
             message = f"monitor {quote(monitor.name)} is already declared at line {line}"
             document.report((*path, "name"), message)
             continue
-        for place, pattern in enumerate(monitor.datasets):
+        for number, pattern in enumerate(monitor.datasets):
             if not any(fnmatchcase(name, pattern) for name in datasets):
                 message = f"pattern {quote(pattern)} matches no declared dataset"
                 near = did_you_mean(pattern, list(datasets)[:1000])
-                document.report((*path, "datasets", place), message + near)
+                document.report((*path, "datasets", number), message + near)
         for name, message in carried.undercut(monitor).items():
             document.report((*path, name), message)
         budgets = {

@@ -67,7 +67,7 @@ class DatasetSpec:
 
 NAME_SLOT = "{name}"
 PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
-_WRITTEN = {
+_SLOT_PATTERNS = {
     "{iso_week}": "(?P<week>[0-9]{4}-w[0-9]{2})",
     "{date}": "(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})",
     NAME_SLOT: ".+",
@@ -88,7 +88,7 @@ def period_slot(pattern: str) -> str:
 @cache
 def _matcher(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern)
-    for slot, written in _WRITTEN.items():
+    for slot, written in _SLOT_PATTERNS.items():
         text = text.replace(re.escape(slot), written)
     return re.compile(text, re.DOTALL)
 
@@ -112,7 +112,7 @@ def last_end(pattern: str, ms: int) -> int:
     return ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
 
 
-def begun_by(pattern: str, ms: int) -> int:
+def current_end(pattern: str, ms: int) -> int:
     """Return when the last period ends that a generator has begun by a moment; both in UTC milliseconds."""
     return last_end(pattern, ms) + _length_ms(pattern)
 
@@ -130,7 +130,7 @@ def is_over(name: str, watermarks: Watermarks) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RetiredDatasets:
     """What a shard's state says of datasets that never come back: by period, or by names declared no longer."""
 
     watermarks: Watermarks = field(default_factory=dict)
@@ -200,11 +200,11 @@ def _generator(value: object) -> str:
         raise ValueError(f"expected a name with one of {' or '.join(PERIODS)} in it, found {quote(value)}")
     if value.count(NAME_SLOT) > 1:
         raise ValueError(f"expected {NAME_SLOT} once at most, found {quote(value)}")
-    _made(value, "name")
+    _generated_name(value, "name")
     return value
 
 
-def _made(pattern: str, name: str) -> str:
+def _generated_name(pattern: str, name: str) -> str:
     """Return a name that a generator makes; ValueError where it is no name of a dataset."""
     return dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
@@ -294,7 +294,7 @@ class DatasetDeclaration(Strict):
         if self.generate is None or self.from_ is None:
             return (replace(each, name=name) for name in self._names(read_names)), None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
-        _made(self.generate, max(names, key=len))
+        _generated_name(self.generate, max(names, key=len))
         length = _length_ms(self.generate)
         each = replace(each, lateness_ms=self.lateness, horizon_ms=length, pattern=self.generate)
         generator = Generator(each=each, names=names, from_ms=midnight_ms(self.from_))

@@ -33,7 +33,7 @@ EXPLAINED, ABSENT = "explained", "absent"
 
 _MAPPING = "expected a mapping, found {found}"
 _WORDS = "expected {expected}, found {found}"
-_SAID = {
+_MESSAGES = {
     "greater_than": "must be greater than {gt}, found {found}",
     "greater_than_equal": "must be at least {ge}, found {found}",
     "less_than": "must be less than {lt}, found {found}",
@@ -88,7 +88,7 @@ class Strict(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _explain(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401
-        """Put this project's messages in the place of pydantic's; here the fields are known."""
+        """Replace pydantic's messages with this project's, which use the descriptions of the fields."""
         try:
             return handler(value)
         except ValidationError as error:
@@ -132,7 +132,9 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
     else:
         words = re.findall("'([^']+)'", context.get("expected", ""))
         found = {**context, "found": quote(value), "expected": " or ".join(words)}
-        message = _SAID[kind].format(**found) if kind in _SAID else f"{detail['msg']}, found {quote(value)}"
+        message = (
+            _MESSAGES[kind].format(**found) if kind in _MESSAGES else f"{detail['msg']}, found {quote(value)}"
+        )
         if kind == "string_type" and not isinstance(value, dict | list):
             message += ": put it in quotes"
         yield _error(EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))
@@ -188,7 +190,7 @@ class Document:
         """Add a problem."""
         self.problems.append(self.problem(path, message))
 
-    def put(self, section: str, key: str, text: str, origin: str) -> None:
+    def set_value(self, section: str, key: str, text: str, origin: str) -> None:
         """Set a key of a section to a scalar written outside of the file, as YAML would read it."""
         if not isinstance(self.data.get(section), dict):
             self.data[section] = {}
@@ -197,7 +199,7 @@ class Document:
         self.lines[section, key] = 0
         self.origins[section, key] = origin
 
-    def checked(self, model: type[Model]) -> Model:
+    def validated(self, model: type[Model]) -> Model:
         """Return the document as a model.
 
         Raises:
@@ -207,16 +209,16 @@ class Document:
             found = model.model_validate(self.data)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                place: KeyPath = ()  # what of pydantic's location stands in the file: not the tags of unions
+                key_path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
                 for step in detail["loc"]:
-                    place = (*place, step) if (*place, step) in self.lines else place
+                    key_path = (*key_path, step) if (*key_path, step) in self.lines else key_path
                 last = detail["loc"][-1:]
-                absent = detail["type"] == ABSENT and place[-1:] != last
-                self.report(place + last if absent else place, detail["msg"])
-        self.finish()
+                absent = detail["type"] == ABSENT and key_path[-1:] != last
+                self.report(key_path + last if absent else key_path, detail["msg"])
+        self.raise_problems()
         return found
 
-    def finish(self) -> None:
+    def raise_problems(self) -> None:
         """Raise everything reported so far.
 
         Raises:
@@ -225,7 +227,7 @@ class Document:
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
 
-    def take(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
+    def load(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
         """Return a node of YAML as data, and note its lines.
 
         Raises:
@@ -241,24 +243,24 @@ class Document:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.take(item, (*path, index)) for index, item in enumerate(node.value)]
+            return [self.load(item, (*path, index)) for index, item in enumerate(node.value)]
         return node.value if node.style else _scalar(node.value)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line, place = key_node.start_mark.line + 1, path
+            line, key_path = key_node.start_mark.line + 1, path
             if not isinstance(key_node, yaml.ScalarNode):
                 wrong = "a key must be a plain word"
             elif key_node.value == "<<":
                 wrong = "merge keys are not supported"
-            elif (place := (*path, key_node.value)) in self.lines:
-                wrong = f"is written twice; it already stands at line {self.lines[place]}"
+            elif (key_path := (*path, key_node.value)) in self.lines:
+                wrong = f"is written twice; it already stands at line {self.lines[key_path]}"
             else:
-                self.lines[place] = line
-                result[key_node.value] = self.take(value_node, place)
+                self.lines[key_path] = line
+                result[key_node.value] = self.load(value_node, key_path)
                 continue
-            self.problems.append(Problem(line, path_text(place), wrong))
+            self.problems.append(Problem(line, path_text(key_path), wrong))
         return result
 
 
@@ -290,7 +292,7 @@ def read(text: str | bytes, source: str) -> Document:
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError([Problem(line, "", wrong)], source)
     document = Document(None, source)
-    document.data = document.take(root)
+    document.data = document.load(root)
     return document
 
 

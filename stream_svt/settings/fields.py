@@ -61,7 +61,7 @@ def number(value: object) -> Fraction:
         raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {quote(value)}{hint}") from None
 
 
-def whole(value: object) -> object:
+def integer(value: object) -> object:
     """Let integers and decimals without a fraction pass (1e6), and nothing else."""
     if isinstance(value, Decimal) and value.is_finite() and abs(value) < 10**18 and value == int(value):
         return int(value)
@@ -322,9 +322,9 @@ def _options(name: str, model: type[Strict]) -> dict[str, Any]:
     return with_key(name, schema)
 
 
-_SHORT = ("exposure", "annealed", "optimal", "mean", "none")
+_CORRECTION_NAMES = ("exposure", "annealed", "optimal", "mean", "none")
 _CORRECTION_WORDS = (
-    f"{', '.join(_SHORT)}, a number in real units, or one of them with options such as "
+    f"{', '.join(_CORRECTION_NAMES)}, a number in real units, or one of them with options such as "
     "{annealed: {start: 12, end: 3}}"
 )
 
@@ -333,7 +333,7 @@ def _correction(value: object) -> object:
     if not isinstance(value, bool | dict | list | Strict | None):
         with suppress(ValueError):
             return {"kind": "table", "table": [number(value)]}
-    return _tagged(value, (*_SHORT, "table"), _CORRECTION_WORDS)
+    return _tagged(value, (*_CORRECTION_NAMES, "table"), _CORRECTION_WORDS)
 
 
 CorrectionField = Annotated[
@@ -342,7 +342,7 @@ CorrectionField = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"enum": [*_SHORT]},
+                {"enum": [*_CORRECTION_NAMES]},
                 NUMBER_SCHEMA,
                 _options("exposure", ExposureOptions),
                 _options("annealed", AnnealedOptions),
@@ -384,11 +384,11 @@ class Sweep(Strict):
     """Queries carry a public set id; when a set closes, its bottoms are tested pass after pass."""
 
     kind: Literal["sweep"] = "sweep"
-    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10
+    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10
     """Tops after which the sweep of a set ends. Default 10."""
-    max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = 4
+    max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(integer)] = 4
     """Sets a dataset may have open; queries of one more are tested on arrival only. Default 4."""
-    max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = 50_000
+    max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 50_000
     """Queries a set remembers for its sweep; later ones are tested once. Default 50000."""
     close_after: Duration | None = None
     """Close a set so long after its first query, on the broker's clock. Default: only a marker record closes it."""
@@ -398,7 +398,7 @@ class Retry(Strict):
     """A bounded queue of series whose last test was a bottom; each is tested again on its latest value."""
 
     kind: Literal["retry"] = "retry"
-    attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(whole)] = 5
+    attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(integer)] = 5
     """Tests in all, the first included. Default 5."""
     lifetime: Annotated[
         Lifetime,
@@ -406,9 +406,9 @@ class Retry(Strict):
     ] = Lifetime(offsets=4000)
     """How long a series stays in the queue: offsets of the partition, or a duration. Must fit the
     topic's retention. Default 4000 offsets."""
-    capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 1000
+    capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 1000
     """Series the queue holds; one more drops the oldest. Default 1000."""
-    every: Annotated[int, Field(ge=1), BeforeValidator(whole)] = 1000
+    every: Annotated[int, Field(ge=1), BeforeValidator(integer)] = 1000
     """Queries of the dataset between two rounds of retries. Default 1000."""
 
 

@@ -46,7 +46,7 @@ from stream_svt.settings.fields import (
     Table,
     Text,
     TopicName,
-    whole,
+    integer,
 )
 
 _LARGEST_EPSILON = 10_000
@@ -87,7 +87,7 @@ class MonitorSpec(Strict):
     svt."""
     epsilon: PositiveExact
     """Privacy loss of one whole run; greater than 0, exact."""
-    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)]
+    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)]
     """Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."""
     sensitivity: PositiveExact
     """Most that one answer changes when one privacy unit changes, in real units. Too small a figure
@@ -111,14 +111,14 @@ class MonitorSpec(Strict):
     below 1). Default: the correction's own."""
     correction: CorrectionField = Field(default=ExposureOptions(), json_schema_extra={"default": "exposure"})
     """How far the bar is raised above the threshold. Default exposure."""
-    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = None
+    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(integer)] | None = None
     """Queries one run must last for; required by the corrections exposure and optimal. Too small a
     figure wastes budget, too large a figure misses alerts."""
     append: AppendField = Field(default=None, json_schema_extra={"default": "off"})
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: MuteField = Mute.PERIOD
     """How long a series is left alone after its top: period is the dataset's life. Default period."""
-    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10_000
+    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10_000
     """Muted series a dataset remembers; one more forgets the oldest. Default 10000."""
     on_halt: OnHalt = OnHalt.RESAMPLE
     """After a run's last top: resample (begin a new run, which costs its threshold again) or stop. Default
@@ -330,7 +330,7 @@ class MonitorSpec(Strict):
 
 # -- changes of a live monitor
 
-_NOW = frozenset(
+_KEEPS_RUNS = frozenset(
     {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
 )
 """Fields that bear on no open run, and may change at once; any other field ends open runs."""
@@ -344,7 +344,7 @@ def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
     """Tell whether open runs end: their noise or price changes, and all runs of a monitor are of one specification."""
-    return not _NOW.issuperset({*changed_fields(old, new)} - {"topic"})
+    return not _KEEPS_RUNS.issuperset({*changed_fields(old, new)} - {"topic"})
 
 
 @dataclass(frozen=True, slots=True)

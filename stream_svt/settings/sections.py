@@ -18,7 +18,7 @@ from stream_svt.settings.fields import (
     Text,
     TopicName,
     duration_text,
-    whole,
+    integer,
     within,
 )
 from stream_svt.settings.monitors import MonitorSpec
@@ -91,7 +91,7 @@ class KafkaConfig(Strict):
             yield "heartbeat_interval", f"must be at most {most}, a third of session_timeout"
 
 
-_OWN = ("alerts", "state", "rejects", "control", "config")
+_OWN_TOPICS = ("alerts", "state", "rejects", "control", "config")
 
 
 def _own_topic(name: str, text: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
@@ -109,10 +109,10 @@ class TopicsConfig(Strict):
     rejects: TopicName = _own_topic("rejects", "Topic of the places of malformed queries.")
     control: TopicName = _own_topic("control", "Topic of operators' commands.")
     config: TopicName = _own_topic("config", "Compacted topic of the configuration that is applied.")
-    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = 4
+    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(integer)] = 4
     """Partitions of every topic, query topics included: the number of shards. Never changes; a successor may have
     another number. Default 4."""
-    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 1
+    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 1
     """Copies of topics that are created here; 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"
     """Where a query topic is read from that no monitor in use has read yet. Default earliest."""
@@ -186,7 +186,7 @@ class WebConfig(Strict):
 
     host: Text = "127.0.0.1"
     """Address to listen on. Default 127.0.0.1."""
-    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = 6066
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(integer)] = 6066
     """Port. Default 6066."""
     engine_times: Flag = False
     """Show how long the engine took for each batch (`stream_svt_step_seconds`), which the guarantee
@@ -198,7 +198,7 @@ class CommitConfig(Strict):
 
     interval: Annotated[Duration, within(10, 60_000)] = 2000
     """Longest time between commits while queries arrive; 10ms to 1m. Default 2s."""
-    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = 20_000
+    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 20_000
     """Most records between commits. Default 20000."""
     cadence: Annotated[Duration, within(50, 60_000)] | None = None
     """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that the moment of
@@ -231,14 +231,14 @@ class ServiceDocument(Strict):
 
     @model_validator(mode="after")
     def _named_topics(self) -> Self:
-        names = {key: getattr(self.topics, key) or f"{self.application}.{key}" for key in _OWN}
+        names = {key: getattr(self.topics, key) or f"{self.application}.{key}" for key in _OWN_TOPICS}
         return self.model_copy(update={"topics": self.topics.model_copy(update=names)})
 
     @consistent
-    def _taken(self) -> Iterator[tuple[str, str]]:
+    def _topic_problems(self) -> Iterator[tuple[str, str]]:
         monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a whole file
         users = dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
-        for key in (f"topics.{key}" for key in _OWN):
+        for key in (f"topics.{key}" for key in _OWN_TOPICS):
             name = getattr(self.topics, key.removeprefix("topics."))
             if (user := users.setdefault(name, key)) != key:
                 yield key, f"topic {quote(name)} has another use already ({user}): use one of its own"
@@ -306,7 +306,7 @@ def apply_environment(
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
             message = "who may give commands is said in the file only: remove the variable"
         elif key in keys and variable.startswith(ENVIRONMENT):
-            document.put(section, key, text, f"environment variable {variable}")
+            document.set_value(section, key, text, f"environment variable {variable}")
             continue
         elif keys and variable.startswith(ENVIRONMENT):
             message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"

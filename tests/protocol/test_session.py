@@ -20,7 +20,7 @@ from stream_svt.protocol.shard_states import Cause, ShardStatus
 from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.datasets import Gone
+from stream_svt.settings.datasets import RetiredDatasets
 from tests.simulation.log import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, has
 from tests.simulation.script import Script
@@ -34,7 +34,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     account = model.journal()
     records = finish(account.open())
     workload = AppliedWorkload(model.spec, 1)
-    assert list(workload.gather(0, Gone()))
+    assert list(workload.gather(0, RetiredDatasets()))
     engine = workload.engine(0, account.meta.noise_key)
     load(engine, records, account.meta.progress)
     for number in range(6):

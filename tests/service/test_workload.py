@@ -21,7 +21,7 @@ from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings import application as spec
 from stream_svt.settings.application import load_spec
-from stream_svt.settings.datasets import Gone
+from stream_svt.settings.datasets import RetiredDatasets
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 
@@ -42,8 +42,8 @@ WEEKS = [f"week-2026-w{week:02}" for week in range(2, 10)]
 PLAIN_NAMES = [f"d{number}" for number in range(200)]
 
 
-def engine(workload: AppliedWorkload, shard: int, gone: Gone | None = None) -> Engine:
-    for _ in workload.gather(shard, gone or Gone()):
+def engine(workload: AppliedWorkload, shard: int, gone: RetiredDatasets | None = None) -> Engine:
+    for _ in workload.gather(shard, gone or RetiredDatasets()):
         pass
     return workload.engine(shard, bytes(32))
 
@@ -92,7 +92,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
     monkeypatch.setattr(codec.DatasetIndex, "filling", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
-        assert not list(prepared.gather(shard, Gone({"week-{iso_week}": 1}, frozenset({"d1"}))))
+        assert not list(prepared.gather(shard, RetiredDatasets({"week-{iso_week}": 1}, frozenset({"d1"}))))
         prepared.decoders(shard, prepared.engine(shard, bytes(32)).datasets)
 
 
@@ -161,7 +161,7 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
     """A name whose period is over stays so, whichever generator made it."""
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
     ends = endless.dataset(f"week-{watermark}").until_ms
-    gone = Gone({pattern: ends}, frozenset({"week-2026-w31"}))
+    gone = RetiredDatasets({pattern: ends}, frozenset({"week-2026-w31"}))
     known = AppliedWorkload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
     found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]
     weeks = sorted(name for names in found for name in names if name.startswith("week-"))
