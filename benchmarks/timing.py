@@ -34,7 +34,7 @@ from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec, load_spec
-from stream_svt.settings.datasets import Gone
+from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.settings.sections import CommitConfig, TopicsConfig
 
 BATCH = 2000
@@ -188,7 +188,7 @@ class Watched:
 
     # Workload
 
-    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
+    def gather(self, shard: int, gone: RetiredDatasets) -> Iterable[None]:
         """There is one dataset."""
         del shard, gone
         return ()
