@@ -282,7 +282,7 @@ class Rules:
                 for event, encoded in outbox(entry.value):
                     own[event["id"]] = encoded
             elif entry.key.startswith(b"d/"):
-                for run, secrets in dataset(entry.value).items():
+                for run, secrets in dataset(entry.value)[2].items():
                     if self._secrets.setdefault(run, secrets) != secrets:
                         self.say(f"the noise of run {run} changed")
         self._charged |= own
