@@ -56,7 +56,7 @@ MAX_RECORDS = 20_000
 
 
 class Reject(msgspec.Struct):
-    """The position of a refused record, and why it was refused; the event does not carry its content."""
+    """The position of a refused record and the reason; the content stays in the query topic only."""
 
     topic: str
     partition: int

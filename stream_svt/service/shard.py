@@ -239,14 +239,8 @@ class Shard:
 
     def _journal(self) -> Journal:
         parts = self._parts
-        return journal_of(
-            parts.config,
-            parts.cluster,
-            parts.cluster_id,
-            self.number,
-            on_broker_time=parts.on_broker_time,
-            give_way=yield_to_loop,
-        )
+        of_shard = (parts.config, parts.cluster, parts.cluster_id, self.number)
+        return journal_of(*of_shard, on_broker_time=parts.on_broker_time, give_way=yield_to_loop)
 
     async def _handle_failure(self, failure: Exception, workload: AppliedWorkload) -> None:
         """Park the shard, wait, or prove membership after a failed session; see `stream_svt.service.remedy`."""

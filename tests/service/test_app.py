@@ -1,4 +1,4 @@
-"""What the process does around a worker: it hands over every version, and has the last word where it gives up."""
+"""The host of a worker: it adopts every version, limits the time of a stop, and limits the log."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ async def _versions(*texts: str) -> AsyncIterator[Version]:
 
 
 @pytest.mark.parametrize(
-    ("errors", "text", "said"),
+    ("errors", "text", "reason"),
     [
         ((), "application: shop", "datasets: is required"),
         ((ValueError("value 4711"),), SPEC, "unexpected ValueError"),
         ((OSError(11, "no process"),), SPEC, "no process"),
     ],
 )
-async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
-    caplog, errors: tuple[Exception, ...], text: str, said: str
+async def test_an_invalid_version_is_logged_and_the_next_one_is_adopted(
+    caplog, errors: tuple[Exception, ...], text: str, reason: str
 ) -> None:
     adopted, raised = [], list(errors)
 
@@ -48,17 +48,17 @@ async def test_a_version_that_cannot_be_used_is_told_and_the_next_one_is_used(
     await Monitoring(worker, _versions(text, SPEC))._adopt_versions()
     assert adopted == [2]
     assert "event=configuration_refused version=1" in caplog.text
-    assert said in caplog.text
+    assert reason in caplog.text
     assert "4711" not in caplog.text
 
 
-def test_the_parts_of_a_stop_fit_into_it() -> None:
+def test_the_timeouts_of_the_parts_of_a_stop_fit_into_its_deadline() -> None:
     parts = (groups.STOP_TIMEOUT, CANCEL_TIMEOUT, DISCARD_DEADLINE, groups.LEAVE_TIMEOUT)
     assert sum(parts) < module.STOP_DEADLINE
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, caplog, in_time: bool) -> None:
+async def test_a_stop_that_takes_too_long_is_logged_and_fails(monkeypatch, caplog, in_time: bool) -> None:
     monkeypatch.setattr(module, "STOP_DEADLINE", 0.05)
 
     async def stop() -> None:
@@ -75,7 +75,7 @@ SHARDS, SECONDS = 64, 20
 
 @pytest.fixture
 def clock(caplog, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Return a clock that a test moves, and what the service's handler writes, whose lines are limited by it."""
+    """Return a clock that the test sets, which the log limits use, and the lines that the handler writes."""
     text = io.StringIO()
     clock = SimpleNamespace(now=1_000.0, lines=lambda: text.getvalue().splitlines())
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -85,10 +85,8 @@ def clock(caplog, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def test_an_outage_writes_at_most_five_lines_a_second_and_all_that_is_critical(
-    clock: SimpleNamespace,
-) -> None:
-    """What 64 shards and their clients write while brokers are away."""
+def test_an_outage_logs_at_most_five_lines_a_second_and_every_critical_one(clock: SimpleNamespace) -> None:
+    """Log what 64 shards and their clients log while brokers are unreachable."""
     names = ("stream_svt.service.shard", "aiokafka", "aiokafka.consumer.group_coordinator")
     ours, client, group = map(logging.getLogger, names)
     for _ in range(SECONDS):
@@ -105,7 +103,7 @@ def test_an_outage_writes_at_most_five_lines_a_second_and_all_that_is_critical(
     assert {line.split()[0] for line in found[:12]} == {"event=shard_retry", "Unable", "Error"}
 
 
-def test_what_was_left_out_is_counted_and_progress_of_many_shards_is_shown_whole(
+def test_omitted_lines_are_counted_and_progress_of_many_shards_is_logged_completely(
     clock: SimpleNamespace,
 ) -> None:
     log = logging.getLogger("stream_svt.service.shard")

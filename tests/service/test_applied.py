@@ -1,4 +1,4 @@
-"""A version is parsed by a process of its own, and what it says arrives whole, in small pieces."""
+"""Versions are parsed in a subprocess, which returns the workload in small pieces."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def version(text: str = TEXT) -> Version:
     return Version(7, Bundle(text, {"names.txt": "\n".join(NAMES)}))
 
 
-async def test_what_another_process_read_is_what_the_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_workload_parsed_by_a_subprocess_equals_the_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wanted = spec_of(version().bundle)
-    monkeypatch.setattr(applied, "spec_of", None)  # not here
+    monkeypatch.setattr(applied, "spec_of", None)  # parse in the subprocess only
     found = await read(version(), 4)
     assert found == AppliedWorkload(wanted, 4, (7, version().digest))
     assert found.known_hash == wanted.hash() == found.declared.hash()
 
 
-async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_parsed_version_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[int] = []
     loads = applied.pickle.loads
 
@@ -50,11 +52,13 @@ async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     ("wrong", "problems"),
     [
         (TEXT.replace("cutoff: 3", "cutoff: none").replace("limit: 4", "limit: -4"), 2),
-        # Some are only counted: they arrive as a number.
+        # Beyond a limit, problems are only counted.
         (TEXT.replace("file: names.txt", f"names: [{MISNAMED}]"), 50),
     ],
 )
-async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here(wrong: str, problems: int) -> None:
+async def test_problems_of_a_version_are_the_same_as_when_parsed_in_this_process(
+    wrong: str, problems: int
+) -> None:
     with pytest.raises(ConfigError) as here:
         spec_of(version(wrong).bundle, "version 7 of the configuration")
     with pytest.raises(ConfigError) as there:
@@ -63,7 +67,7 @@ async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here(wrong: str,
     assert len(there.value.problems) + there.value.more == problems
 
 
-async def test_a_process_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_parser_is_an_error_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import os; os.kill(os.getpid(), {signal.SIGKILL})"
     monkeypatch.setattr(applied, "_PROGRAM", program)
     with pytest.raises(ConfigError, match=r"ended early with exit code -?\d+; nothing was changed"):

@@ -1,4 +1,4 @@
-"""Numbers as whole parts and fractions: the fast way equals exact fractions, and no value chooses another way."""
+"""Numbers as whole parts and fractions: equal to exact fractions, in steps that do not depend on the value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digits(most: int) -> st.SearchStrategy[str]:
 
 @st.composite
 def tokens(draw: Any) -> bytes:
-    """Draw a number as producers write them: plain ones of all lengths, and a few that are not plain."""
+    """Draw a number in the forms that producers write: plain ones of all lengths, and a few of other forms."""
     whole = draw(digits(20)).lstrip("0") or "0"
     text = draw(st.sampled_from(["", "-"])) + whole
     text += draw(st.one_of(st.just(""), digits(30).map(lambda part: "." + part)))
@@ -41,7 +41,7 @@ PLAIN = st.one_of(
 
 
 def expected(token: bytes) -> tuple[int, int]:
-    """Whole part and fraction of a token, by fractions alone."""
+    """Compute whole part and fraction of a token with `Fraction`."""
     try:
         value = Fraction(Decimal(token.decode()))
     except ArithmeticError:
@@ -58,11 +58,11 @@ def columns(given: list[bytes]) -> list[tuple[int, int]]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30))
-def test_tokens_are_read_as_exact_fractions_whatever_stands_beside_them(given):
+def test_tokens_are_read_as_exact_fractions_in_any_batch(given):
     assert columns(given) == [expected(token) for token in given]
 
 
-def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
+def test_tokens_with_sign_point_and_the_longest_plain_form():
     most = b"9" * 16 + b"." + b"9" * 24
     edges = b"0 -0 -0.0 -0.5 4611686018427387903 4611686018427387904 1.0e0".split()
     edges += [most, b"-" + most, b"-0." + b"0" * 23 + b"1", b"9" * 17, b"1." + b"0" * 25]
@@ -72,14 +72,14 @@ def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
 
 @settings(deadline=None)
 @given(st.lists(PLAIN, min_size=1, max_size=50))
-def test_plain_numbers_take_one_way_with_or_without_a_point(given):
+def test_plain_numbers_take_the_same_steps_with_or_without_a_point(given):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "number", lambda _: pytest.fail("a plain number was read alone"))
         columns(given)
 
 
 @pytest.mark.parametrize("odd", [b"1e3", b"null", b"9" * 19, b"0." + b"3" * 25, b'"text"', b"1e999"])
-def test_an_odd_value_is_read_alone_and_no_other_of_its_batch_with_it(monkeypatch, odd):
+def test_only_the_token_of_another_form_is_read_one_by_one(monkeypatch, odd):
     alone: list[bytes] = []
     read = exact.number
     monkeypatch.setattr(exact, "number", lambda token: (alone.append(token), read(token))[1])
@@ -100,7 +100,7 @@ def test_an_odd_value_is_read_alone_and_no_other_of_its_batch_with_it(monkeypatc
         max_size=30,
     )
 )
-def test_doubles_are_the_binary_fractions_they_stand_for(given):
+def test_doubles_are_converted_to_their_exact_binary_fractions(given):
     whole, fraction = exact.doubles(np.array(given))
     assert list(zip(whole.tolist(), fraction.tolist(), strict=True)) == [
         exact.NO_NUMBER if math.isnan(x) else expected(str(Decimal(x)).encode()) for x in given
@@ -141,7 +141,7 @@ def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
     assert found == [exact.NO_NUMBER if n is None else expected(str(n).encode()) for n in numbers]
 
 
-def test_infinite_doubles_go_to_their_side():
+def test_infinite_doubles_saturate_by_sign():
     whole, fraction = exact.doubles(np.array([math.inf, -math.inf, math.nan]))
     assert whole.tolist() == [WHOLE_LIMIT, -WHOLE_LIMIT, -WHOLE_LIMIT]
     assert not fraction.any()

@@ -1,4 +1,4 @@
-"""What a worker makes of its assignments."""
+"""Group membership: assignments, revocations, errors of the client, and the division of shards."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ async def test_every_partition_is_paused_and_gets_a_shard(monkeypatch) -> None:
     await play.assign(1, 3)
     assert play.consumer.paused == {TopicPartition(CONTROL, 1), TopicPartition(CONTROL, 3)}
     assert sorted(play.group.shards) == [1, 3]
-    assert [shard.told for shard in play.made] == [["start"], ["start"]]
+    assert [shard.calls for shard in play.made] == [["start"], ["start"]]
     assert play.fatal == []
 
 
-async def test_a_worker_that_leaves_while_a_late_shard_is_cut_short_has_no_other_trouble(monkeypatch) -> None:
+async def test_a_worker_that_leaves_while_a_late_shard_is_cancelled_reports_no_error(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0)
     play.made[0].in_time = False
     revoked = asyncio.create_task(play.revoke())
-    await asyncio.sleep(0)  # the shard is asked to stand by
+    await asyncio.sleep(0)  # the shard is asked to pause
     await play.group.stop()
     await revoked
     assert play.fatal == []
 
 
-async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_anew(monkeypatch) -> None:
+async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0, 1)
     late, other = play.made
@@ -49,25 +49,25 @@ async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_an
     await play.revoke()
     await play.assign(0, 1)
     await asyncio.sleep(0)
-    assert "release" not in late.told
-    assert "stop 0" in late.told
-    assert other.told == ["start", "hold", "release"]
+    assert "release" not in late.calls
+    assert "stop 0" in late.calls
+    assert other.calls == ["start", "hold", "release"]
     assert [shard.number for shard in play.made] == [0, 1, 0]
     assert play.group.shards == {0: play.made[2], 1: other}
 
 
-async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them(monkeypatch) -> None:
+async def test_a_worker_that_stops_while_its_shards_are_paused_ends_all_of_them(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0, 1)
     await play.revoke()
     await play.group.stop()
-    assert all(shard.told[-2:] == ["halt", f"stop {STOP_TIMEOUT:g}"] for shard in play.made)
+    assert all(shard.calls[-2:] == ["halt", f"stop {STOP_TIMEOUT:g}"] for shard in play.made)
     await play.assign(0, 1)
     assert len(play.made) == 2
     assert play.fatal == []
 
 
-async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch) -> None:
+async def test_a_worker_leaves_its_group_after_an_error_of_a_shard(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0)
     left: list[object] = []
@@ -85,8 +85,8 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
     assert left == [play.consumer]
 
 
-async def test_whoever_waits_for_an_assignment_has_not_joined(monkeypatch) -> None:
-    """A worker whose brokers are gone owns nothing and must not pass for a standby, which is ready."""
+async def test_a_worker_without_an_assignment_has_not_joined(monkeypatch) -> None:
+    """A worker whose brokers are unreachable owns nothing and must not count as a standby, which is ready."""
     play = GroupPlay(monkeypatch)
     assert not play.group.joined
     await play.assign()
@@ -106,18 +106,16 @@ async def test_a_control_topic_with_more_partitions_is_fatal(monkeypatch) -> Non
     assert play.made == []
 
 
-async def test_lag_is_looked_up_whoever_reads_and_again_after_an_error_of_any_kind(
-    monkeypatch, caplog
-) -> None:
-    """Of topics that are paused, and of shards that are not open, as far as their positions are known."""
+async def test_lag_of_topics_not_read_is_updated_and_again_after_any_error(monkeypatch, caplog) -> None:
+    """Lag is known for paused topics and for shards not open, where the position is known."""
     failures: list[Exception] = [ValueError("value 4711")]
 
-    async def spans(cluster, places, doing):
+    async def spans(cluster, partitions, doing):
         if failures:
             raise failures.pop()
-        if places[0].topic == "gone":
+        if partitions[0].topic == "gone":
             raise BrokerUnavailable("x")
-        return dict.fromkeys(places, (0, 50))
+        return dict.fromkeys(partitions, (0, 50))
 
     monkeypatch.setattr(kafka, "spans", spans)
     monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
@@ -134,7 +132,7 @@ async def test_lag_is_looked_up_whoever_reads_and_again_after_an_error_of_any_ki
 
 
 class Coordinator:
-    """What aiokafka runs a membership in: two tasks, of which the test ends one."""
+    """The two tasks of aiokafka's coordinator; a test ends one."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,7 +145,7 @@ class Coordinator:
 
 
 class Watched(GroupPlay):
-    """A member that is watched every moment."""
+    """A member whose watch runs every 10 milliseconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch)
@@ -168,19 +166,19 @@ class Watched(GroupPlay):
     ],
     ids=repr,
 )
-async def test_a_membership_that_the_client_gave_up_is_told(
+async def test_a_membership_that_the_client_ended_is_reported(
     monkeypatch, task: str, error: BaseException, kind: type[Exception]
 ) -> None:
-    """Else a standby would pass for ready, and shards be held, for ever: the client does not join again by itself."""
+    """The client does not join again by itself: a standby would stay ready, and shards would stay paused."""
     play = Watched(monkeypatch)
     ended = getattr(play.coordinator, task)
     ended.cancel() if isinstance(error, asyncio.CancelledError) else ended.set_exception(error)
     await asyncio.sleep(0.1)
-    assert [type(told) for told in play.fatal] == [kind]
+    assert [type(error) for error in play.fatal] == [kind]
     assert "consumer group 'shop'" in str(play.fatal[0])
 
 
-async def test_brokers_that_are_away_and_a_heartbeat_between_two_joins_end_no_membership(monkeypatch) -> None:
+async def test_unreachable_brokers_and_a_heartbeat_during_a_rejoin_end_no_membership(monkeypatch) -> None:
     play = Watched(monkeypatch)
     play.coordinator.errors = [KafkaConnectionError("away")]
     play.coordinator._heartbeat_task.set_result(None)
@@ -191,7 +189,7 @@ async def test_brokers_that_are_away_and_a_heartbeat_between_two_joins_end_no_me
     await play.group.stop()
 
 
-async def test_a_client_that_ends_because_the_worker_stops_is_not_told(monkeypatch) -> None:
+async def test_a_client_that_ends_because_the_worker_stops_is_not_reported(monkeypatch) -> None:
     play = Watched(monkeypatch)
 
     async def stop() -> None:
@@ -204,7 +202,7 @@ async def test_a_client_that_ends_because_the_worker_stops_is_not_told(monkeypat
 
 
 @pytest.mark.parametrize("error", [Fenced("x"), BrokerUnavailable("x")], ids=repr)
-async def test_a_shard_that_cannot_prove_itself_is_opened_anew(play, error: Exception) -> None:
+async def test_a_shard_that_fails_to_prove_itself_is_opened_again(play, error: Exception) -> None:
     play.fenced = [error]
     await play.hold()
     play.shard.release()
@@ -213,7 +211,7 @@ async def test_a_shard_that_cannot_prove_itself_is_opened_anew(play, error: Exce
     assert play.shard.status.reason == ""
 
 
-async def test_a_hand_over_that_takes_too_long_is_told(play) -> None:
+async def test_a_hand_over_that_takes_too_long_is_reported(play) -> None:
     play.hand_over = lambda: asyncio.sleep(1000)  # type: ignore[method-assign]
     play.shard.hold()
     assert not await play.shard.settle(0.05)
@@ -221,7 +219,7 @@ async def test_a_hand_over_that_takes_too_long_is_told(play) -> None:
     assert await play.shard.settle(0.05)
 
 
-async def test_a_shard_that_is_being_opened_goes_on_and_stands_by_then(played) -> None:
+async def test_an_opening_shard_completes_the_opening_and_then_pauses(played) -> None:
     ready = asyncio.Event()
 
     play = played(ready.wait)
@@ -236,7 +234,7 @@ async def test_a_shard_that_is_being_opened_goes_on_and_stands_by_then(played) -
     assert (play.kept, play.opened) == (1, 1)
 
 
-async def test_a_shard_that_is_being_opened_for_another_worker_ends(played) -> None:
+async def test_an_opening_shard_that_moves_to_another_worker_ends(played) -> None:
     play = played(hang)
     await asyncio.sleep(0.02)
     await play.hold()
@@ -247,7 +245,7 @@ async def test_a_shard_that_is_being_opened_for_another_worker_ends(played) -> N
 
 
 async def test_nothing_is_opened_during_a_rebalance(play) -> None:
-    """Whoever opened then would fence the worker that got the shard meanwhile."""
+    """A session opened then would fence the worker that got the shard meanwhile."""
     await play.hold()
     play.shard.configure()
     await asyncio.sleep(0.1)
@@ -257,7 +255,7 @@ async def test_nothing_is_opened_during_a_rebalance(play) -> None:
     await play.until(ShardState.RUNNING)
 
 
-async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) -> None:
+async def test_the_watchdog_does_not_restart_a_paused_shard(play, monkeypatch) -> None:
     await play.hold()
     play.shard.status.beat = 0.0
     async with watched(monkeypatch, play):
@@ -268,7 +266,7 @@ async def test_the_watchdog_leaves_whoever_stands_by_alone(play, monkeypatch) ->
     assert (play.kept, play.opened) == (1, 1)
 
 
-async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(played) -> None:
+async def test_a_non_member_tries_again_once_it_is_assigned_the_partition(played) -> None:
     play = played(Fenced("x"))
     play.consumer.refuse = True
     await play.until(ShardState.NOT_MEMBER)
@@ -281,11 +279,11 @@ async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(playe
     assert (play.consumer.commits, play.opened) == (2, 2)
 
 
-# Which worker gets which shard
+# Division of shards
 
 
 def moved(before: dict[str, list[int]], after: dict[str, list[int]]) -> int:
-    """How many shards have another worker than before, among those that had one that is still there."""
+    """Count the shards that moved although their worker is still a member."""
     owner = {shard: member for member, shards in before.items() for shard in shards}
     return sum(
         owner.get(shard) in after and owner[shard] != member
@@ -298,7 +296,7 @@ def claims(given: dict[str, list[int]]) -> dict[str, dict[int, int]]:
     return {member: dict.fromkeys(shards, 1) for member, shards in given.items()}
 
 
-def test_nobody_has_more_than_one_above_another() -> None:
+def test_shard_counts_of_workers_differ_by_one_at_most() -> None:
     chance = random.Random(1)
     for _ in range(500):
         shards = range(chance.randint(0, 20))
@@ -314,20 +312,20 @@ def test_nobody_has_more_than_one_above_another() -> None:
 
 
 @pytest.mark.parametrize(("shards", "members"), [(4, 1), (64, 5), (7, 3), (8, 4), (3, 4)])
-def test_a_worker_that_joins_takes_its_share_and_nothing_else_moves(shards: int, members: int) -> None:
+def test_a_joining_worker_gets_its_share_and_no_other_shard_moves(shards: int, members: int) -> None:
     before = share(range(shards), {f"m{number}": {} for number in range(members)})
     after = share(range(shards), {**claims(before), "a-new-one": {}})
     assert moved(before, after) == len(after["a-new-one"])
     assert len(after["a-new-one"]) in {shards // (members + 1), shards // (members + 1) + 1}
 
 
-def test_a_worker_that_leaves_gives_its_own_away_and_nothing_else_moves() -> None:
+def test_only_the_shards_of_a_leaving_worker_move() -> None:
     before = share(range(64), {f"m{number}": {} for number in range(5)})
     left = {member: shards for member, shards in before.items() if member != "m2"}
     assert moved(left, share(range(64), claims(left))) == 0
 
 
-def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
+def test_of_two_workers_that_hold_a_shard_the_one_with_more_transactions_keeps_it() -> None:
     assert share([0, 1], {"a-frozen": {0: 10, 1: 10}, "owner": {0: 12, 1: 12}, "c": {}}) == {
         "owner": [0],
         "a-frozen": [1],
@@ -339,7 +337,7 @@ def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
 @pytest.mark.parametrize(
     "held", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff", b"[[0, -5]]", b"[[-1, 5]]"]
 )
-def test_a_member_that_says_nothing_readable_holds_nothing(held: bytes) -> None:
+def test_a_member_with_unreadable_user_data_holds_nothing(held: bytes) -> None:
     ours = StickyAssignor(lambda: {1: 5})
     members = {
         "odd": ConsumerProtocolMemberMetadata(0, ["control"], b'{"held": %s}' % held),

@@ -1,4 +1,4 @@
-"""A worker in and out of its group: whatever goes wrong, it leaves, tries again, and never keeps quiet about it."""
+"""A worker joins and leaves its group: after each fault it leaves, logs the reason and tries again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK = WorkerFault(Cause.CLOCK, "this machine's clock is off")
 
 
 class Group:
-    """A membership that ends in order, or as ``ending`` says."""
+    """A membership that ends in order, or with the error ``ending``."""
 
     def __init__(self, _: object, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
@@ -41,10 +41,10 @@ class Group:
 
 
 class Play:
-    """A worker whose groups do what they are told, and whose tests of itself end as scripted.
+    """A worker whose groups are scripted, and its self-tests too.
 
     Attributes:
-        tests: Fault or error of each test, one after the other; those that are not scripted pass.
+        tests: Fault or error of each self-test, in order; later ones pass.
         groups: The memberships so far.
     """
 
@@ -80,7 +80,7 @@ class Play:
         self.groups[-1].joined = self.groups[-1].has_joined = True
 
     async def request_self_test(self) -> None:
-        """Have the worker look at itself, as a shard does."""
+        """Request a self-test, as a shard does."""
         self.worker._wake.set()
         await asyncio.sleep(0.05)
 
@@ -105,12 +105,12 @@ async def play(monkeypatch) -> AsyncIterator[Play]:
 
 
 @pytest.mark.parametrize("error", [ValueError("value 4711"), BrokerUnavailable("away")], ids=repr)
-async def test_a_test_that_cannot_be_made_is_made_again_and_ends_nothing(
+async def test_a_self_test_that_cannot_run_is_repeated_and_ends_nothing(
     play: Play, caplog, error: Exception
 ) -> None:
     await play.start()
     play.tests = [error, CLOCK]
-    await play.request_self_test()  # the second one follows by itself
+    await play.request_self_test()  # the worker repeats it
     await play.joins(2)
     assert play.groups[0].left
     assert "event=self_test_failed" in caplog.text
@@ -120,7 +120,7 @@ async def test_a_test_that_cannot_be_made_is_made_again_and_ends_nothing(
     assert not play.ended()
 
 
-async def test_a_membership_whose_end_fails_is_over_all_the_same(play: Play, caplog) -> None:
+async def test_a_membership_ends_even_where_leaving_fails(play: Play, caplog) -> None:
     await play.start()
     play.groups[0].ending = ValueError("value 4711")
     play.groups[0].fatal(DENIED)
@@ -132,22 +132,20 @@ async def test_a_membership_whose_end_fails_is_over_all_the_same(play: Play, cap
     assert not play.ended()
 
 
-async def test_a_worker_that_nothing_keeps_in_its_group_any_more_ends(play: Play, monkeypatch) -> None:
+async def test_a_worker_whose_membership_task_fails_ends(play: Play, monkeypatch) -> None:
     await play.start()
 
-    async def found_fault() -> WorkerFault | None:
+    async def member_fault() -> WorkerFault | None:
         raise ValueError
 
-    monkeypatch.setattr(play.worker, "_member_fault", found_fault)
+    monkeypatch.setattr(play.worker, "_member_fault", member_fault)
     await play.request_self_test()
     assert play.ended()
     assert isinstance(play.worker.running.exception(), ValueError)
     assert not play.worker.alive
 
 
-async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again_into_an_error(
-    play: Play,
-) -> None:
+async def test_a_former_member_does_not_end_where_joining_again_fails(play: Play) -> None:
     await play.start()
     play.tests = [CLOCK]
     await play.request_self_test()
@@ -156,10 +154,10 @@ async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again
     assert not play.ended()
 
 
-async def test_reasons_to_test_lead_to_a_test_now_and_then_and_the_last_one_is_not_forgotten(
+async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_kept(
     play: Play, monkeypatch
 ) -> None:
-    """Whoever gives one, such as a shard that parks, does not come again."""
+    """A shard that parks requests a self-test only once."""
     monkeypatch.setattr(module, "TEST_EVERY", 0.2)
     play.worker.epoch = lambda: 1_000_000.0
     await play.start()

@@ -1,4 +1,4 @@
-"""A shard's records: queries and commands by one client, each record once, from the same place after a rebalance."""
+"""A shard's feed: one consumer for queries and commands, each record once, at the same position after a rebalance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOTH = ("control", "counts")
 
 
 class Play:
-    """A feed that reads from memory; both topics are read from their beginning."""
+    """A feed of brokers in memory, positioned at the beginning of both topics."""
 
     def __init__(self, brokers: Brokers | None = None, shard: int = 0) -> None:
         self.brokers = brokers or Brokers()
@@ -56,19 +56,19 @@ class Play:
         assert not self.feed.held
 
 
-async def test_whichever_topic_has_something_is_returned_at_once() -> None:
+async def test_a_fetch_returns_at_once_when_any_topic_has_records() -> None:
     play = Play()
     play.brokers.write(QUERIES, 2)
     assert await play.fetch() == {"counts": [0, 1]}
     play.brokers.write(COMMANDS)
     assert await play.fetch() == {"control": [0]}
-    for place in (COMMANDS, QUERIES):
-        play.brokers.write(place)
+    for partition in (COMMANDS, QUERIES):
+        play.brokers.write(partition)
     assert await play.fetch(0.0) == {"control": [1], "counts": [2]}
     assert await play.fetch(0.01) == {}
 
 
-async def test_a_shard_without_news_waits_longer_at_the_brokers_and_each_for_a_time_of_its_own() -> None:
+async def test_an_idle_shard_waits_longer_at_the_brokers_and_each_for_another_time() -> None:
     waits = []
     for shard in range(3):
         play = Play(shard=shard)
@@ -81,7 +81,7 @@ async def test_a_shard_without_news_waits_longer_at_the_brokers_and_each_for_a_t
     assert play.client._fetch_max_wait_ms == module.FETCH_WAIT_MS
 
 
-async def test_a_rebalance_ends_a_fetch_and_what_was_not_delivered_is_read_after_it() -> None:
+async def test_a_rebalance_ends_a_fetch_and_undelivered_records_are_read_after_it() -> None:
     play = Play()
     for round_ in range(3):
         fetch = asyncio.create_task(play.fetch(60.0))
@@ -109,7 +109,7 @@ async def test_a_topic_that_is_not_fetched_is_paused_and_skips_nothing() -> None
     assert play.feed.high_water("counts") == 1
 
 
-async def test_a_topic_that_comes_later_moves_no_other() -> None:
+async def test_a_topic_added_later_changes_no_other_position() -> None:
     play = Play()
     play.brokers.write(QUERIES, 3)
     assert await play.fetch(most=2) == {"counts": [0, 1]}
@@ -132,7 +132,7 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
+async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
     play = Play()
     if held:
         play.requests.ask()
@@ -146,7 +146,7 @@ async def test_whoever_fetches_or_stands_by_can_be_stopped(held: bool) -> None:
         await play.fetch(60.0)
 
 
-async def test_records_that_are_gone_and_a_client_whose_own_loop_ended_are_told() -> None:
+async def test_lost_records_and_a_client_whose_fetch_loop_ended_are_errors() -> None:
     play = Play()
     play.brokers.errors = {QUERIES: OffsetOutOfRangeError({QUERIES: 0})}
     with pytest.raises(RecordsLost, match="shard 0: offsets are out of range on counts"):
@@ -156,7 +156,7 @@ async def test_records_that_are_gone_and_a_client_whose_own_loop_ended_are_told(
         await play.fetch(0.0)
 
 
-async def test_a_client_that_does_not_start_is_told_and_tried_again() -> None:
+async def test_a_client_that_does_not_start_is_an_error_and_is_tried_again() -> None:
     play = Play(Brokers(refuse=KafkaConnectionError("away")))
     with pytest.raises(BrokerUnavailable):
         await play.fetch()
@@ -174,7 +174,7 @@ async def test_a_feed_that_is_closed_stops_its_client() -> None:
     assert play.client.stopped
 
 
-async def test_a_topic_that_is_gone_or_denied_is_told_and_one_that_came_back_is_not(monkeypatch) -> None:
+async def test_a_missing_or_denied_topic_is_an_error_and_a_restored_one_is_not(monkeypatch) -> None:
     monkeypatch.setattr(module, "MISSING_TIMEOUT", 0.02)
     play = Play()
     for _ in range(3):
@@ -200,7 +200,7 @@ async def test_a_topic_that_got_more_partitions_is_refused() -> None:
 
 @contextlib.asynccontextmanager
 async def rounds() -> AsyncIterator[list[list[Any]]]:
-    """Yield lists of which each round of the event loop has one of its own, the last one now."""
+    """Yield a list that gets a new list at its end in each round of the event loop."""
     counted: list[list[Any]] = [[]]
 
     async def count() -> None:
@@ -215,15 +215,15 @@ async def rounds() -> AsyncIterator[list[list[Any]]]:
         counting.cancel()
 
 
-async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(monkeypatch) -> None:
+async def test_each_round_takes_a_bounded_number_of_records_and_batches_stay_as_large(monkeypatch) -> None:
     brokers = Brokers()
     plays = [Play(brokers, shard) for shard in range(4)]
     fetches = [asyncio.create_task(play.fetch(60.0, ["counts"], 7_000)) for play in plays]
     await until(lambda: sum(client.in_flight for client in brokers.clients) == 4)
     getmany = Client.getmany
 
-    async def counted(client: Client, *places: TopicPartition, max_records: int):
-        found = await getmany(client, *places, max_records=max_records)
+    async def counted(client: Client, *partitions: TopicPartition, max_records: int):
+        found = await getmany(client, *partitions, max_records=max_records)
         taken[-1].append(sum(map(len, found.values())))
         return found
 
@@ -231,14 +231,14 @@ async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(mon
     for shard in range(4):
         brokers.records[TopicPartition("counts", shard)] = 9_000
     async with rounds() as taken:
-        brokers.write(QUERIES, 0)  # one answer wakes all
+        brokers.write(QUERIES, 0)  # one response wakes all fetches
         found = await asyncio.gather(*fetches)
     assert max(map(sum, taken)) == module.RECORDS_PER_TURN
     assert found == 4 * [{"counts": list(range(7_000))}]
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
+async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches(
     monkeypatch, seed: int
 ) -> None:
     monkeypatch.setattr(module, "RECORDS_PER_TURN", 1 + seed % 3)
@@ -269,7 +269,7 @@ SHARDS, PIECES = 64, 5
 
 
 @pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), yield_to_loop], ids=["session", "journal"])
-async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
+async def test_each_round_runs_one_piece_and_every_shard_gets_its_turn(wait) -> None:
     async def work(shard: int) -> None:
         for _ in range(PIECES):
             await wait()
@@ -279,10 +279,10 @@ async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) 
         await asyncio.gather(*(work(shard) for shard in range(SHARDS)))
     assert max(map(len, pieces)) == 1
     done = [shard for one in pieces for shard in one]
-    assert done == PIECES * list(range(SHARDS))  # in turn: none waits longer than the others
+    assert done == PIECES * list(range(SHARDS))  # in turn: no shard waits longer than the others
 
 
-async def test_who_is_told_to_stop_while_it_waits_takes_nobodys_turn() -> None:
+async def test_a_shard_stopped_while_it_waits_takes_no_turn() -> None:
     done: list[int] = []
 
     async def work(shard: int) -> None:

@@ -1,4 +1,4 @@
-"""The decision: what may end a process, and what may not; `test_shard_failures` shows what a shard does."""
+"""Classification of errors; `test_shard_failures` tests what a shard does after them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _every_error() -> list[type[StreamSvtError]]:
 
 
 @pytest.mark.parametrize("kind", _every_error(), ids=lambda kind: kind.__name__)
-def test_no_error_of_a_shard_is_without_a_remedy_and_a_cause(kind: type[StreamSvtError]) -> None:
+def test_every_error_of_a_shard_has_a_signal_and_a_cause(kind: type[StreamSvtError]) -> None:
     assert classify(kind.__new__(kind))[1] is not Cause.ERROR
 
 
@@ -34,5 +34,5 @@ def test_no_error_of_a_shard_is_without_a_remedy_and_a_cause(kind: type[StreamSv
     ],
     ids=repr,
 )
-def test_at_the_first_start_only_what_cannot_pass_ends_the_process(error: Exception, ends: bool) -> None:
+def test_at_the_first_start_only_permanent_errors_end_the_process(error: Exception, ends: bool) -> None:
     assert ends_start(error) is ends

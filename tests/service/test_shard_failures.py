@@ -1,4 +1,4 @@
-"""What follows when a session ends in an error: open again, park until something has changed, or step back."""
+"""A session that ends with an error: its shard opens again, parks until a change, or waits for the next rebalance."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.worker import until
 
 MANY = 12
 LONG = 0.02
-"""Seconds that a session takes to open where that is longer than failures are remembered."""
+"""Seconds of a long opening: more than `STEADY` in the tests that use it."""
 
 
 def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
-    """Return the opening of a session that fails after so many seconds."""
+    """Return the opening of a session that fails after ``seconds``."""
 
     async def opening() -> None:
         await asyncio.sleep(seconds)
@@ -39,18 +39,14 @@ def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
 @pytest.mark.parametrize(
     "ending",
     [
-        *(
-            BrokerUnavailable("x"),
-            LoginRefused("x"),
-            errors.RecordsLost("x"),
-            errors.ConfigurationBehind("x"),
-        ),
+        *(BrokerUnavailable("x"), LoginRefused("x")),
+        *(errors.RecordsLost("x"), errors.ConfigurationBehind("x")),
         *(KafkaConnectionError("x"), TimeoutError(), OSError()),
         *(ValueError("x"), ImportError("x"), MemoryError(), AssertionError()),
     ],
     ids=repr,
 )
-async def test_what_may_pass_is_tried_again_for_ever(played, ending: Exception) -> None:
+async def test_temporary_errors_are_retried_without_limit(played, ending: Exception) -> None:
     play = played(*[ending] * MANY)
     await play.until(ShardState.RUNNING)
     assert play.opened == MANY + 1
@@ -73,7 +69,7 @@ PARKED = [
 
 
 @pytest.mark.parametrize(("ending", "cause"), PARKED, ids=repr)
-async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
+async def test_permanent_errors_park_the_shard_and_report_the_cause(
     played, caplog, ending: Exception, cause: Cause
 ) -> None:
     play = played(*[ending] * MANY)
@@ -92,7 +88,7 @@ UNPROVED = (errors.UnreadableState("x"), errors.StateRolledBack("x"), errors.Unk
 
 
 @pytest.mark.parametrize("ending", UNPROVED, ids=repr)
-async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_and_opened_once_it_proves(
+async def test_an_unproved_state_is_read_again_after_a_change_and_opened_once_it_proves(
     played, ending: Exception
 ) -> None:
     play = played(ending)
@@ -110,8 +106,8 @@ async def test_a_state_that_does_not_prove_is_read_again_once_something_changed_
     assert play.opened == 2
 
 
-@pytest.mark.parametrize("opening", [True, False], ids=["it was opened", "it is parked"])
-async def test_a_state_that_is_mended_while_its_shard_reads_it_is_opened(
+@pytest.mark.parametrize("opening", [True, False], ids=["opening", "parked"])
+async def test_a_state_repaired_while_its_shard_reads_it_is_opened(
     played, monkeypatch, opening: bool
 ) -> None:
     async def reads(*_: object, **__: object) -> None:
@@ -125,9 +121,7 @@ async def test_a_state_that_is_mended_while_its_shard_reads_it_is_opened(
     assert play.opened == 2
 
 
-async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_something_changed(
-    played, monkeypatch
-) -> None:
+async def test_a_proved_state_that_cannot_be_used_is_opened_after_a_change(played, monkeypatch) -> None:
     monkeypatch.setattr(Journal, "proved", True)
     play = played(errors.UnreadableState("a run of another release"))
     play.proves = True
@@ -137,13 +131,13 @@ async def test_a_state_that_proves_and_yet_cannot_be_used_is_opened_once_somethi
     await play.until(ShardState.RUNNING)
 
 
-async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
+async def test_a_record_on_the_control_partition_wakes_a_parked_shard(played, monkeypatch) -> None:
     play = played(errors.MisuseError("x"))
     survey = remedy.survey
 
-    async def takes_long(*around: object) -> object:
+    async def takes_long(*arguments: object) -> object:
         await asyncio.sleep(0.05)
-        return await survey(*around)
+        return await survey(*arguments)
 
     monkeypatch.setattr(module, "SURVEY_INTERVALS", (60.0,))
     monkeypatch.setattr(remedy, "survey", takes_long)
@@ -163,13 +157,13 @@ async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock
     await play.until(ShardState.RUNNING)
 
 
-async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_is_tried(
+async def test_no_command_is_missed_during_the_survey_or_retry_of_an_unproved_shard(
     played, monkeypatch
 ) -> None:
-    heard: list[int] = []
+    handled: list[int] = []
 
     async def give_up(_: object, record: SimpleNamespace) -> None:
-        heard.append(record.offset)
+        handled.append(record.offset)
 
     async def command_comes() -> None:
         play.brokers.write(COMMANDS)
@@ -182,11 +176,11 @@ async def test_no_command_is_missed_that_comes_while_an_unproved_shard_looks_or_
     await play.stays(ShardState.PARKED, opened=1)
     play.proves = True
     play.brokers.write(COMMANDS)
-    await until(lambda: heard == [7, 8])
+    await until(lambda: handled == [7, 8])
     await play.stays(ShardState.PARKED, opened=2)
 
 
-async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked_and_its_text_is_not_said(
+async def test_an_unexpected_error_leaves_a_parked_shard_parked_and_its_text_is_not_logged(
     played, caplog
 ) -> None:
     play = played(ValueError("value 4711"), errors.UnreadableState("x"))
@@ -197,7 +191,7 @@ async def test_an_error_that_nobody_expected_leaves_a_parked_shard_parked_and_it
 
 
 @pytest.mark.parametrize("seconds", [0, LONG], ids=["at once", "late"])
-async def test_a_topic_that_is_gone_is_told_from_brokers_that_do_not_answer(
+async def test_a_missing_topic_is_distinguished_from_unreachable_brokers(
     played, monkeypatch, seconds: float
 ) -> None:
     monkeypatch.setattr(module, "STEADY", LONG / 2)
@@ -211,7 +205,7 @@ async def test_a_topic_that_is_gone_is_told_from_brokers_that_do_not_answer(
     await play.until(ShardState.RUNNING)
 
 
-async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(played, monkeypatch) -> None:
+async def test_a_parked_shard_reads_a_control_topic_that_was_created_again(played, monkeypatch) -> None:
     play = played(errors.StateRolledBack("older"))
     play.brokers.records[COMMANDS] = 99
     await play.until(ShardState.PARKED)
@@ -227,22 +221,22 @@ async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(pla
     await play.until(ShardState.RUNNING)
 
 
-async def test_a_member_opens_again_where_it_was_fenced_and_a_stranger_steps_back(played) -> None:
+async def test_a_fenced_member_opens_again_and_a_non_member_does_not(played) -> None:
     play = played(Fenced("x"))
     await play.until(ShardState.RUNNING)
     assert play.consumer.commits == 1
-    stranger = played(*[Fenced("x")] * 3)
-    stranger.consumer.refuse = True
-    await stranger.until(ShardState.NOT_MEMBER)
+    outsider = played(*[Fenced("x")] * 3)
+    outsider.consumer.refuse = True
+    await outsider.until(ShardState.NOT_MEMBER)
     await asyncio.sleep(0.1)
-    assert stranger.opened == 1  # until the next rebalance it fences nobody
+    assert outsider.opened == 1  # it does not fence the owner until the next rebalance
 
 
 @pytest.mark.parametrize("wakes", [False, True], ids=["state", "command"])
-async def test_a_stranger_that_was_parked_fences_nobody_and_gives_no_state_up(
+async def test_a_parked_non_member_fences_no_worker_and_gives_no_state_up(
     played, monkeypatch, wakes: bool
 ) -> None:
-    monkeypatch.setattr(module.Shard, "_give_up", lambda *_: pytest.fail("it gave the state up"))
+    monkeypatch.setattr(module.Shard, "_give_up", lambda *_: pytest.fail("the state was given up"))
     play = played(*[errors.StateRolledBack("x")] * 3)
     await play.until(ShardState.PARKED)
     play.consumer.refuse = play.proves = True
@@ -255,10 +249,10 @@ async def test_a_stranger_that_was_parked_fences_nobody_and_gives_no_state_up(
 
 
 @pytest.mark.parametrize("ending", [BrokerUnavailable("x"), ValueError("x")], ids=repr)
-async def test_a_shard_whose_opening_takes_long_and_fails_is_opened_later_and_later(
+async def test_a_shard_whose_long_opening_fails_is_opened_with_increasing_backoff(
     played, monkeypatch, ending: Exception
 ) -> None:
-    """A large state takes longer to read than a session has to run before its predecessor's failures are forgotten."""
+    """Reading a large state takes longer than `STEADY`, which resets the count of failures."""
     waits: list[float] = []
     play = played(*[fails(ending, LONG)] * 8)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
@@ -275,7 +269,7 @@ async def test_a_shard_whose_opening_takes_long_and_fails_is_opened_later_and_la
     assert waits == [0.0, 0.001, 0.002] + 5 * [0.003]
 
 
-async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_and_later(
+async def test_a_shard_whose_long_opening_is_refused_is_tried_at_increasing_intervals(
     played, monkeypatch
 ) -> None:
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
@@ -286,7 +280,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
     assert play.opened == 2
 
 
-async def test_failures_are_forgotten_once_a_tenure_has_run_for_a_while(played, monkeypatch) -> None:
+async def test_failures_are_reset_once_a_session_has_run_for_a_while(played, monkeypatch) -> None:
     play = played(*[BrokerUnavailable("x")] * 3)
     monkeypatch.setattr(module, "STEADY", 0.05)
     await play.until(ShardState.RUNNING)
@@ -300,7 +294,7 @@ async def test_failures_are_forgotten_once_a_tenure_has_run_for_a_while(played, 
 
 
 @pytest.mark.parametrize("step", ["end", "reader", "journal"])
-async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
+async def test_an_error_at_the_end_of_a_session_prevents_no_other_step(
     played, monkeypatch, step: str
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF", (0.0,))
@@ -337,7 +331,7 @@ async def call() -> None:
 
 
 @pytest.mark.parametrize("sign", [call, yield_to_loop], ids=["call", "piece of work"])
-async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, sign) -> None:
+async def test_a_long_restore_with_progress_is_not_restarted(played, monkeypatch, sign) -> None:
     async def restore() -> None:
         end = time.monotonic() + 3 * STUCK
         while time.monotonic() < end:
@@ -350,14 +344,14 @@ async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, sign
     assert play.opened == 1
 
 
-async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatch) -> None:
+async def test_a_shard_without_progress_is_restarted(played, monkeypatch) -> None:
     play = played(hang)
     async with watched(monkeypatch, play):
         await play.until(ShardState.RUNNING)
     assert play.opened == 2
 
 
-async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypatch, caplog) -> None:
+async def test_unreachable_brokers_do_not_make_a_shard_stuck(played, monkeypatch, caplog) -> None:
     async def away() -> None:
         await asyncio.sleep(0.6 * STUCK)
         raise BrokerUnavailable("x")
@@ -369,9 +363,9 @@ async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypa
     assert "shard_stuck" not in caplog.text
 
 
-async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played) -> None:
+async def test_no_session_begins_after_a_hand_over_during_a_restart(played) -> None:
     play = played(hang)
-    # A producer whose brokers are away is given up after some seconds.
+    # Closing a producer whose brokers are unreachable takes some seconds.
     play.make_journal = lambda: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
     await asyncio.sleep(0.05)
     assert play.opened == 1
@@ -385,7 +379,7 @@ async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played)
     assert [task for task in asyncio.all_tasks() if task.get_name() == "shard-0"] == []
 
 
-async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, monkeypatch) -> None:
+async def test_no_session_begins_while_a_cancelled_one_still_runs(played, monkeypatch) -> None:
     monkeypatch.setattr(kafka, "START_DEADLINE", 0.05)
     given_up = asyncio.Event()
     play = played(hang)

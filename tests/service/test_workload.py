@@ -1,4 +1,4 @@
-"""What is known of the datasets before anything is served is gathered in slices, and is what would be found later."""
+"""Workloads are prepared and freed in slices, and garbage is collected without long pauses."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_slices")
-def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
+def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
     prepared, plain = (AppliedWorkload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
     slices = sum(1 for _ in prepared.prepare())
-    # Homes, dataset indexes, the shards' datasets and the patterns of one monitor: four looks at each.
+    # Homes, dataset indexes, the shards' datasets and the patterns of one monitor: each processed four times.
     assert slices >= 4 * len(plain.declared.datasets) // 10
     assert prepared.hash == plain.hash
     for shard in range(PARTITIONS):
@@ -78,14 +78,14 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
             assert np.array_equal(one.runners[monitor.name].periods, other.runners[monitor.name].periods)
 
 
-def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = AppliedWorkload(load_spec(PLAIN), PARTITIONS, known_hash="known")
     for _ in prepared.prepare():
         pass
     assert prepared.hash == "known"
 
     def again(*_: object) -> None:
-        raise AssertionError("the datasets are looked at again")
+        raise AssertionError("the datasets are processed again")
 
     monkeypatch.setattr(workload, "partitions_of", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
@@ -96,7 +96,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
         prepared.decoders(shard, prepared.engine(shard, bytes(32)).datasets)
 
 
-async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unused_workload_is_freed_gradually(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "FREED_PER_TURN", 10)
     declared = load_spec(TEXT)
     many = len(declared.datasets)
@@ -111,7 +111,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         weakref.finalize(name, freed.append, dataset.name[:])
     del dataset, name
     indexes = [weakref.ref(held.dataset_index) for held in used._held.values()]
-    gc.disable()  # as if all of it were set aside
+    gc.disable()  # as if all of it were frozen
     try:
         used.retire()
         await asyncio.sleep(0.01)
@@ -124,7 +124,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         gc.enable()
 
 
-async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_version_retires_the_workload_that_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     retired: list[AppliedWorkload] = []
     monkeypatch.setattr(AppliedWorkload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
     worker = Worker(parse_config(TEXT))
@@ -134,7 +134,7 @@ async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.Monk
     assert worker.workload is not before
 
 
-async def test_once_a_day_a_worker_comes_to_know_later_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_adds_periods_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(parse_config(TEXT.replace(" until: 2026-03-02,", "")))
     begun, day = worker.workload.now_ms, 86_400_000
     midnight = begun - begun % day + day
@@ -158,7 +158,7 @@ async def test_once_a_day_a_worker_comes_to_know_later_periods(monkeypatch: pyte
 @pytest.mark.parametrize("pattern", ["week-{iso_week}", "{name}-{iso_week}"], ids=["its own", "another's"])
 @pytest.mark.parametrize("watermark", ["2026-w03", "2026-w30"])
 def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: str) -> None:
-    """A name whose period is over stays so, whichever generator made it."""
+    """A period that is over stays over for the datasets of every generator."""
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
     ends = endless.dataset(f"week-{watermark}").until_ms
     gone = RetiredDatasets({pattern: ends}, frozenset({"week-2026-w31"}))
@@ -176,18 +176,18 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
 
 @contextmanager
 def collections() -> Iterator[list[int]]:
-    """Give the generations that are collected meanwhile."""
+    """Yield the generations of the collections that run inside the context."""
     seen: list[int] = []
 
-    def looked(phase: str, info: dict[str, int]) -> None:
+    def collected(phase: str, info: dict[str, int]) -> None:
         if phase == "stop":
             seen.append(info["generation"])
 
-    gc.callbacks.append(looked)
+    gc.callbacks.append(collected)
     try:
         yield seen
     finally:
-        gc.callbacks.remove(looked)
+        gc.callbacks.remove(collected)
         gc.enable()
 
 
@@ -196,12 +196,12 @@ class Cyclic:
         self.me = self
 
 
-class Name(str):  # noqa: SLOT000  slots would take the weak reference away
-    """A text that tells when it is gone: ledgers have no place for a weak reference."""
+class Name(str):  # noqa: SLOT000  with slots no weak reference is possible
+    """A string with weak references, to observe that a ledger is freed: ledgers have none."""
 
 
 async def turns_until(freed: list[str], many: int) -> list[int]:
-    """Return how much was freed after each turn of the event loop, until so much is."""
+    """Return how much was freed after each round of the event loop, until ``many`` are."""
     turns = [len(freed)]
     async with asyncio.timeout(5):
         while len(freed) < many:
@@ -210,24 +210,26 @@ async def turns_until(freed: list[str], many: int) -> list[int]:
     return turns
 
 
-async def test_what_a_tenure_left_in_a_cycle_is_gone_soon_and_tenures_share_one_look(monkeypatch) -> None:
+async def test_cycles_left_by_a_session_are_collected_soon_and_sessions_share_one_collection(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(event_loop, "COLLECT_DELAY", 0.05)
     monkeypatch.setattr(event_loop, "_next_collection", None)
     with collections() as seen:
         gc.disable()
-        for tenures, looks in ((2, 1), (1, 2)):
+        for sessions, runs in ((2, 1), (1, 2)):
             left = weakref.ref(Cyclic())
             assert left() is not None
-            for _ in range(tenures):
+            for _ in range(sessions):
                 event_loop.collect_soon()
             await asyncio.sleep(0.2)
             assert left() is None
-            assert seen.count(2) == looks
+            assert seen.count(2) == runs
 
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """Give the collector back as it was."""
+    """Restore the collector's settings after the test."""
     thresholds = gc.get_threshold()
     try:
         yield
@@ -246,7 +248,7 @@ def _loaded(datasets: int) -> Play:
 
 
 @pytest.mark.usefixtures("collector")
-def test_only_what_is_young_is_walked_and_never_what_a_shard_holds() -> None:
+def test_collections_walk_young_objects_only_and_none_of_a_shards_state() -> None:
     event_loop.collect_rarely()
     with collections() as generations:
         play = _loaded(3_000)
@@ -262,7 +264,7 @@ def test_only_what_is_young_is_walked_and_never_what_a_shard_holds() -> None:
 
 
 @pytest.mark.usefixtures("collector")
-async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
+async def test_a_discarded_engine_is_freed_in_slices_even_when_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_loop, "FREED_PER_TURN", 100)

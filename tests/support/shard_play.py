@@ -1,4 +1,4 @@
-"""One shard whose sessions open, run and end as a test says, and a group of one worker that a test gives its shards."""
+"""A shard with scripted sessions, and a group of one worker whose assignments a test makes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,14 @@ STATE, COMMANDS = TopicPartition("state", 0), TopicPartition(CONTROL, 0)
 
 
 def worker_parts(**others: Any) -> WorkerParts:
-    """Return what a worker of `CONFIG` gives its group and shards that meet no broker."""
-    parts: dict[str, Any] = {"config": CONFIG, "cluster": Cluster({}), "cluster_id": "c"}
-    parts |= {
-        "metrics": Metrics(CONFIG.spec, "hash"),
-        "workload": None,
-        "request_self_test": None,
-        "on_broker_time": None,
-    }
-    return WorkerParts(**parts | others)
+    """Return the parts of a worker of `CONFIG`, without brokers."""
+    parts: dict[str, Any] = dict.fromkeys(("workload", "request_self_test", "on_broker_time"))
+    parts |= {"config": CONFIG, "cluster": Cluster({}), "cluster_id": "c"}
+    return WorkerParts(**{"metrics": Metrics(CONFIG.spec, "hash")} | parts | others)
 
 
 class Consumer:
-    """A group consumer whose commits succeed or not."""
+    """A group consumer whose commits succeed or are refused."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -60,7 +55,7 @@ class Consumer:
 
 
 class Journal:
-    """A state that is read only while its shard is parked."""
+    """A journal that is read only while its shard is parked."""
 
     proved = False
 
@@ -78,13 +73,13 @@ class Journal:
 
 
 class Play:
-    """Sessions that open or end as scripted; one that is not scripted runs until stopped.
+    """A shard whose sessions open or end as scripted; later ones run until they are stopped.
 
     Attributes:
-        brokers: What the shard hears on its control partition, and sees of its state.
-        faults: What a parked shard sees that cannot be read.
-        proves: Whether a state that is read again proves.
-        reads: How often it was read again.
+        brokers: Records of the control and state partitions.
+        faults: Topics that a survey finds unreadable.
+        proves: Whether the state proves when it is read again.
+        reads: Number of times that it was read again.
     """
 
     def __init__(
@@ -138,12 +133,8 @@ class Play:
         monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
         monkeypatch.setattr(module, "SURVEY_INTERVALS", (0.02,))
         metrics = Metrics(CONFIG.spec, "hash", lambda: [self.shard.status])
-        parts = {
-            "cluster": self.brokers,
-            "workload": lambda: self.workload,
-            "request_self_test": self.request_self_test,
-        }
-        self.shard = Shard(0, worker_parts(metrics=metrics, **parts), self.consumer)
+        parts = {"cluster": self.brokers, "workload": lambda: self.workload, "metrics": metrics}
+        self.shard = Shard(0, worker_parts(request_self_test=self.request_self_test, **parts), self.consumer)
         self.shard.start()
 
     def request_self_test(self) -> None:
@@ -168,7 +159,7 @@ class Play:
         await until(lambda: self.shard.status.state is state)
 
     async def stays(self, state: ShardState, *, opened: int) -> None:
-        """Nothing happens for as long as ten looks take."""
+        """Check that the state does not change during ten surveys."""
         await self.until(state)
         for _ in range(20):
             await asyncio.sleep(0.01)
@@ -176,7 +167,7 @@ class Play:
         assert self.opened == opened
 
     async def hold(self) -> None:
-        """Have the shard stand by, as for a rebalance."""
+        """Pause the shard, as for a rebalance."""
         self.shard.hold()
         assert await self.shard.settle(2.0)
 
@@ -201,45 +192,45 @@ class Member:
         self.paused |= set(partitions)
 
     async def start(self) -> None:
-        """Nobody answers; nothing is assigned but by the test."""
+        """Do nothing: the test makes the assignments."""
 
     async def stop(self) -> None:
         """Leave the group."""
 
 
-class NotedShard:
-    """Notes what it is told."""
+class RecordedShard:
+    """A shard that records the calls of its group."""
 
     def __init__(self, number: int) -> None:
         self.number, self.status = number, ShardStatus(number)
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.in_time = True
-        self.start = partial(self.told.append, "start")
-        self.hold = partial(self.told.append, "hold")
-        self.release = partial(self.told.append, "release")
-        self.halt = partial(self.told.append, "halt")
+        self.start = partial(self.calls.append, "start")
+        self.hold = partial(self.calls.append, "hold")
+        self.release = partial(self.calls.append, "release")
+        self.halt = partial(self.calls.append, "halt")
 
     async def settle(self, seconds: float) -> bool:
         assert seconds < REBALANCE_TIMEOUT
         return self.in_time
 
     async def stop(self, seconds: float) -> None:
-        self.told.append(f"stop {seconds:g}")
+        self.calls.append(f"stop {seconds:g}")
 
 
 class GroupPlay:
-    """A group of this worker alone, whose shards note what they are told."""
+    """A group of this worker only, whose shards record their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(groups, "Shard", self.make)
         self.fatal: list[BaseException] = []
-        self.made: list[NotedShard] = []
+        self.made: list[RecordedShard] = []
         parts = worker_parts(cluster=SimpleNamespace(member=Member))
         self.group = Group(parts, self.fatal.append)
         self.consumer = self.group._consumer
 
-    def make(self, number: int, *_: object) -> NotedShard:
-        self.made.append(NotedShard(number))
+    def make(self, number: int, *_: object) -> RecordedShard:
+        self.made.append(RecordedShard(number))
         return self.made[-1]
 
     async def assign(self, *numbers: int) -> None:
@@ -255,7 +246,7 @@ STUCK = 0.5
 
 @contextlib.asynccontextmanager
 async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
-    """Watch the shard, with the watchdog's patience cut to `STUCK`."""
+    """Watch the shard, with a watchdog timeout of `STUCK`."""
     monkeypatch.setattr(groups, "STUCK", STUCK)
     monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
     made = GroupPlay(monkeypatch).group
