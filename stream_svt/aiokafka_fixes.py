@@ -1,6 +1,6 @@
-"""What the package changes in aiokafka, or reads of its internals: each with its reason, all of it in one place.
+"""Every change to aiokafka and every use of its internals, each with its reason.
 
-`pyproject.toml` pins the version that this rests on.
+`pyproject.toml` pins the version whose internals these are.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Consumer: TypeAlias = Any  # aiokafka has no types
 TRANSACTION_BACKOFF: Final = 0.002
 """Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
 _COORDINATOR_PARTS: Final = ("coordination", "heartbeat", "commit_refresh", "reset_committed")
-"""What a consumer's part in its group, or its lack of one, runs in: a task each."""
+"""Names of the coordinator's tasks."""
 _MAGIC, _HEADERS_SINCE = 16, 2
-"""Where a batch says which format it has, and the first one with headers."""
+"""Index of the byte with a batch's format, and the first format with headers."""
 
 
 def read_every_header_name() -> None:
-    """Have every consumer read header names that are no UTF-8, with replacement characters as Kafka's own clients do.
+    """Decode header names that are not UTF-8 with replacement characters, as Kafka's own clients do.
 
-    Anybody who may write to a topic can make one, and aiokafka fails on it and on all records that came with it.
+    Any producer can write such a name; aiokafka would fail on its record and on the rest of the batch.
     """
     _replace(aiokafka.consumer.fetcher, "MemoryRecords", _Batches)
 
 
 def apply_fixes() -> None:
-    """Change what every client of this process does, those that exist included.
+    """Apply the changes to all clients of this process, existing ones included.
 
     Raises:
-        MisuseError: This is another aiokafka.
+        MisuseError: The installed version of aiokafka is not supported.
     """
     read_every_header_name()
     record_connection_errors()
@@ -68,18 +68,18 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
 
 
 def record_connection_errors() -> None:
-    """Keep why connections are not made: aiokafka leaves that out of its exceptions."""
+    """Record why a connection failed: aiokafka's exceptions do not say."""
     _replace(aiokafka.client, "create_conn", _connect)
 
 
 def connection_error(since: float) -> Exception | None:
-    """Return, once, why the last connection was not made, where that was no earlier."""
-    found = [error for error, at in _failures if at >= since]
-    _failures.clear()
-    return found[-1] if found else None
+    """Return the error of the last failed connection since this monotonic time, once; None without one."""
+    errors = [error for error, at in _connection_errors if at >= since]
+    _connection_errors.clear()
+    return errors[-1] if errors else None
 
 
-_failures: deque[tuple[Exception, float]] = deque(maxlen=1)
+_connection_errors: deque[tuple[Exception, float]] = deque(maxlen=1)
 
 
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
@@ -88,7 +88,7 @@ async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
         connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
         if not isinstance(error, TimeoutError):
-            _failures.append((error, time.monotonic()))
+            _connection_errors.append((error, time.monotonic()))
         raise
     if "on_close" in options:
         return connection  # the client closes it
@@ -107,10 +107,10 @@ async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
 
 
 class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types
-    """Metadata request that does not let a broker create the topics it names.
+    """Metadata request that forbids brokers to create the topics it names.
 
-    A topic made by a broker (auto.create.topics.enable, on by default) has default settings: retention would delete
-    the state, and a query topic that was deleted would be back at once, empty.
+    Topics that brokers create (auto.create.topics.enable, on by default) have default settings: retention would
+    delete the state, and a deleted query topic would reappear at once, empty.
     """
 
     def __init__(self, topics: list[str] | None = None) -> None:
@@ -121,7 +121,7 @@ class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no
 
 
 class _Batches(_MemoryRecordsPy):  # type: ignore[misc]
-    """The batches of an answer."""
+    """Batches of a fetch response."""
 
     def next_batch(self) -> Any:  # noqa: ANN401
         content = self._next_slice
@@ -130,7 +130,7 @@ class _Batches(_MemoryRecordsPy):  # type: ignore[misc]
 
 
 class _Batch:
-    """A batch that is read by aiokafka's compiled code up to the first odd header name, and on in Python."""
+    """A batch read by aiokafka's compiled code up to the first malformed header name, and by Python code from there."""
 
     def __init__(self, batch: Any, content: Any) -> None:  # noqa: ANN401
         self._batch, self._content = batch, content
@@ -148,7 +148,7 @@ class _Batch:
                 read += 1
                 yield record
         except (UnicodeDecodeError, CorruptRecordException) as error:
-            # Without its compiled parts aiokafka calls an odd name a corrupt record.
+            # Without its compiled extensions aiokafka reports a malformed name as a corrupt record.
             if not isinstance(error.__cause__ or error, UnicodeDecodeError):
                 raise
         else:
@@ -157,7 +157,7 @@ class _Batch:
 
 
 class _PythonBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
-    """A batch that reads every header name."""
+    """A batch that accepts malformed header names."""
 
     _buffer: bytearray
 
@@ -171,30 +171,30 @@ class _PythonBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
 
 
 class _Lenient(bytearray):
-    """Bytes in which every text can be read."""
+    """Bytes that decode with replacement characters."""
 
-    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401
-        found = super().__getitem__(place)
-        return _Lenient(found) if isinstance(place, slice) else found
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
+        item = super().__getitem__(index)
+        return _Lenient(item) if isinstance(index, slice) else item
 
     def decode(self, encoding: str = "utf-8", errors: str = "") -> str:
-        """Return the text, with replacement characters where it is none."""
+        """Return the text; replacement characters stand for malformed bytes."""
         del errors
         return super().decode(encoding, "replace")
 
 
-# Reading: `getmany` waits for what it takes out of the client, but whose turn it is to take must be asked in between.
+# Reading: `getmany` waits and takes records in one call; shards wait first, and take when it is their turn.
 
 
-def is_buffered(consumer: Consumer, *places: TopicPartition) -> bool:
-    """Tell whether the client keeps something of these places, records or an error, that `getmany` takes out."""
-    return not consumer._fetcher._records.keys().isdisjoint(places)  # noqa: SLF001
+def is_buffered(consumer: Consumer, *partitions: TopicPartition) -> bool:
+    """Tell whether the consumer holds records or an error of these partitions, which `getmany` would return."""
+    return not consumer._fetcher._records.keys().isdisjoint(partitions)  # noqa: SLF001
 
 
-async def wait_for_records(consumer: Consumer, *places: TopicPartition, seconds: float) -> None:
-    """Wait until something of these places is at hand, at most so long; takes nothing out of the client."""
+async def wait_for_records(consumer: Consumer, *partitions: TopicPartition, seconds: float) -> None:
+    """Wait until `is_buffered`, at most ``seconds``; take nothing."""
     end = time.monotonic() + seconds
-    while not is_buffered(consumer, *places) and (left := end - time.monotonic()) > 0:
+    while not is_buffered(consumer, *partitions) and (left := end - time.monotonic()) > 0:
         waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
         try:
             await asyncio.wait([waiter], timeout=left)
@@ -205,42 +205,42 @@ async def wait_for_records(consumer: Consumer, *places: TopicPartition, seconds:
 
 
 def set_fetch_wait(consumer: Consumer, milliseconds: int) -> None:
-    """Have fetches from now on wait so long at the brokers; one that is under way ends as it began."""
+    """Set how long later fetches wait at the broker for records."""
     consumer._fetcher._fetch_max_wait_ms = milliseconds  # noqa: SLF001
 
 
 def has_failed(consumer: Consumer) -> bool:
-    """Tell whether the client's fetch loop has ended, which it tells nobody: it would return nothing for ever."""
+    """Tell whether the consumer's fetch loop has ended: `getmany` returns nothing then, and raises no error."""
     return bool(consumer._fetcher.error_future.done())  # noqa: SLF001
 
 
 def is_denied(consumer: Consumer, topic: str) -> bool:
-    """Tell whether the brokers answer that this user may not see a topic; a fetch waits for it all the same."""
+    """Tell whether the brokers deny this user the topic; a fetch would wait without an error."""
     return topic in consumer._client.cluster.unauthorized_topics  # noqa: SLF001
 
 
 async def request_metadata(consumer: Consumer, topics: list[str]) -> None:
-    """Ask for topics at once; else a client asks for one unknown topic at a time, and pauses after each."""
+    """Request the metadata of all topics at once; by itself a client requests one topic at a time, with pauses."""
     await consumer._client.set_topics(topics)  # noqa: SLF001
 
 
-# Membership: what ends it is told to nobody who does not fetch.
+# Membership: aiokafka reports the end of a membership only to callers that fetch
 
 
 def membership_error(consumer: Consumer) -> BaseException | None:
-    """Return what ended a task of the client's that membership hangs on; none of them begins again by itself."""
+    """Return the error that ended the coordination or heartbeat task, None while both run; neither restarts."""
     coordinator = consumer._coordinator  # noqa: SLF001
     joining, heartbeat = coordinator._coordination_task, coordinator._heartbeat_task  # noqa: SLF001
     for task in (joining, heartbeat):
         if task is not None and task.done() and not task.cancelled() and (error := task.exception()):
-            found: BaseException = error
-            return found
-    # The heartbeat's task ends without an error before each time the client joins.
+            failure: BaseException = error
+            return failure
+    # The heartbeat task ends without an error before each join.
     return KafkaError("the client's coordination task ended") if joining.done() else None
 
 
 def check_errors(consumer: Consumer) -> None:
-    """Raise the group's own errors, as a fetch does."""
+    """Raise the coordinator's errors, as a fetch does."""
     consumer._coordinator.check_errors()  # noqa: SLF001
 
 
@@ -248,10 +248,10 @@ def check_errors(consumer: Consumer) -> None:
 
 
 def send_end_txn_once(producer: AIOKafkaProducer) -> None:
-    """Let the producer fail where the answer to EndTxn is lost, instead of sending it again.
+    """Make the producer fail when the response to EndTxn is lost, instead of sending the request again.
 
-    The first one may be on its way. Once the second is answered the next transaction begins, under the same
-    epoch, and the first, late, would end that one in the middle. A new producer's epoch fences it.
+    The first request may still arrive. After the response to the second, the next transaction begins under the same
+    epoch, and the first request, arriving late, would end it midway. A new producer's epoch fences that request.
     """
     send = producer.client.send
 
@@ -268,19 +268,19 @@ def send_end_txn_once(producer: AIOKafkaProducer) -> None:
     producer.client.send = send_once
 
 
-def join_transaction(producer: AIOKafkaProducer, place: TopicPartition) -> None:
-    """Make a partition part of the transaction: that asks for the right to write there, and writes nothing."""
-    producer._txn_manager.maybe_add_partition_to_txn(place)  # noqa: SLF001
+def join_transaction(producer: AIOKafkaProducer, partition: TopicPartition) -> None:
+    """Add a partition to the transaction: the broker checks the right to write there, and nothing is written."""
+    producer._txn_manager.maybe_add_partition_to_txn(partition)  # noqa: SLF001
 
 
 def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
-    """Return why a transaction has failed, which an error met on the way can hide; None where it has not."""
+    """Return why the transaction failed, which another error can hide; None if it did not."""
     waiter = producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
     return waiter.exception() if waiter.done() else None
 
 
 def retrieve_error(producer: AIOKafkaProducer) -> None:
-    """Ask for the error of a producer that is gone, or asyncio logs that nobody did."""
+    """Retrieve the error of a discarded producer; asyncio logs errors that are never retrieved."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done() and not waiter.cancelled():
         waiter.exception()
@@ -290,7 +290,7 @@ def retrieve_error(producer: AIOKafkaProducer) -> None:
 
 
 def unfinished_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
-    """Return the tasks that a client leaves behind where its stop() fails or hangs."""
+    """Return the tasks that a client leaves running when its stop() fails or hangs."""
     fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
     tasks = [
         getattr(getattr(client, "_sender", None), "sender_task", None),
@@ -302,5 +302,5 @@ def unfinished_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
 
 
 def connections(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:  # noqa: ANN401
-    """Return what holds a client's connections, and closes them."""
+    """Return the object that holds and closes a client's connections."""
     return getattr(client, "_client", None) or getattr(client, "client", None)

@@ -1,7 +1,7 @@
-"""Every exception of the package, grouped by who can mend it.
+"""Exceptions of the package.
 
-A message names the place, what was found, what was expected and what happens next. It never holds a query
-value, the result of a comparison, noise or a noisy threshold: messages reach logs, and logs are released.
+A message says where, what was found, what was expected and what happens next. It never holds a query value, the
+result of a comparison, noise or a noisy threshold: messages reach logs, and logs are released.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 
 class StreamSvtError(Exception):
-    """Root of all errors raised on purpose by this package.
+    """Base class of the package's errors.
 
-    ``retriable`` tells a supervisor whether doing the same again can succeed; ``exit_code`` is what the
-    command line returns when the error ends a command.
+    ``retriable`` tells a supervisor whether a retry can succeed; ``exit_code`` is the exit code of a command that the
+    error ends.
     """
 
     retriable: bool = False
@@ -22,28 +22,25 @@ class StreamSvtError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing wrong with a configuration: where it stands, what is wrong and what to write instead."""
+    """One problem of a configuration: where it is, what is wrong and what to write instead."""
 
     line: int
     field: str
     message: str
 
     def __str__(self) -> str:
-        """Return ``line N: field: message``; without the line where the text has none to show."""
-        place = f"line {self.line}: " if self.line else ""
+        """Return ``line N: field: message``; without the line number if it is 0."""
+        line = f"line {self.line}: " if self.line else ""
         name = f"{self.field}: " if self.field else ""
-        return f"{place}{name}{self.message}"
+        return f"{line}{name}{self.message}"
 
 
 PROBLEMS_SHOWN = 20
-"""Problems that an error lists one by one: a log line and a reader take no hundred thousand."""
+"""Maximum number of problems that an error lists."""
 
 
 class ConfigError(StreamSvtError):
-    """The operator's configuration cannot be used; the first problems are in ``problems``, by line.
-
-    ``more`` is the number of those that are only counted.
-    """
+    """The configuration cannot be used; ``problems`` are the first ones, by line, ``more`` counts the others."""
 
     exit_code = 2
 
@@ -62,23 +59,23 @@ class ConfigError(StreamSvtError):
 
 
 class MisuseError(StreamSvtError):
-    """A caller's bug: the object was asked for something its contract excludes. Its state is unchanged."""
+    """A bug of the caller: the call violates the object's contract. The object's state is unchanged."""
 
 
 class RunExhausted(MisuseError):
-    """A run whose tops are all used was stepped again; no noise was drawn."""
+    """A step of a run without tops left; no noise was drawn."""
 
 
 class PackingError(MisuseError):
-    """The identity of a test does not fit the packing that keys its noise; the test is refused."""
+    """The identity of a test does not fit the packed form that keys its noise; the test is refused."""
 
 
 class BudgetExceeded(StreamSvtError):
-    """A charge or reservation does not fit the limit; nothing was changed. The design working, not a fault."""
+    """A charge or reservation does not fit the limit; nothing was changed. Expected, and no fault."""
 
 
 class UnreadableState(StreamSvtError):
-    """Stored state cannot be trusted or read; the shard parks and must never start afresh in its place."""
+    """Stored state cannot be read or trusted; the shard parks, and must never start with empty state instead."""
 
     exit_code = 4
 
@@ -88,31 +85,31 @@ class UnknownKey(UnreadableState):
 
 
 class StateRolledBack(UnreadableState):
-    """The stored state is older than the alerts already published; going on would refill spent budgets."""
+    """The stored state is older than the published alerts; continuing would spend budgets twice."""
 
 
 class ApplicationClosed(StreamSvtError):
-    """The shard was closed for ever; a successor goes on with what is left of each budget."""
+    """The shard was closed permanently; a successor takes over what is left of each budget."""
 
     exit_code = 4
 
 
 class ConfigurationBehind(StreamSvtError):
-    """The shard has adopted a newer configuration than this worker has read so far."""
+    """The shard has adopted a newer configuration than this worker has read."""
 
     exit_code = 2
 
 
 class RecordsLost(StreamSvtError):
-    """Retention or deletion took query records that were not processed yet."""
+    """Retention or deletion removed query records that were not processed yet."""
 
     exit_code = 4
 
 
 class TimestampAhead(StreamSvtError):
-    """A query record is stamped far ahead of this worker's clock; ``passes_at`` is when it no longer is (seconds).
+    """The timestamp of a query record is far ahead of this worker's clock, until ``passes_at`` (Unix time in seconds).
 
-    Every duration runs on the latest timestamp seen: one record would end every mute and every period.
+    Durations run on the latest timestamp read: one such record would end every mute and every period.
     """
 
     exit_code = 4
@@ -123,10 +120,10 @@ class TimestampAhead(StreamSvtError):
 
 
 class BrokerError(StreamSvtError):
-    """The brokers refused or could not be reached; the message names the cause and the remedy."""
+    """The brokers refused a call or could not be reached; the message names cause and remedy."""
 
     exit_code = 3
 
 
 class CommandRefused(StreamSvtError):
-    """A control command does not apply; the reason is sent back to who issued it."""
+    """A control command does not apply; the reason is in the reply."""

@@ -1,8 +1,8 @@
-"""Looks at everything a worker will need, changes nothing unless asked to, and leaves no record behind.
+"""Checks everything that a worker needs; changes nothing unless asked to, and writes no record.
 
-Permissions to read are tried by fetching. Permissions to write are tried with a record that the broker
-refuses as too large: it looks at the permission first, so its answer tells, and nothing is ever stored. The
-transactional id tried is the application's prefix with a name no shard has, so that no live worker is fenced.
+Read permissions are checked with a fetch. Write permissions are checked with a record larger than the topic allows: the
+broker checks the permission first, so its error shows which, and stores nothing. The transactional id used has the
+application's prefix and a suffix of no shard, so no running worker is fenced.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from stream_svt.settings.fields import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
-_LOOK_AGAIN: Final = 0.2
-"""Seconds between looks at topics that were just created."""
+_POLL_SECONDS: Final = 0.2
+"""Seconds between two reads of topics that were just created."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: whether it is as it should be, may not be meant, or stops the service; and why."""
+    """Result of one check: ok, a note about what may not be intended, or a problem that stops the service."""
 
     level: Literal["ok", "note", "problem"]
     subject: str
@@ -51,14 +51,14 @@ _ok, _note, _problem = (partial(Finding, level) for level in ("ok", "note", "pro
 
 
 def check_offline(config: Config) -> list[Finding]:
-    """Return what can be said about a valid configuration without asking any broker."""
+    """Check a valid configuration without brokers."""
     spec, shards = config.current, config.topics.partitions
     datasets, monitors = len(spec.datasets), len(spec.monitors)
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
     memory = needed(spec, shards)
-    most, least = (ceil(size / MIB) for size in (memory.all_shards, memory.one_shard))
-    one = f" with all {shards} shards, {least} MiB with one" if least < most else ""
-    takes = f"a worker takes up to about {most} MiB{one}"
+    total, single = (ceil(size / MIB) for size in (memory.all_shards, memory.one_shard))
+    one = f" with all {shards} shards, {single} MiB with one" if single < total else ""
+    takes = f"a worker takes up to about {total} MiB{one}"
     findings = [
         _ok("configuration", f"{config.source}: {size}"),
         _ok("memory", f"{takes}; muted and waiting queries come on top"),
@@ -81,10 +81,10 @@ def check_offline(config: Config) -> list[Finding]:
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:
-    """Return what the brokers say about topics and permissions, after creating what is missing if asked to."""
-    made = await create_missing(config, cluster) if create_topics else []
+    """Check topics and permissions on the brokers, after creating missing topics if asked to."""
+    created = await create_missing(config, cluster) if create_topics else []
     topology, state = await read_topology(config, cluster), config.topics.state
-    findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *made]
+    findings = [_ok("brokers", f"cluster {topology.cluster_id} answers"), *created]
     if state in topology.single:
         message = (
             f"topic {state!r} has one copy: losing that broker's disk loses the ledger, and no budget can be spent "
@@ -92,20 +92,22 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         )
         findings.append(_note("topics.state", message))
     wrong = [_problem(one.field, one.message) for one in problems(config, topology)]
-    told = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
-    findings += wrong or [_ok("topics", told)]
+    message = (
+        f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
+    )
+    findings += wrong or [_ok("topics", message)]
     findings += advice(config, topology)
     for check in (_retention, _permissions, _state, _predecessor):
         try:
             findings += [one async for one in check(config, cluster, topology)]
         except BrokerError as error:
             findings.append(_problem("permissions", str(error)))
-    # What one check could not read, the next one could not either.
+    # Several checks may fail for the same reason.
     return list(dict.fromkeys(findings))
 
 
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
-    """Create the topics that are not there; return what was done, and what could not be."""
+    """Create missing topics; return findings for created topics and for failures."""
     doing = "creating topics"
     counts = await kafka.partition_counts(cluster, doing)
     count, copies = config.topics.partitions, config.topics.replication_factor
@@ -121,30 +123,30 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
         kafka.deadline(kafka.START_DEADLINE, doing, "CREATE"),
     ):
         answer = await admin.create_topics(wanted)
-    made = {name for name, code, *_ in answer.topic_errors if code == 0}
-    findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(made)]
+    created = {name for name, code, *_ in answer.topic_errors if code == 0}
+    findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
     for name, code, *rest in answer.topic_errors:
         detail = (rest[0] if rest else None) or for_code(code).__name__
         if code == TopicAuthorizationFailedError.errno:
             detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
         if code:
             findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
-    # The controller has created them; each broker learns of it a moment later.
+    # The controller has created the topics; brokers learn of them a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
     while True:
         topology = await read_topology(config, cluster)
-        if topology.partitions.keys() >= made or time.monotonic() > end:
+        if topology.partitions.keys() >= created or time.monotonic() > end:
             return findings
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def topic_settings(config: Config, topic: str) -> dict[str, str]:
     """Return the settings a topic is created with."""
     own = config.topics
     copies = {"min.insync.replicas": "2"} if own.replication_factor >= 3 else {}
-    # The brokers' clock everywhere: no broker takes, or keeps, a record from a clock that is far off.
+    # Brokers refuse, or delete early, records with a producer's timestamp that is far off.
     clock = {"message.timestamp.type": "LogAppendTime"}
-    # What the service writes it does not compress, and nobody else shall: see `advice`.
+    # The service writes uncompressed records; see `advice` for why nobody else may compress theirs.
     small = {"compression.type": "uncompressed", **clock}
     safe = {"unclean.leader.election.enable": "false", **small, **copies}
     if topic in (own.state, own.config):
@@ -164,11 +166,11 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     return {"cleanup.policy": "delete", "retention.ms": str(kept), **others}
 
 
-# The checks: each looks at one thing, and returns what it found
+# Checks
 
 
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
-    """Yield what is said of settings with which the service works, and may not work well."""
+    """Check topic settings with which the service works, but not well."""
     own = config.topics
     state, alerts = (topology.settings.get(topic, {}) for topic in (own.state, own.alerts))
     if state.get("unclean.leader.election.enable") == "true":
@@ -185,11 +187,11 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
         yield _note("topics.state", weak)
     names = ("retention.ms", "retention.bytes")
     if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
-        # What is left of the budgets of a lost state is read from there.
-        made, remedy = _problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
+        # After a loss of state, the remaining budgets are derived from these events.
+        finding, remedy = _problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
         if own.allow_alert_retention:
-            made, remedy = _note, "topics.allow_alert_retention accepts that"
-        yield made(
+            finding, remedy = _note, "topics.allow_alert_retention accepts that"
+        yield finding(
             "topics.alerts",
             f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
             f"charged, and where a state is lost, datasets without an event that is left have nothing left. {remedy}",
@@ -199,13 +201,13 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
         if path != "monitors.topic" and settings.get("message.timestamp.type") == "CreateTime":
             yield _note(
                 "topics",
-                f"topic {topic!r} goes by its writers' clocks: a broker refuses the records of one that is an hour "
-                "ahead, and deletes early those of one that is behind; set message.timestamp.type=LogAppendTime",
+                f"topic {topic!r} has timestamps of its producers: brokers refuse records of a clock that is an hour "
+                "ahead, and delete early those of one that is behind; set message.timestamp.type=LogAppendTime",
             )
         limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
         if topic in (own.state, own.alerts) and limit < _BROKER_LIMIT:
-            least = f"at least {_BROKER_LIMIT} are needed"
-            yield _problem("topics", f"topic {topic!r} takes records of {limit} bytes at most; {least}")
+            needs = f"at least {_BROKER_LIMIT} are needed"
+            yield _problem("topics", f"topic {topic!r} takes records of {limit} bytes at most; {needs}")
         if limit > _BROKER_LIMIT and settings.get("compression.type") != "uncompressed":
             yield _note(
                 path,
@@ -216,14 +218,14 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
 
 
 async def _retention(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
+    """Compare lifetimes in offsets with the records still held by partitions that have lost some."""
     for number, monitor in enumerate(config.spec.monitors):
         lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
         if lifetime is None:
             continue
         topic = monitor.topic
-        places = [TopicPartition(topic, part) for part in range(topology.partitions.get(topic, 0))]
-        held = await kafka.spans(cluster, places, "looking at what query topics hold")
+        partitions = [TopicPartition(topic, part) for part in range(topology.partitions.get(topic, 0))]
+        held = await kafka.spans(cluster, partitions, "looking at what query topics hold")
         short = [str(one.partition) for one, (first, end) in held.items() if 0 < first > end - lifetime]
         if short:
             message = (
@@ -234,7 +236,7 @@ async def _retention(config: Config, cluster: Cluster, topology: Topology) -> As
 
 
 async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    """Try everything that a worker does and that needs a right of its own."""
+    """Try every action of a worker that needs a permission."""
     own, name = config.topics, config.spec.application
     reads = [*config.spec.topics(), own.config, own.control, own.state, own.alerts]
     there, settings = topology.partitions, topology.settings
@@ -259,11 +261,11 @@ async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> 
 
 
 async def _read(cluster: Cluster, topic: str) -> None:
-    doing, place = f"reading topic {topic!r}", TopicPartition(topic, 0)
+    doing, partition = f"reading topic {topic!r}", TopicPartition(topic, 0)
     async with kafka.started(cluster.reader(), doing) as reader, kafka.deadline(kafka.CALL_DEADLINE, doing):
-        reader.assign([place])
-        await reader.seek_to_beginning(place)
-        await reader.getmany(place, timeout_ms=300, max_records=1)
+        reader.assign([partition])
+        await reader.seek_to_beginning(partition)
+        await reader.getmany(partition, timeout_ms=300, max_records=1)
 
 
 async def _write(cluster: Cluster, topic: str, settings: Mapping[str, Mapping[str, str]]) -> Finding | None:
@@ -286,7 +288,7 @@ async def _begin_transactions(cluster: Cluster, name: str) -> None:
 
 
 async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    """Look whether a worker could open what the shards have stored."""
+    """Check that a worker can open the stored state of all shards."""
     own = config.topics
     if topology.partitions.get(own.state) != own.partitions:
         return
@@ -295,22 +297,22 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
     for message in refused:
         yield _problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
     key = "with the configured keys" if config.master_keys else "without a key"
-    found = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
+    message = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
     if not refused:
-        yield _ok("state", found if stored else "nothing is stored yet")
+        yield _ok("state", message if stored else "nothing is stored yet")
 
 
 async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    """Check, where its alert topic can be read, that the application carried over was closed for this one."""
+    """Check that the predecessor was closed for this application, if its alert topic can be read."""
     carried = config.spec.carried
     if not carried.application or carried.cluster != topology.cluster_id:
         return
     doing = f"reading the end of alert topic {carried.alerts!r}"
     try:
         count = (await kafka.partition_counts(cluster, doing)).get(carried.alerts, 0)
-        places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
+        partitions = [TopicPartition(carried.alerts, shard) for shard in range(count)]
         async with kafka.started(cluster.reader(), doing) as reader:
-            ends = await newest_events(reader, places) if places else {}
+            ends = await newest_events(reader, partitions) if partitions else {}
     except BrokerError as error:
         yield _note("carried_over", str(error))
         return
@@ -318,25 +320,25 @@ async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> 
     others = sorted({end.successor for end in ends.values()} - {config.spec.application, ""})
     still_open = ", ".join(str(shard) for shard, end in sorted(ends.items()) if not end.successor)
     if others:
-        told = f"{name} was closed for {others[0]!r}: two successors would spend the same budget"
+        message = f"{name} was closed for {others[0]!r}: two successors would spend the same budget"
     elif still_open:
-        told = f"{name} is not closed: shard {still_open} may still spend what was carried over"
+        message = f"{name} is not closed: shard {still_open} may still spend what was carried over"
     elif not ends:
-        told = f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed"
+        message = f"alert topic {carried.alerts!r} has no events of {name}: nothing shows that it was closed"
     else:
-        told = f"{name} was closed for this one"
-    made = _problem if others or still_open else _ok if ends else _note
-    yield made("carried_over", told)
+        message = f"{name} was closed for this one"
+    finding = _problem if others or still_open else _ok if ends else _note
+    yield finding("carried_over", message)
 
 
 def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
-    """Return why a worker would refuse the record `meta` of shards, each reason once."""
+    """Return the reasons why a worker would refuse the record `meta` of shards, each once."""
     shards: dict[str, list[int]] = {}
     for shard, record in stored.items():
         try:
             opened = sealing_of(config, cluster_id, shard).open(META, record)
         except UnreadableState as error:
-            # In the words of the worker, but for what becomes of its shard.
+            # The worker's message, without its prefix and without what it says about parking.
             why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
         else:
             if not config.master_keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:

@@ -36,24 +36,24 @@ from stream_svt.settings.sections import (
 
 Key = TypeVar("Key")
 _Source: TypeAlias = str | Sequence[str]
-"""A file's name, or a command."""
+"""File name, or command with arguments."""
 
 KEY_COMMAND_SECONDS = 10
-"""How long a command that prints a key may take."""
+"""Seconds that a key command may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything the service was told, checked.
+    """A checked configuration of the service.
 
     Attributes:
-        spec: What is monitored.
-        notes: Advice: what works but may not be meant.
-        source: Name of the file.
-        password: Of the broker's user, None without one.
-        ca_file: Path of the authorities' certificates, None for those of the system.
-        master_keys: 32 bytes each, the one that seals first; empty where state is not sealed.
-        command_keys: Keys whose owners may give commands; empty where signatures are not required.
+        spec: Datasets and monitors.
+        notes: Advice about settings that work but may not be intended.
+        source: File name, for messages.
+        password: Password of the Kafka user, None without one.
+        ca_file: File of the certificate authorities, None for those of the system.
+        master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
+        command_keys: Keys that may sign commands; empty if signatures are not required.
     """
 
     kafka: KafkaConfig
@@ -72,7 +72,7 @@ class Config:
 
     @property
     def current(self) -> ApplicationSpec:
-        """What is monitored, with the datasets of generators that queries may count for now."""
+        """The specification, with the generated datasets that are open now."""
         return self.spec.at(int(time.time() * 1000))
 
     def cluster(self) -> Cluster:
@@ -90,7 +90,7 @@ def load_config(
 
 
 def bundle_of(path: Path) -> Bundle:
-    """Return what is applied of a configuration file: its text without the service's sections, and files it names."""
+    """Return the part of a configuration file that is applied: its text without service sections, and named files."""
     text = content(path).decode(errors="replace")
     document = read(text, str(path))
     names = _names_in(path.parent)
@@ -104,7 +104,7 @@ def bundle_of(path: Path) -> Bundle:
 
 
 def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
-    """Return what is monitored, as it was applied, or raise ConfigError with every problem found."""
+    """Return the specification in an applied bundle, or raise ConfigError with all problems."""
 
     def names(path: str) -> Sequence[str]:
         if path not in bundle.files:
@@ -119,13 +119,13 @@ def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        found = sorted(other.name for other in path.parent.glob("*.y*ml"))
-        near = did_you_mean(path.name, found) or f"; its directory has {', '.join(found[:5])}"
-        if not found:
-            near = "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
+        others = sorted(other.name for other in path.parent.glob("*.y*ml"))
+        hint = did_you_mean(path.name, others) or f"; its directory has {', '.join(others[:5])}"
+        if not others:
+            hint = "; no YAML file is there: 'stream-svt demo --show-config' prints one to begin with"
         if path.exists() or not path.parent.is_dir():
-            near = ""
-        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}{near}")
+            hint = ""
+        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}{hint}")
         raise ConfigError([problem], str(path)) from None
 
 
@@ -137,31 +137,31 @@ def parse_config(
     environ: Mapping[str, str] | None = None,
     is_whole: bool = True,
 ) -> Config:
-    """Return the configuration in a YAML text, or raise ConfigError with every problem found.
+    """Return the configuration in a YAML text, or raise ConfigError with all problems.
 
-    File names in it are relative to ``directory``. Where it is not ``is_whole``, datasets and monitors are passed over:
-    a worker reads those from the configuration topic.
+    File names in it are relative to ``directory``. Unless it ``is_whole``, datasets and monitors are skipped: a worker
+    reads them from the configuration topic.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     if is_whole:
         whole = document.validated(ConfigDocument)
         spec = application_of(document, whole, _names_in(directory))
-        found: ServiceDocument = whole
+        service: ServiceDocument = whole
     else:
         for key in ConfigDocument.model_fields.keys() - ServiceDocument.model_fields.keys():
             document.data.pop(key, None)
-        found = document.validated(ServiceDocument)
-        spec = ApplicationSpec(found.application, (), ())
+        service = document.validated(ServiceDocument)
+        spec = ApplicationSpec(service.application, (), ())
     files = SecretFiles(document, directory)
-    password, ca_file = files.password(found.kafka), files.authorities(found.kafka)
-    keys = files.sealing_keys(found.sealing)
-    command_keys = files.command_keys(found.control, keys)
+    password, ca_file = files.password(service.kafka), files.authorities(service.kafka)
+    keys = files.sealing_keys(service.sealing)
+    command_keys = files.command_keys(service.control, keys)
     document.raise_problems()
-    notes = sorted([*spec.notes, *files.notes, *section_notes(document, found)])
+    notes = sorted([*spec.notes, *files.notes, *section_notes(document, service)])
     return Config(
         spec=spec,
-        **{key: getattr(found, key) for key in SERVICE_KEYS},
+        **{key: getattr(service, key) for key in SERVICE_KEYS},
         notes=tuple(notes),
         source=source,
         password=password,
@@ -172,15 +172,15 @@ def parse_config(
 
 
 def _names_in(directory: Path) -> ReadNames:
-    """Return what reads the lines of a file named in a configuration."""
+    """Return a function that reads the lines of a file named in a configuration."""
     return lambda name: (directory / name).read_text(encoding="utf-8").splitlines()
 
 
-# Secrets: read from files, or printed by a command; never in the YAML or the environment
+# Secrets come from files or from a command's output, never from the YAML or the environment
 
 
 class SecretFiles:
-    """Reads the secrets that a configuration names; reports those that cannot be used to its document."""
+    """Reads the secrets that a configuration names; reports problems to its document."""
 
     def __init__(self, document: Document, directory: Path) -> None:
         self._document = document
@@ -188,34 +188,34 @@ class SecretFiles:
         self.notes: list[Problem] = []
 
     def password(self, kafka: KafkaConfig) -> str | None:
-        """Return the password of the brokers' user, None without one."""
+        """Return the password of the Kafka user, None without one."""
         name = kafka.password_file
         return None if name is None else self.first_line(name, ("kafka", "password_file"), "password")
 
-    def first_line(self, name: str, place: KeyPath, what: str) -> str | None:
-        """Return the first line of a file of one secret, None where it is reported."""
-        text = self._text(name, place)
+    def first_line(self, name: str, path: KeyPath, what: str) -> str | None:
+        """Return the first line of a secret file, None after reporting a problem."""
+        text = self._text(name, path)
         if text is None or (line := next(iter(text.splitlines()), "")):
             return text and line
-        self._document.report(place, f"file {quote(name)} holds no {what} in its first line")
+        self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
         return None
 
     def authorities(self, kafka: KafkaConfig) -> Path | None:
-        """Return the PEM file of the authorities that may sign the brokers' certificates, None for the system's."""
-        name, place = kafka.ca_file, ("kafka", "ca_file")
+        """Return the PEM file of the certificate authorities of the brokers, None for those of the system."""
+        name, path = kafka.ca_file, ("kafka", "ca_file")
         if name is None:
             return None
-        path = self._directory / name
+        file = self._directory / name
         try:
-            ssl.create_default_context(cafile=path)
+            ssl.create_default_context(cafile=file)
         except ssl.SSLError:
-            self._document.report(place, f"file {quote(name)} holds no PEM certificate")
+            self._document.report(path, f"file {quote(name)} holds no PEM certificate")
         except OSError as error:
-            self._document.report(place, f"cannot read {quote(name)}: {error.strerror}")
-        return path
+            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
+        return file
 
     def sealing_keys(self, sealing: SealingConfig) -> list[bytes]:
-        """Return the master keys, the one that seals first."""
+        """Return the master keys, the current one first."""
         sources: list[tuple[KeyPath, _Source]] = [
             (("sealing", kind), source)
             for kind in ("key_file", "key_command")
@@ -225,12 +225,12 @@ class SecretFiles:
             sources += _numbered(("sealing", kind), getattr(sealing, kind))
         return self._keys(sources, secret_bytes)
 
-    def shared_keys(self, names: Sequence[str], place: KeyPath) -> list[bytes]:
-        """Return the keys of 32 bytes in files, in their order."""
-        return self._keys(_numbered(place, names), secret_bytes)
+    def shared_keys(self, names: Sequence[str], path: KeyPath) -> list[bytes]:
+        """Return the 32-byte keys in files, in order."""
+        return self._keys(_numbered(path, names), secret_bytes)
 
     def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> list[VerifyingKey]:
-        """Return the keys whose owners may give commands; none of them may be one of the ``sealing`` keys."""
+        """Return the keys that may sign commands; none may be a ``sealing`` key."""
 
         def shared(text: str) -> VerifyingKey:
             if (secret := secret_bytes(text)) in sealing:
@@ -248,13 +248,13 @@ class SecretFiles:
         *,
         is_secret: bool = True,
     ) -> list[Key]:
-        """Return the keys that files hold, or commands print; ``read`` says in a ValueError what is wrong with one."""
+        """Return the keys in files or in the output of commands; ``read`` raises ValueError for an invalid one."""
         keys: list[Key] = []
-        for place, source in sources:
+        for path, source in sources:
             if isinstance(source, str):
-                text, origin = self._text(source, place, is_secret=is_secret), f"file {quote(source)}"
+                text, origin = self._text(source, path, is_secret=is_secret), f"file {quote(source)}"
             else:
-                text, origin = self._printed(source, place), f"what {quote(source[0])} prints"
+                text, origin = self._printed(source, path), f"what {quote(source[0])} prints"
             if text is None:
                 continue
             try:
@@ -262,11 +262,11 @@ class SecretFiles:
                     raise ValueError("holds the same key as another")
                 keys.append(key)
             except ValueError as error:
-                self._document.report(place, f"{origin} {error}")
+                self._document.report(path, f"{origin} {error}")
         return keys
 
-    def _printed(self, command: Sequence[str], place: KeyPath) -> str | None:
-        """Return what a program prints on its standard output; what it says otherwise is not repeated."""
+    def _printed(self, command: Sequence[str], path: KeyPath) -> str | None:
+        """Return the standard output of a program, None after reporting a problem; messages never repeat its output."""
         try:
             done = subprocess.run(
                 command,
@@ -285,30 +285,30 @@ class SecretFiles:
             why = f"ended with exit code {error.returncode}"
         except OSError as error:
             why = f"cannot be started: {error.strerror}"
-        self._document.report(place, f"program {quote(command[0])} {why}")
+        self._document.report(path, f"program {quote(command[0])} {why}")
         return None
 
-    def note(self, place: KeyPath, message: str) -> None:
-        """Keep advice about a key."""
-        self.notes.append(Problem(self._document.line(place), path_text(place), message))
+    def note(self, path: KeyPath, message: str) -> None:
+        """Add advice about a configuration key."""
+        self.notes.append(Problem(self._document.line(path), path_text(path), message))
 
-    def _text(self, name: str, place: KeyPath, *, is_secret: bool = True) -> str | None:
-        """Return the text of a file, None where it is reported."""
-        path = self._directory / name
+    def _text(self, name: str, path: KeyPath, *, is_secret: bool = True) -> str | None:
+        """Return the text of a file, None after reporting a problem."""
+        file = self._directory / name
         try:
-            mode = path.stat().st_mode
-            text = path.read_text(encoding="utf-8")
+            mode = file.stat().st_mode
+            text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            self._document.report(place, f"file {quote(name)} is not text")
+            self._document.report(path, f"file {quote(name)} is not text")
             return None
         except OSError as error:
-            self._document.report(place, f"cannot read {quote(name)}: {error.strerror}")
+            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
             return None
         if mode & ((stat.S_IROTH | stat.S_IWOTH) if is_secret else stat.S_IWOTH):
-            done = "read or written" if is_secret else "written"
-            self.note(place, f"file {quote(name)} can be {done} by everybody on this machine: chmod 600 it")
+            access = "read or written" if is_secret else "written"
+            self.note(path, f"file {quote(name)} can be {access} by everybody on this machine: chmod 600 it")
         return text
 
 
-def _numbered(place: KeyPath, sources: Iterable[_Source]) -> list[tuple[KeyPath, _Source]]:
-    return [((*place, index), source) for index, source in enumerate(sources)]
+def _numbered(path: KeyPath, sources: Iterable[_Source]) -> list[tuple[KeyPath, _Source]]:
+    return [((*path, index), source) for index, source in enumerate(sources)]

@@ -306,7 +306,7 @@ async def newest_events(reader: AIOKafkaConsumer, places: Sequence[TopicPartitio
     found: dict[int, NewestEvent] = {}
     spans = await kafka.edges(reader, places, doing)
     for place in places:
-        if (event := await kafka.newest(reader, place, _event, doing, most=MAX_LOOKBACK)) is not None:
+        if (event := await kafka.newest(reader, place, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:
             found[place.partition] = NewestEvent.of_event(*event)
     kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
     return found

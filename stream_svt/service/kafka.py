@@ -1,9 +1,8 @@
-"""Kafka clients with deadlines of our own, and what their errors mean.
+"""Kafka clients with deadlines, and errors that say what to change.
 
-aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to bootstrap". Every
-call of this package goes through `deadline`, which ends it and raises a `BrokerError` that says what to change, so
-whatever reaches the brokers raises one. `BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the
-producer, start again.
+aiokafka retries without end while a broker does not answer, and reports a wrong password as "unable to bootstrap".
+Every call of this package to a broker goes through `deadline`, which bounds it and raises a `BrokerError` with cause
+and remedy. `BrokerUnavailable` and `Fenced` leave the outcome unknown: discard the producer and start again.
 """
 
 from __future__ import annotations
@@ -35,24 +34,23 @@ REQUEST_TIMEOUT_MS = 5000
 """Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
 its first connection open for minutes."""
 METADATA_MAX_AGE_MS = 3000
-"""Milliseconds between two looks of a group's member at its topics."""
+"""Milliseconds between two metadata requests of a group member."""
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
 COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
-"""Seconds in which a broker answers whether a partition may be read at all."""
+"""Seconds in which a broker reports that a partition may not be read."""
 REBALANCE_TIMEOUT = 20.0
 FIRST_LOOKBACK = 256
-"""Offsets before the end of a partition in which its newest records are looked for first."""
-
+"""Offsets before the end of a partition where the search for its newest record begins."""
 
 on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
-"""Told of every call to the broker that a task brings to an end: a sign of life for whoever watches, and sets it."""
+"""Called after every completed broker call of a task; a watchdog sets it to see progress."""
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker did not answer in time or cannot be reached; the same may succeed later."""
+    """The broker did not answer in time or cannot be reached; the call may succeed later."""
 
     retriable = True
 
@@ -66,11 +64,11 @@ class TopicMissing(BrokerError):
 
 
 class LoginRefused(BrokerError):
-    """The brokers refused the login, or this side their certificate."""
+    """The brokers refused the login, or this client their certificate."""
 
 
 class Fenced(BrokerError):
-    """Somebody else has the shard's producer or its partition now, or the broker gave its transaction up."""
+    """Another producer or group member took over the shard, or the broker aborted its transaction."""
 
     retriable = True
 
@@ -133,17 +131,17 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }
-"""What an error of the client means: the first line that fits."""
+"""Meaning of aiokafka's errors: the first matching entry holds."""
 
 
 def explain(
     error: BaseException, doing: str, operation: str = "READ", group: str = "", since: float | None = None
 ) -> BrokerError:
-    """Return what an error of the client means, with cause and remedy.
+    """Return a `BrokerError` with cause and remedy for an error of aiokafka.
 
-    ``operation`` is what the call needed on its topic, ``group`` the consumer group it spoke of: they are
-    named where a permission is missing. ``since`` is the monotonic time at which the call began, where it is
-    known: an older failure to connect, of another client say, is not its cause.
+    ``operation`` is the permission that the call needs on its topic, ``group`` its consumer group: the message names
+    them when a permission is missing. ``since`` is the monotonic time at which the call began, if known: older
+    connection errors, of other clients perhaps, are not its cause.
     """
     if isinstance(error, BrokerError):
         return error
@@ -157,22 +155,22 @@ def explain(
     ]
     name = type(error).__name__
     detail = ", ".join(map(str, parts)) or name
-    kind, meaning = next(found for of, found in _MEANINGS.items() if isinstance(error, of))
-    told = {
+    kind, meaning = next(entry for types, entry in _MEANINGS.items() if isinstance(error, types))
+    values = {
         "operation": operation,
         "detail": detail,
         "group": group or detail,
         "name": name,
         "text": str(error),
     }
-    return kind(f"{doing}: {meaning.format(**told)}")
+    return kind(f"{doing}: {meaning.format(**values)}")
 
 
 @contextlib.asynccontextmanager
 async def deadline(
     seconds: float, doing: str, operation: str = "READ", group: str = ""
 ) -> AsyncIterator[None]:
-    """Bound a call to the broker and translate its errors, see `explain`; ``doing`` opens the message."""
+    """Bound a call to the broker and translate its errors with `explain`; messages begin with ``doing``."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(seconds):
@@ -183,36 +181,37 @@ async def deadline(
 
 
 async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> None:
-    """Stop a client within a deadline; errors and delays end here, and so do its tasks and connections."""
+    """Stop a client within a deadline, whatever it raises, and end its tasks and connections."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
-    # In a task of its own: a consumer whose broker is gone lets the cancellation of its own tasks escape
-    # from stop().
+    # In a task of its own: when the broker is gone, stop() of a consumer can raise the CancelledError of its tasks.
     stopping = asyncio.ensure_future(stop())
     try:
         await asyncio.wait([stopping], timeout=seconds)
     finally:
         if not stopping.done() or stopping.cancelled() or stopping.exception() is not None:
-            left = aiokafka_fixes.unfinished_tasks(client) | {stopping}
-            for task in left:
+            unfinished = aiokafka_fixes.unfinished_tasks(client) | {stopping}
+            for task in unfinished:
                 task.cancel()
-            await _ended(*left)
-            # Whose end, over TLS, waits for the broker's answer: on futures that `stopping` may have taken along.
-            await _ended(aiokafka_fixes.connections(client).close())
+            await _wait(*unfinished)
+            # Over TLS, closing waits for the broker on futures that `stopping` may have cancelled.
+            await _wait(aiokafka_fixes.connections(client).close())
         aiokafka_fixes.retrieve_error(client)
 
 
-async def _ended(*what: Awaitable[Any]) -> None:
-    """Wait within a deadline until all of this has ended, cancelled or failed included."""
+async def _wait(*tasks: Awaitable[Any]) -> None:
+    """Wait within a deadline until all tasks are done, cancelled or failed."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_DEADLINE):
-            await asyncio.gather(*what, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach the brokers, with the keyword arguments of every client, and the clients built from that.
+    """How to reach the brokers, and a factory of clients.
 
-    Arguments hold credentials, and are kept out of ``repr``; of ``config`` the times are used, and the member's name.
+    Attributes:
+        arguments: Keyword arguments of every client; they hold credentials and are not shown in ``repr``.
+        config: Section with the timeouts and the static member id.
     """
 
     arguments: Mapping[str, Any] = field(repr=False)
@@ -220,7 +219,7 @@ class Cluster:
 
     @classmethod
     def of(cls, kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> Cluster:
-        """Return the cluster of a checked section `kafka`; the secrets were read from their files."""
+        """Return the cluster of a section `kafka` whose secrets were read."""
         arguments: dict[str, Any] = {
             "bootstrap_servers": list(kafka.bootstrap_servers),
             "security_protocol": kafka.security_protocol,
@@ -235,11 +234,11 @@ class Cluster:
 
     @property
     def commit_deadline(self) -> float:
-        """Seconds one transaction may take: well before the broker gives it up."""
+        """Seconds one transaction may take: less than the broker's timeout."""
         return min(CALL_DEADLINE, 0.7 * self.config.transaction_timeout / 1000)
 
     def consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
-        """Return a consumer, not started, that commits nothing by itself."""
+        """Return a consumer, not started, without automatic commits."""
         aiokafka_fixes.read_every_header_name()
         return AIOKafkaConsumer(
             **self.arguments,
@@ -258,25 +257,25 @@ class Cluster:
             group_id=group,
             group_instance_id=self.config.group_instance_id,
             partition_assignment_strategy=(assignor,),
-            # "earliest" would jump over records that retention took, in silence.
+            # "earliest" would skip records that retention deleted, without an error.
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
-            # Nothing else tells a member that never fetches of a topic that is gone, or back.
+            # A member that does not fetch learns of deleted and recreated topics only from metadata.
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             session_timeout_ms=self.config.session_timeout,
             heartbeat_interval_ms=self.config.heartbeat_interval,
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
-            # A standby without partitions never fetches, and would leave the group for that every few minutes.
-            # Each shard has a watchdog of its own.
+            # A standby without partitions does not fetch and would be removed from the group every few minutes.
+            # Each shard has its own watchdog.
             max_poll_interval_ms=2**31 - 1,
         )
 
     def reader(
         self, isolation: str = "read_committed", *, reset: str = "earliest", fetch_wait_ms: int = 100
     ) -> AIOKafkaConsumer:
-        """Return a consumer outside any group, which goes on at ``reset`` from an offset that is gone.
+        """Return a consumer without a group; ``reset`` is its policy for deleted offsets.
 
-        A fetch waits ``fetch_wait_ms`` for new records; another request waits as long behind it.
+        A fetch waits ``fetch_wait_ms`` at the broker for new records; other requests queue behind it.
         """
         return self.consumer(
             "stream-svt-reader",
@@ -284,7 +283,6 @@ class Cluster:
             group_id=None,
             auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
-            # The fetch loop polls for what it is told anyway.
             consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
@@ -320,23 +318,23 @@ async def started(client: Client, doing: str, operation: str = "READ") -> AsyncI
 
 
 async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the positions that a group has committed."""
+    """Return the offsets that a group has committed."""
     return await _ask_coordinator(
         cluster, group, doing, lambda admin: admin.list_consumer_group_offsets(group)
     )
 
 
 async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, bytes]]:
-    """Return the members of a group, each by its client id and host, with the user data that it joined with."""
+    """Return client id and host of each member of a group, and the user data of its join request."""
 
     async def ask(admin: AIOKafkaAdminClient) -> list[tuple[str, bytes]]:
         while True:
             [response] = await admin.describe_consumer_groups([group])
-            [(_, _, state, _, _, found, *_)] = response.groups
-            # While a group rebalances, nobody is told who its members are.
+            [(_, _, state, _, _, joined, *_)] = response.groups
+            # During a rebalance, brokers return no metadata of members.
             if not state.endswith("Rebalance"):
-                told = [(f"{client} at {host.lstrip('/')}", data) for _, client, host, data, *_ in found]
-                return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in told]
+                named = [(f"{client} at {host.lstrip('/')}", data) for _, client, host, data, *_ in joined]
+                return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in named]
             await asyncio.sleep(COORDINATOR_PAUSE)
 
     return await _ask_coordinator(cluster, group, doing, ask)
@@ -354,7 +352,7 @@ async def _ask_coordinator(
                 errors.GroupLoadInProgressError,
                 errors.NotCoordinatorForGroupError,
             ):
-                # A broker that never had a group makes the topic for their offsets first.
+                # A new cluster first creates the topic of group offsets.
                 await asyncio.sleep(COORDINATOR_PAUSE)
 
 
@@ -366,7 +364,10 @@ async def cluster_id_of(cluster: Cluster) -> str:
 
 
 async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
-    """Return the number of partitions of every topic that this user may see: a topic asked for could be created."""
+    """Return the number of partitions of every topic that this user may see.
+
+    The request names no topic: brokers may create topics that are named.
+    """
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
@@ -374,31 +375,31 @@ async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
 Spans: TypeAlias = dict[TopicPartition, tuple[int, int]]
 
 
-async def edges(reader: AIOKafkaConsumer, places: Sequence[TopicPartition], doing: str) -> Spans:
-    """Return first and end offset of partitions."""
+async def edges(reader: AIOKafkaConsumer, partitions: Sequence[TopicPartition], doing: str) -> Spans:
+    """Return first and end offset of partitions, read with an existing consumer."""
     async with deadline(CALL_DEADLINE, doing):
-        await aiokafka_fixes.request_metadata(reader, [place.topic for place in places])
-        first = await reader.beginning_offsets(places)
-        end = await reader.end_offsets(places)
-    return {place: (first[place], end[place]) for place in places}
+        await aiokafka_fixes.request_metadata(reader, [partition.topic for partition in partitions])
+        first = await reader.beginning_offsets(partitions)
+        end = await reader.end_offsets(partitions)
+    return {partition: (first[partition], end[partition]) for partition in partitions}
 
 
 def seek_all(reader: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> None:
-    """Have a reader read these partitions alone, each from an offset on."""
+    """Assign these partitions to a reader, each at its start offset."""
     reader.assign(list(starts))
-    for place, start in starts.items():
-        reader.seek(place, start)
+    for partition, start in starts.items():
+        reader.seek(partition, start)
 
 
-async def spans(cluster: Cluster, places: Sequence[TopicPartition], doing: str) -> Spans:
-    """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
+async def spans(cluster: Cluster, partitions: Sequence[TopicPartition], doing: str) -> Spans:
+    """Return first and end offset of partitions, read on a new connection where no fetch is waiting."""
     async with started(cluster.reader(), doing) as reader:
-        return await edges(reader, places, doing)
+        return await edges(reader, partitions, doing)
 
 
 async def all_sent(sent: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Return the answers to records sent; an error is raised once every one of them is looked at."""
-    # A refused record does not fail a commit by itself.
+    """Wait for the responses to sent records and return them; raise the first error once all have arrived."""
+    # aiokafka commits a transaction even if a record in it was refused.
     results: list[Any] = await asyncio.gather(*sent, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -411,48 +412,48 @@ async def read_partition(
 ) -> AsyncIterator[Sequence[Any]]:
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
-    Positions are compared, not records counted: markers and compacted records take offsets too. A client whose broker
-    is gone returns nothing, again and again, and so does one whose partition was cut short: that ends at a deadline.
+    Positions decide when the end is reached: markers and compacted records take offsets too. If the broker is gone or
+    the partition was truncated, the consumer returns no records, and the deadline ends the call.
     """
-    place = TopicPartition(topic, partition)
-    consumer.assign([place])
-    first, end = (await edges(consumer, [place], doing))[place]
+    tp = TopicPartition(topic, partition)
+    consumer.assign([tp])
+    first, end = (await edges(consumer, [tp], doing))[tp]
     position = first if start is None else max(first, start)
-    consumer.seek(place, position)
+    consumer.seek(tp, position)
     if position >= end:
-        # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
+        # Fetch from an empty partition too: otherwise a missing right to READ would show only at a later takeover.
         until = time.monotonic() + EMPTY_FETCH
         async with deadline(CALL_DEADLINE, doing):
-            while consumer.highwater(place) is None and time.monotonic() < until:
-                await consumer.getmany(place, timeout_ms=10)
+            while consumer.highwater(tp) is None and time.monotonic() < until:
+                await consumer.getmany(tp, timeout_ms=10)
     while position < end:
         async with deadline(CALL_DEADLINE, f"{doing}: offset {position} of {end} of partition {partition}"):
             batch: dict[TopicPartition, Sequence[Any]] = {}
-            while (advanced := await consumer.position(place)) <= position:
-                batch = await consumer.getmany(place, timeout_ms=200, max_records=20_000)
+            while (advanced := await consumer.position(tp)) <= position:
+                batch = await consumer.getmany(tp, timeout_ms=200, max_records=20_000)
         position = advanced
-        if batch.get(place):
-            yield batch[place]
+        if batch.get(tp):
+            yield batch[tp]
 
 
 async def newest(
     consumer: AIOKafkaConsumer,
-    place: TopicPartition,
-    wanted: Callable[[Any], _Answer | None],
+    tp: TopicPartition,
+    parse: Callable[[Any], _Answer | None],
     doing: str,
-    most: int | None = None,
+    max_lookback: int | None = None,
 ) -> _Answer | None:
-    """Return what ``wanted`` makes of the newest record that it wants; looks from the end, at most so far back."""
-    first, end = (await edges(consumer, [place], doing))[place]
-    if most is not None:
-        first = max(first, end - most)
-    reach = FIRST_LOOKBACK
+    """Return the newest result of ``parse`` that is not None, searching backwards at most ``max_lookback`` offsets."""
+    first, end = (await edges(consumer, [tp], doing))[tp]
+    if max_lookback is not None:
+        first = max(first, end - max_lookback)
+    lookback = FIRST_LOOKBACK
     while first < end:
-        start, found = max(first, end - reach), None
-        async for records in read_partition(consumer, place.topic, place.partition, start, doing):
+        start, found = max(first, end - lookback), None
+        async for records in read_partition(consumer, tp.topic, tp.partition, start, doing):
             for record in records:
-                found = wanted(record) or found
+                found = parse(record) or found
         if found is not None or start == first:
             return found
-        reach *= 16
+        lookback *= 16
     return None

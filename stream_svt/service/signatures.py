@@ -1,8 +1,8 @@
-"""Signed commands: who gave one is proved by a key, not only by the right to write to the control topic.
+"""Signed commands: a key proves who issued a command, in addition to the right to write to the control topic.
 
-A signature stands in a header of the command's record and covers the record's exact bytes, the cluster, the
-application, the control topic and the shard. The bytes name the state and the number that the command is for: a copy of
-a signed command, wherever and whenever it is appended, is as stale as one without a signature.
+The signature is in a header of the command's record and covers the record's value, the cluster, the application, the
+control topic and the shard. The value names the state and the number of the command: a replayed copy of a signed
+command is refused as stale.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FORM: Final = re.compile(rb"v3 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9a-f]{6
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """What a worker needs to recognise a signature; ``name`` is public, and a digest of the key."""
+    """Key that verifies signatures; ``name`` is public and contains a digest of the key."""
 
     name: str
     verify: Callable[[bytes, bytes], bool] = field(repr=False, compare=False)
@@ -41,30 +41,30 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """What an operator needs to sign; ``name`` is that of the verifying key."""
+    """Key that signs; ``name`` is that of the verifying key."""
 
     name: str
     sign: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, context: RecordContext, value: bytes) -> tuple[str, bytes]:
-        """Return the header that makes ``value`` a command in this context, and in no other."""
+        """Return the header that signs ``value`` as a command of one shard of one application."""
         return HEADER, f"v3 {self.name} {self.sign(_covered(context, value)).hex()}".encode()
 
 
 class Verifier:
-    """Tells whether a record of one shard's control partition is signed for it by a known key."""
+    """Checks whether records of one shard's control partition are signed with a known key."""
 
     def __init__(self, context: RecordContext, keys: Iterable[VerifyingKey]) -> None:
         self._context = context
         self._keys = {key.name: key for key in keys}
 
     def __call__(self, record: Record) -> str | None:
-        """Return None for a command to be heard, else the reason in a fixed word."""
-        found = [value for name, value in record.headers if name == HEADER]
-        if not found:
+        """Return None for a valid signature, else why the record is refused."""
+        signatures = [value for name, value in record.headers if name == HEADER]
+        if not signatures:
             return Refusal.UNSIGNED
-        # Kafka knows headers without a value.
-        form = _FORM.fullmatch(found[0] or b"") if len(found) == 1 else None
+        # Headers of Kafka may have no value.
+        form = _FORM.fullmatch(signatures[0] or b"") if len(signatures) == 1 else None
         if form is None:
             return Refusal.BAD_SIGNATURE
         algorithm, key_id, signature = (part.decode() for part in form.groups())
@@ -94,7 +94,7 @@ def secret_bytes(text: str) -> bytes:
 
 
 def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
-    """Return both halves of an HMAC-SHA256 key: whoever can verify with it can also sign."""
+    """Return an HMAC-SHA256 key to sign and to verify with: both use the same secret."""
     name = f"hmac-sha256 {_key_id(b'hmac', _hmac(secret, b'stream-svt command key id'))}"
 
     def verify(signature: bytes, covered: bytes) -> bool:
@@ -104,7 +104,7 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
 
 
 def public_key(text: str) -> VerifyingKey:
-    """Return the Ed25519 public key in a PEM text, or raise ValueError that says what it holds and never repeats it."""
+    """Return the Ed25519 public key in a PEM text, or raise ValueError, whose message never repeats the text."""
     if "PRIVATE KEY" in text:
         raise ValueError("holds a private key: workers need the public half only (openssl pkey -pubout)")
     try:
@@ -112,12 +112,12 @@ def public_key(text: str) -> VerifyingKey:
     except (ValueError, UnsupportedAlgorithm):
         raise ValueError("must hold an Ed25519 public key as PEM") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("holds a public key of another kind, expected Ed25519")  # noqa: TRY004  its content is wrong
+        raise ValueError("holds a public key of another kind, expected Ed25519")  # noqa: TRY004  the file is wrong, not a type
     return _public(key)
 
 
 def signing_key(text: str) -> SigningKey:
-    """Return the signing key in a text, Ed25519 as PEM or 32 shared bytes, or raise ValueError as `public_key` does."""
+    """Return the signing key in a text: Ed25519 as PEM, or 32 shared bytes. Raises ValueError as `public_key` does."""
     if "-----BEGIN" not in text:
         try:
             return shared_key(secret_bytes(text))[0]

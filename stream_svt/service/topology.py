@@ -1,4 +1,4 @@
-"""Whether the topics on the brokers are what the configuration needs."""
+"""Compares the topics on the brokers with what the configuration needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stream_svt.settings.fields import Retry
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0
-"""Seconds after which topics that do not fit are looked at again."""
+"""Seconds before topics with problems are read again."""
 SHOWN_TOPICS = 10
-"""Missing topics that a message names."""
+"""Maximum number of missing topics that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What the brokers say of topics: numbers of partitions, settings that may be seen, and which have one copy."""
+    """Topics on the brokers: numbers of partitions, visible settings, and the topics with one replica."""
 
     cluster_id: str
     partitions: Mapping[str, int]
@@ -34,14 +34,14 @@ class Topology:
 
 
 def wanted_topics(config: Config) -> dict[str, str]:
-    """Return every topic the application needs, with the configuration field that names it."""
+    """Return the topics that the application needs, with the configuration fields that name them."""
     names = ("control", "alerts", "state", "rejects", "config")
     own = {getattr(config.topics, name): f"topics.{name}" for name in names}
     return dict.fromkeys(config.spec.topics(), "monitors.topic") | own
 
 
 def unseen(topic: str, operation: str) -> str:
-    """Say that the brokers do not show a topic: to whoever may do nothing with it, it is as if it were not there."""
+    """Return a message for a topic that brokers do not list: it is missing, or this user has no right to it."""
     return (
         f"topic {topic!r} does not exist, or this user may not see it: then permission is missing, "
         f"operation {operation} on resource TOPIC {topic!r}"
@@ -49,7 +49,7 @@ def unseen(topic: str, operation: str) -> str:
 
 
 async def read_topology(config: Config, cluster: Cluster) -> Topology:
-    """Ask the brokers about the application's topics."""
+    """Read the application's topics and their settings from the brokers."""
     doing = "looking at the topics"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         described = await admin.describe_topics(list(wanted_topics(config)))
@@ -68,7 +68,7 @@ async def read_topology(config: Config, cluster: Cluster) -> Topology:
 
 
 def problems(config: Config, topology: Topology) -> list[Problem]:
-    """Return what the configuration cannot work with, each with its remedy."""
+    """Return why the service cannot work with these topics, with remedies."""
     count, missing, found = config.topics.partitions, {}, []
     for topic, field in wanted_topics(config).items():
         has = topology.partitions.get(topic)
@@ -82,7 +82,7 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
 
 
 def another_count(topic: str, has: int, wanted: int) -> str:
-    """Say that a topic has another number of partitions than the configuration says."""
+    """Return a message for a topic whose number of partitions differs from the configuration."""
     return (
         f"topic {topic!r} has {has} partitions, topics.partitions says {wanted}: all topics of an application need "
         "the same number"
@@ -90,12 +90,12 @@ def another_count(topic: str, has: int, wanted: int) -> str:
 
 
 def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
-    """Return the one problem of topics that are not there, whether one or, before the first start, all of them."""
+    """Return one problem for all missing topics: before the first start, none exists."""
     create, rejects = f"'stream-svt check -c {config.source} --create-topics'", config.topics.rejects
     if len(topics) == 1:
         [(topic, field)] = topics.items()
-        said = unseen(topic, "WRITE" if topic == rejects else "READ")
-        return Problem(0, field, f"{said}; {create} creates it")
+        reason = unseen(topic, "WRITE" if topic == rejects else "READ")
+        return Problem(0, field, f"{reason}; {create} creates it")
     names = list(topics)
     more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
     also = f", operation WRITE on {rejects!r}" if rejects in topics else ""
@@ -111,7 +111,7 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
     for topic, field in wanted_topics(config).items():
         policy = topology.settings.get(topic, {}).get("cleanup.policy")
         wanted = "compact" if topic in (own.state, own.config) else "delete"
-        # What is not shown is not guessed.
+        # Settings may be hidden from this user.
         if policy is None or policy == wanted or (wanted == "delete" and "compact" not in policy):
             continue
         harm = "compaction would drop records"
@@ -143,10 +143,10 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
 
 
 async def require(config: Config, cluster: Cluster) -> Topology:
-    """Return the topology, or raise ConfigError with every problem found."""
+    """Return the topology, or raise ConfigError with all problems."""
     topology = await read_topology(config, cluster)
     if problems(config, topology):
-        # A topic that was made a moment ago may not be known to every broker yet.
+        # Not every broker knows a topic right after its creation.
         await asyncio.sleep(RETRY_AFTER)
         topology = await read_topology(config, cluster)
     if found := problems(config, topology):
