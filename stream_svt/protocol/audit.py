@@ -111,7 +111,7 @@ class StoredShard:
         }
         progress = journal.meta.progress
         watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
-        return cls(shard, journal.meta.last_event, datasets, journal.held.outbox, watermarks)
+        return cls(shard, journal.meta.last_event, datasets, journal.records.outbox, watermarks)
 
 
 @dataclass

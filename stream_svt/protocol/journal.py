@@ -23,17 +23,7 @@ from stream_svt.monitor.operations import Command
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY
-from stream_svt.protocol.state_records import (
-    CLOSED,
-    META,
-    Closed,
-    Event,
-    JournalSettings,
-    Meta,
-    Restoration,
-    ShardRecords,
-    StateReader,
-)
+from stream_svt.protocol.state_records import CLOSED, META, Closed, Event, JournalSettings, Meta, ShardRecords
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +34,7 @@ ORIGIN_BYTES = 8
 class Journal:
     """Reads and writes one shard's state, on the partitions of ``log``.
 
-    ``held`` is what its records hold beside the engine's; ``proved`` tells whether `open` proved the state.
+    ``records`` is what was read of the state; ``proved`` tells whether `open` proved it.
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
@@ -54,31 +44,29 @@ class Journal:
         self.context = settings.context
         self._shard = settings.context.shard
         self._broken = True
-        meta = Meta(partitions=settings.topics.partitions, noise_key=b"", digest_key=b"", state_id=b"")
-        self.held = ShardRecords(meta)
-        self._reader = StateReader(settings)
+        self.records = ShardRecords(settings)
         self._claim = False
         self.proved = False
 
     @property
     def meta(self) -> Meta:
         """What the state says of itself; the next transaction makes durable what is changed in it."""
-        return self.held.meta
+        return self.records.meta
 
     @property
     def key_id(self) -> str:
         """Name of the key that seals the shard's records, "none" without one."""
-        return self._reader.sealing.key_id
+        return self.records.sealing.key_id
 
     @property
     def pending(self) -> int:
         """Number of events and rejects that are durable but not yet published."""
-        return len(self.held.outbox) + len(self.held.rejects)
+        return len(self.records.outbox) + len(self.records.rejects)
 
     @property
     def backlog(self) -> bool:
         """Whether more waits than the next transaction publishes: the next commit has to wait for the rest."""
-        return len(self.held.to_publish(self._settings.bounds)) < len(self.held.outbox)
+        return len(self.records.to_publish()) < len(self.records.outbox)
 
     async def open(self) -> dict[bytes, bytes]:
         """Take the shard over: fence, read, verify, and write a first transaction; return the engine's records.
@@ -92,7 +80,7 @@ class Journal:
         await self._begin(fence=True)
         try:
             raw = await self._read()
-            found = await self._prove(raw)
+            records = await self._prove(raw)
             if self.meta.commands.closed and not self.pending:
                 raise self.closed_error()
             self._broken, self._claim = False, True
@@ -106,8 +94,8 @@ class Journal:
             self._broken = True
             await self._log.prove()
             raise
-        await self._seal_again({key: found.records[key] for key in found.stale})
-        return found.records
+        await self._seal_again({key: records[key] for key in self.records.stale})
+        return records
 
     async def look(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
         """Read and verify the state as it is, whoever holds it; writes nothing, and raises as `open`.
@@ -116,7 +104,7 @@ class Journal:
         """
         await self._begin()
         raw = await self._read()
-        return (await self._prove(raw, beside_alerts=beside_alerts)).records
+        return await self._prove(raw, beside_alerts=beside_alerts)
 
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
@@ -169,8 +157,8 @@ class Journal:
         await self._begin()
         raw = await self._log.read_state()
         if CLOSED in raw:
-            return self._reader.decode_closed(raw[CLOSED])
-        self.held = (await self._reader.restore(raw)).held
+            return self.records.decode_closed(raw[CLOSED])
+        await self.records.restore(raw)
         meta = self.meta
         if self.pending or not meta.commands.closed:
             return None
@@ -181,7 +169,7 @@ class Journal:
         self._broken = True
         if fence:
             await self._log.fence()
-        self._reader = StateReader(self._settings)
+        self.records = ShardRecords(self._settings)
 
     async def _read(self) -> dict[bytes, bytes]:
         raw = await self._log.read_state()
@@ -200,15 +188,14 @@ class Journal:
 
     # Reading
 
-    async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> Restoration:
+    async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> dict[bytes, bytes]:
         """Hold what was read to the digest, to the alert partition, and to the number of partitions."""
-        found = await self._reader.restore(raw)
-        self.held = found.held
+        found = await self.records.restore(raw)
         if beside_alerts:
             await self._check_rollback(empty=not raw)
         own, now = self.meta.partitions, self._settings.topics.partitions
         if own != now:
-            raise self._reader.unreadable(
+            raise self.records.unreadable(
                 f"the application has {own} partitions and its topics now have {now}: a dataset would get a second "
                 "ledger. Restore the partition count; for another one, close the application and carry its budgets "
                 "over to a successor"
@@ -234,7 +221,7 @@ class Journal:
 
     async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
-        seen = Seen(self.meta, {number for number, *_ in self.held.outbox})
+        seen = Seen(self.meta, {number for number, *_ in self.records.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
@@ -259,8 +246,8 @@ class Journal:
         """Read the first record written: WRITE without READ would only show at the next takeover."""
         # Committed, but its marker may not be written yet: read_committed could miss it.
         raw = await self._log.read_state(committed=False)
-        if META not in raw or self._reader.sealing.open(META, raw[META]).sequence != self.meta.sequence:
-            raise self._reader.unreadable("the first record written could not be read back")
+        if META not in raw or self.records.sealing.open(META, raw[META]).sequence != self.meta.sequence:
+            raise self.records.unreadable("the first record written could not be read back")
 
     def closed_error(self) -> ApplicationClosed:
         """Return what says that the shard was closed for ever."""
@@ -283,27 +270,23 @@ class Journal:
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
         claim, self._claim = self._claim, False
-        shown = self.held.to_publish(self._settings.bounds)
+        published = self.records.to_publish()
         events, origin = list[Event](), self.meta.origin
         if commit.events or commit.rejects:
             origin = f"{self.meta.sequence + 1}-{self._settings.entropy(ORIGIN_BYTES).hex()}"
             events = self._freeze(commit.events, origin)
-        sealed, after = self.held.after(
-            commit, events, origin, len(shown), claim=claim, sealing=self._reader.sealing
-        )
-        offset = await self._log.transact(
-            Transaction([(key, event) for _, key, event in shown], self.held.rejects, sealed, claim)
-        )
+        alerts, rejects = [(key, event) for _, key, event in published], self.records.rejects
+        written = self.records.write(commit, events, origin, len(published), claim=claim)
+        offset = await self._log.transact(Transaction(alerts, rejects, written, claim))
         if offset is not None:
-            after.meta.alert_offset = offset
-        self.held = after
+            self.meta.alert_offset = offset
         self._broken = False
-        return len(shown)
+        return len(published)
 
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
         """Encode events as they enter the outbox: published twice, they are the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
-        prover = self._reader.sealing.prover
+        prover = self.records.sealing.prover
         return [
             (
                 event.sequence,

@@ -378,7 +378,7 @@ class ShardSession(Committer):
     def _observe(self) -> None:
         status = self.status
         status.beat = self.clock.now()
-        status.key_id, status.state_records = self.journal.key_id, len(self.journal.held.macs)
+        status.key_id, status.state_records = self.journal.key_id, len(self.journal.records.macs)
         status.sequence = self.journal.meta.sequence
         for topic in self.workload.topics:
             high = self.feed.high_water(topic)

@@ -15,7 +15,7 @@ import hashlib
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -114,81 +114,6 @@ class Chunk(msgspec.Struct, array_like=True):
     rejects: list[Reject] = []
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecords:
-    """What the records of a shard hold beside the engine's.
-
-    ``macs`` are keyed hashes of the live records, ``total`` their sum, ``chunks_total`` that of the outbox; ``outbox``
-    and ``rejects`` are charged and not published yet, in order.
-    """
-
-    meta: Meta
-    macs: dict[bytes, int] = field(default_factory=dict)
-    total: int = 0
-    chunks_total: int = 0
-    outbox: list[Event] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-
-    def to_publish(self, bounds: Bounds) -> list[Event]:
-        """Return the events that the next transaction publishes: all that wait, or as many as it may hold."""
-        size, most = 0, max(1, bounds.published - len(self.rejects))
-        for number, (_, _, event) in enumerate(self.outbox):
-            size += len(event)
-            if number and (number == most or size > bounds.published_size):
-                return self.outbox[:number]
-        return self.outbox
-
-    def after(
-        self, commit: Commit, events: list[Event], origin: str, shown: int, *, claim: bool, sealing: Sealing
-    ) -> tuple[dict[bytes, bytes | None], ShardRecords]:
-        """Return the sealed records that the next transaction writes, and what holds once they are durable.
-
-        ``events`` are encoded; ``shown`` of the outbox are published; ``claim`` says that it is the first of a session.
-        ``macs`` is changed in place: if the transaction fails, everything has to be read again.
-        """
-        meta, sequence, published = self.meta, self.meta.sequence + 1, self.outbox[:shown]
-        rest, mac = self.outbox[shown:], hashing(meta.digest_key)
-        sealed: dict[bytes, bytes | None] = {}
-        total, chunks_total, chunks, charged = self.total, 0, 0, sequence
-        for key, content in commit.records.items():
-            if key == META or key.startswith(OUTBOX):
-                raise MisuseError(f"record key {describe(key)} belongs to the journal")
-            total -= self.macs.pop(key, 0)
-            sealed[key] = None
-            if content is not None:
-                sealed[key] = record = _sealed(sealing, key, sequence, content)
-                self.macs[key] = hashed = mac(key, record)
-                total += hashed
-        if events or commit.rejects:
-            if rest:
-                raise MisuseError("a commit comes before everything is published that was charged before")
-            rest = events
-            for chunk in _chunks(events, commit.rejects):
-                key = OUTBOX + str(chunks).encode()
-                # What will be public: of a thousand events, most bytes are the same.
-                sealed[key] = record = _sealed(sealing, key, sequence, chunk, compress=True)
-                chunks_total += mac(key, record)
-                chunks += 1
-        elif rest:
-            chunks, charged, chunks_total = meta.chunks, meta.charged, self.chunks_total
-        meta = msgspec.structs.replace(
-            meta,
-            sequence=sequence,
-            charged=charged,
-            chunks=chunks,
-            progress=commit.progress or meta.progress,
-            published=published[-1][0] if published else meta.published,
-            published_origin=meta.origin if published else meta.published_origin,
-            origin=origin,
-            last_event=max([meta.last_event, *(number for number, _, _ in rest[-1:])]),
-            # Its events, and its mark.
-            alert_end=meta.alert_end + (shown + 1 if shown or claim else 0),
-            digest=digest(total + chunks_total),
-        )
-        sealed[META] = _sealed(sealing, META, sequence, meta)
-        return sealed, ShardRecords(meta, self.macs, total, chunks_total, rest, list(commit.rejects))
-
-
 async def keep_going() -> None:
     """Give way to nothing."""
 
@@ -212,36 +137,43 @@ class JournalSettings:
     give_way: Callable[[], Awaitable[None]] = keep_going
 
 
-class Restoration(NamedTuple):
-    """What was verified: the journal's own, the engine's live records, and keys of those to be sealed again."""
+class ShardRecords:
+    """The records of one shard, for one session: verified, held, and made for each transaction.
 
-    held: ShardRecords
-    records: dict[bytes, bytes]
-    stale: list[bytes]
-
-
-class StateReader:
-    """Verifies one shard's records."""
+    Attributes:
+        meta: What the state says of itself; the next transaction makes durable what is changed in it.
+        macs: Keyed hashes of the live records.
+        outbox, rejects: What is charged and not published yet, in order.
+        stale: Keys of the records that the present key has not sealed.
+    """
 
     def __init__(self, settings: JournalSettings) -> None:
-        self.sealing = Sealing(settings.context, settings.masters, settings.entropy)
         self._settings = settings
+        self.sealing = Sealing(settings.context, settings.masters, settings.entropy)
+        self.meta = Meta(partitions=settings.topics.partitions, noise_key=b"", digest_key=b"", state_id=b"")
+        self.macs: dict[bytes, int] = {}
+        self.outbox: list[Event] = []
+        self.rejects: list[Reject] = []
+        self.stale: list[bytes] = []
+        self._total = self._chunks_total = 0  # sums of hashes: of `macs`, and of the outbox records
 
-    async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
-        """Verify what was read: no record is missing, foreign, changed, or sealed with an unknown key."""
+    async def restore(self, raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Verify a state: no record is missing, foreign, changed, or sealed with an unknown key.
+
+        Return the engine's live records.
+        """
         entropy = self._settings.entropy
         if not raw:
-            meta = Meta(
+            self.meta = Meta(
                 partitions=self._settings.topics.partitions,
                 noise_key=entropy(SECRET_BYTES),
                 digest_key=entropy(SECRET_BYTES),
                 state_id=entropy(STATE_ID_BYTES),
             )
-            return Restoration(ShardRecords(meta), {}, [])
-        meta, key_id = self._meta(raw)
+            return {}
+        meta, key_id = self._read_meta(raw)
         records: dict[bytes, bytes] = {}
         macs: dict[bytes, int] = {}
-        stale: list[bytes] = []
         mac, total, own = hashing(meta.digest_key), 0, self.sealing.key_id
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
@@ -253,8 +185,8 @@ class StateReader:
             macs[key] = hashed = mac(key, record)
             total += hashed
             if found.key_id != own:
-                stale.append(key)
-        outbox, rejects = self._outbox(raw, meta)
+                self.stale.append(key)
+        outbox, rejects = self._read_outbox(raw, meta)
         chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
         if digest(total + chunks_total) != meta.digest:
             raise self.unreadable(
@@ -271,10 +203,11 @@ class StateReader:
                 macs[key] = hashed = mac(key, raw[key])
                 total += hashed
             chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
-        held = ShardRecords(meta, macs, total, chunks_total, outbox, rejects)
-        return Restoration(held, records, stale)
+        self.meta, self.macs, self.outbox, self.rejects = meta, macs, outbox, rejects
+        self._total, self._chunks_total = total, chunks_total
+        return records
 
-    def _meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
+    def _read_meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
         """Return what the state says of itself, and the name of the key that sealed it."""
         if META not in raw:
             raise self.unreadable("it has records but no record 'meta'")
@@ -289,7 +222,7 @@ class StateReader:
             raise self.unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
         return meta, opened.key_id
 
-    def _outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
+    def _read_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
         """Return what is charged and not published."""
         events: list[Event] = []
         rejects: list[Reject] = []
@@ -354,14 +287,71 @@ class StateReader:
             "The shard is parked; nothing was changed"
         )
 
+    # Writing
 
-def _sealed(
-    sealing: Sealing, key: bytes, sequence: int, content: bytes | msgspec.Struct, *, compress: bool = False
-) -> bytes:
-    plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
-    if len(plain) > RECORD_LIMIT:
-        raise MisuseError(f"state record {describe(key)} has {len(plain)} bytes, the limit is {RECORD_LIMIT}")
-    return sealing.seal(key, sequence, zlib.compress(plain, 1) if compress else plain)
+    def to_publish(self) -> list[Event]:
+        """Return the events that the next transaction publishes: the whole outbox, or as much as it may hold."""
+        bounds = self._settings.bounds
+        size, most = 0, max(1, bounds.published - len(self.rejects))
+        for number, (_, _, event) in enumerate(self.outbox):
+            size += len(event)
+            if number and (number == most or size > bounds.published_size):
+                return self.outbox[:number]
+        return self.outbox
+
+    def write(
+        self, commit: Commit, events: list[Event], origin: str, published: int, *, claim: bool
+    ) -> dict[bytes, bytes | None]:
+        """Return the sealed records that the next transaction writes, and hold what they say.
+
+        ``events`` are encoded; ``published`` is how many of the outbox this transaction publishes; ``claim`` says that
+        it is the first of a session. If the transaction fails, everything has to be read again.
+        """
+        meta, sequence, mac = self.meta, self.meta.sequence + 1, hashing(self.meta.digest_key)
+        if published:
+            meta.published, meta.published_origin = self.outbox[published - 1][0], meta.origin
+        self.outbox = self.outbox[published:]
+        sealed: dict[bytes, bytes | None] = {}
+        for key, content in commit.records.items():
+            if key == META or key.startswith(OUTBOX):
+                raise MisuseError(f"record key {describe(key)} belongs to the journal")
+            self._total -= self.macs.pop(key, 0)
+            sealed[key] = None
+            if content is not None:
+                sealed[key] = record = self._seal(key, sequence, content)
+                self.macs[key] = hashed = mac(key, record)
+                self._total += hashed
+        if events or commit.rejects:
+            if self.outbox:
+                raise MisuseError("a commit comes before everything is published that was charged before")
+            self.outbox = events
+            chunks = _chunks(events, commit.rejects)
+            meta.charged, meta.chunks, self._chunks_total = sequence, len(chunks), 0
+            for key, chunk in zip(chunk_keys(meta), chunks, strict=True):
+                # The content becomes public: compression tells nothing. Most bytes of a thousand events are the same.
+                sealed[key] = record = self._seal(key, sequence, chunk, compress=True)
+                self._chunks_total += mac(key, record)
+        elif not self.outbox:
+            meta.charged, meta.chunks, self._chunks_total = sequence, 0, 0
+        self.rejects = list(commit.rejects)
+        if self.outbox:
+            meta.last_event = max(meta.last_event, self.outbox[-1][0])
+        meta.sequence, meta.origin, meta.progress = sequence, origin, commit.progress or meta.progress
+        # Its events, and its mark.
+        meta.alert_end += published + 1 if published or claim else 0
+        meta.digest = digest(self._total + self._chunks_total)
+        sealed[META] = self._seal(META, sequence, meta)
+        return sealed
+
+    def _seal(
+        self, key: bytes, sequence: int, content: bytes | msgspec.Struct, *, compress: bool = False
+    ) -> bytes:
+        plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
+        if len(plain) > RECORD_LIMIT:
+            raise MisuseError(
+                f"state record {describe(key)} has {len(plain)} bytes, the limit is {RECORD_LIMIT}"
+            )
+        return self.sealing.seal(key, sequence, zlib.compress(plain, 1) if compress else plain)
 
 
 def chunk_keys(meta: Meta) -> Iterator[bytes]:

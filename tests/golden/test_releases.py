@@ -60,7 +60,7 @@ def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_t
     records = {key.decode(): data.hex() for key, data in found.items()}
     assert {"records": records, "progress": account.meta.progress.hex()} == content
     assert account.meta.commands == COMMANDS
-    numbers = [number for number, _, _ in account.held.outbox]
+    numbers = [number for number, _, _ in account.records.outbox]
     assert numbers == list(range(account.meta.last_event - len(numbers) + 1, account.meta.last_event + 1))
     assert numbers
     assert (

@@ -99,7 +99,7 @@ def test_a_whole_state_from_elsewhere_is_refused(where: dict[str, str]) -> None:
 def test_what_was_not_touched_opens_and_no_key_is_shown() -> None:
     journal, restored = opened(holding(LIVE), masters=(KEY,))
     assert restored == {A: b"second", B: b"other"}
-    for shown in (repr(journal), repr(journal._reader.sealing)):
+    for shown in (repr(journal), repr(journal.records.sealing)):
         assert KEY.hex() not in shown
         assert repr(KEY) not in shown
 

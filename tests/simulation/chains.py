@@ -54,7 +54,7 @@ class ProvingJournal(Journal):
 
     async def _begin(self, *, fence: bool = False) -> None:
         await super()._begin(fence=fence)
-        self._reader.sealing.prover = self._prover
+        self.records.sealing.prover = self._prover
 
 
 @dataclass(frozen=True)

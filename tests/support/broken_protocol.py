@@ -59,7 +59,7 @@ class ForgetsOutbox(Journal):
 
     async def _check_rollback(self, *, empty: bool) -> None:
         await super()._check_rollback(empty=empty)
-        self.held = replace(self.held, outbox=[])
+        self.records.outbox = []
 
 
 class TakesAnyState(Journal):
