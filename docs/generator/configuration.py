@@ -145,7 +145,7 @@ def _range(schema: Schema) -> str:
 def _as_code(description: str) -> str:
     """Set what stands in braces or angles as code; that there is no default goes without saying."""
     line = re.sub(r" Default:? none\.$", "", " ".join(description.split()))
-    return re.sub(r"(?<!`)(\{[^}]*\}|<[a-z]+>[.a-z]*)(?!`)", r"`\1`", line)
+    return re.sub(r"(?<!`)(\{[^}]*\}|<[a-z]+>(?:\.[a-zA-Z]+)*)(?!`)", r"`\1`", line)
 
 
 def _from_environment() -> str:

@@ -1,5 +1,4 @@
-"""Alerts onward: from the alert topic to Alertmanager and webhooks, at least once, in order for each dataset.
+"""The forwarder posts alerts to Alertmanager and webhooks, at least once, in order for each dataset.
 
-Reads released events only and decides nothing about privacy: whoever receives what it sends could have read the
-alert topic.
+It reads released events only: a receiver learns nothing that a reader of the alert topic does not know.
 """

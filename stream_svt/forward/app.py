@@ -1,4 +1,4 @@
-"""The forwarder's process: routes, pages, signals, exit codes; and what can be tried before."""
+"""The forwarder's process: routes, pages, signals and exit codes; its check and its test event."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, par
 from stream_svt.service.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"
-"""CloudEvents type of a test; no service releases it."""
+"""CloudEvents type of a test event; no service releases this type."""
 
 
 async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
-    """Forward until SIGTERM or SIGINT, or until each destination has stopped by itself; return the exit code."""
+    """Forward until SIGTERM or SIGINT, or until every destination has stopped; return the exit code."""
     apply_fixes()
     await _check_topics(config)
     metrics = ForwardMetrics(config.topic, [destination.name for destination in config.destinations])
@@ -36,19 +36,19 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
         producer = None
         if config.parks:
             options = {"client_id": "stream-svt-forward", "acks": "all", "enable_idempotence": True}
-            made = AIOKafkaProducer(**config.cluster.arguments, **options)
+            client = AIOKafkaProducer(**config.cluster.arguments, **options)
             doing = "connecting the producer of parked events"
-            producer = await stack.enter_async_context(started(made, doing, "WRITE"))
+            producer = await stack.enter_async_context(started(client, doing, "WRITE"))
         routes = []
         for destination in config.destinations:
             post = await stack.enter_async_context(posting(destination))
             delivery = Delivery(config, destination, post, metrics, producer)
             routes.append(Route(config, delivery, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
-        # With exceptions returned, it ends only once each of them has handed its partitions over.
+        # With return_exceptions, a cancelled gather ends once every route has committed and left its group.
         running = asyncio.gather(*(route.run() for route in routes), return_exceptions=True)
-        for sent in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(sent, running.cancel)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await running
     error = next((route.error for route in routes if route.error is not None), None)
@@ -57,29 +57,31 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
 
 async def _check_topics(config: ForwardConfig) -> None:
     needed = [
-        ("topic", config.topic, "it is the alert topic of a service, by default '<application>.alerts'")
+        ("topic", config.topic, "this is the alert topic of a service, by default '<application>.alerts'")
     ]
     if config.parks:
-        needed.append(("park_topic", config.park_topic, "it is where refused events go (on_refused: park)"))
-    there = await partition_counts(config.cluster, "looking at the topics")
+        needed.append(
+            ("park_topic", config.park_topic, "refused events are written to it (on_refused: park)")
+        )
+    existing = await partition_counts(config.cluster, "looking at the topics")
     problems = [
-        Problem(0, field, f"topic {topic!r} does not exist, or this user may not see it; {why}")
+        Problem(0, field, f"topic {topic!r} does not exist, or the user lacks permission to see it; {why}")
         for field, topic, why in needed
-        if topic not in there
+        if topic not in existing
     ]
     if problems:
         raise ConfigError(problems, config.source)
 
 
 def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
-    """Return the pages, read-only and released; other methods than GET and HEAD are refused by the framework."""
+    """Return the pages, which only GET and HEAD can read; they show released data only."""
 
     async def show_metrics(_: web.Request) -> web.Response:
         gauges = {sample: value for route in routes for sample, value in route.gauges().items()}
         return web.Response(body=metrics.text(gauges), headers={"Content-Type": CONTENT_TYPE})
 
     async def show_live(_: web.Request) -> web.Response:
-        # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.
+        # A restart would not repair a stopped destination, and would disturb the others.
         return web.Response(text="live\n")
 
     async def show_ready(_: web.Request) -> web.Response:
@@ -98,15 +100,15 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
 
 @contextlib.asynccontextmanager
 async def served(config: ForwardConfig, application: web.Application) -> AsyncIterator[None]:
-    """Serve the pages while the body runs; raises ConfigError where the address cannot be listened on."""
+    """Serve the pages while the body runs; raises ConfigError if the address is in use or not available."""
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, config.web.host, config.web.port).start()
         except OSError as error:
-            where = f"{config.web.host}:{config.web.port}"
-            message = f"cannot listen on {where}: {error.strerror}; each forwarder of a machine needs a port"
+            address = f"{config.web.host}:{config.web.port}"
+            message = f"cannot listen on {address}: {error.strerror}; each forwarder of a machine needs its own port"
             raise ConfigError([Problem(0, "web.port", message)], config.source) from None
         yield
     finally:
@@ -114,26 +116,26 @@ async def served(config: ForwardConfig, application: web.Application) -> AsyncIt
 
 
 async def check(config: ForwardConfig) -> None:
-    """Raise what can be known to be wrong, topics or permissions, without reading an event or writing one."""
+    """Raise the first error with topics and permissions that shows without writing a record."""
     apply_fixes()
     await _check_topics(config)
     doing = f"reading topic {config.topic!r}"
     async with started(config.cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-        place = TopicPartition(config.topic, 0)
-        reader.assign([place])
+        partition = TopicPartition(config.topic, 0)
+        reader.assign([partition])
         await reader.seek_to_end()
-        await reader.getmany(place, timeout_ms=150)
+        await reader.getmany(partition, timeout_ms=150)
     for destination in config.destinations:
         doing = f"looking up the positions of group {destination.group!r}"
         await group_offsets(config.cluster, destination.group, doing)
 
 
 async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
-    """Post a test event to each address of each destination, once, whatever their filters; return the answers."""
+    """Post a test event to each address of each destination, once and without filters; return the answers."""
     now = datetime.now(UTC)
     data = msgspec.Raw(b'{"test": "stream-svt forward --test: nothing happened"}')
-    names = ("1.0", f"test/{uuid.uuid4()}", f"/stream-svt/{config.topic}", TEST_TYPE, "test")
-    event = receive(msgspec.json.encode(Envelope(*names, now.isoformat(), 0, 0, "0-0", data)))
+    attributes = ("1.0", f"test/{uuid.uuid4()}", f"/stream-svt/{config.topic}", TEST_TYPE, "test")
+    event = receive(msgspec.json.encode(Envelope(*attributes, now.isoformat(), 0, 0, "0-0", data)))
     answers = []
     for destination in config.destinations:
         async with posting(destination) as post:

@@ -1,4 +1,4 @@
-"""The forwarder's configuration: YAML like the service's, found wrong before anything connects."""
+"""The forwarder's configuration: a YAML file like the service's, checked before anything connects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-z
 
 
 def type_word(kind: str) -> str:
-    """Return how a file names a type of events: without what all of them share."""
+    """Return the name of an event type in the file: the type without the prefix and suffix that all share."""
     return kind.removeprefix("io.stream-svt.").removesuffix(".v1")
 
 
@@ -37,14 +37,14 @@ def _address(text: str) -> str:
         parts = urlsplit(text)
         if re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0:
             return text
-    # Not repeated: it may hold a password.
+    # The message does not repeat the text, which may hold a password.
     raise ValueError("expected an address such as https://host:port/path, without a user or password")
 
 
 def _label(name: str) -> str:
     if not re.fullmatch(_LABEL, name):
         raise ValueError(
-            f"expected letters, digits and underscores, and no label set from the event, found {quote(name)}"
+            f"expected letters, digits and underscores, and no label that events set, found {quote(name)}"
         )
     return name
 
@@ -63,26 +63,26 @@ Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
 class AlertmanagerConfig(Strict):
-    """Alertmanagers of one cluster; each event goes to all of them and is delivered once one has taken it."""
+    """Alertmanagers of one cluster; each event goes to all of them and is delivered once one accepts it."""
 
     urls: Annotated[tuple[Url, ...], Field(min_length=1)]
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
-    """Time after its delivery until an alert ends by itself; a top has no end of its own. Default 1h."""
+    """Time from the delivery of an alert to its end in Alertmanager; tops have no end of their own. Default 1h."""
     labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
 
 
 class WebhookConfig(Strict):
-    """A receiver of CloudEvents in structured mode, signed as Standard Webhooks says."""
+    """A receiver of CloudEvents in structured mode, signed according to Standard Webhooks."""
 
     url: Url | None = None
-    """Address that is posted to. Either this or url_file."""
+    """Address of the receiver. Either this or url_file."""
     url_file: Text | None = None
-    """File whose first line is the address, where that is a secret."""
+    """File whose first line is the address, if that is a secret."""
     key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = ()
-    """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request carries both signatures:
-    that is how a key is replaced. Default: not signed."""
+    """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request carries both signatures,
+    so that a key can be replaced. Default: not signed."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -91,14 +91,14 @@ class WebhookConfig(Strict):
 
 
 class RetryConfig(Strict):
-    """When a receiver that does not answer, or cannot now, is asked again."""
+    """Waits between the attempts to post an event, while a receiver fails."""
 
     first: Duration = 500
     """Longest wait before the second attempt. Default 500ms."""
     most: Duration = 300_000
-    """Longest wait between attempts; each doubles the last. Default 5m."""
+    """Longest wait between attempts; each wait is twice the one before. Default 5m."""
     give_up_after: Duration | None = None
-    """Time after which an event that was never taken counts as refused. Default: never."""
+    """Time after which an event that no receiver accepted counts as refused. Default: never."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -107,7 +107,7 @@ class RetryConfig(Strict):
 
 
 class DestinationConfig(Strict):
-    """One receiver, and which events it gets. Destinations do not wait for one another."""
+    """One receiver and the events that it gets. Destinations do not wait for one another."""
 
     name: Name
     """Names its consumer group, its metrics and its log lines."""
@@ -125,13 +125,13 @@ class DestinationConfig(Strict):
     datasets: Patterns = ("*",)
     """Patterns of dataset names with * and ?. Default: all, ["*"]."""
     on_refused: Literal["stop", "park"] = "stop"
-    """An event that is never taken: stop, so that somebody looks, or park it on park_topic and go on. Default stop."""
+    """After an event is refused: stop the destination, or park the event on park_topic and continue. Default stop."""
     timeout: Duration = 10_000
     """Longest time for one request. Default 10s."""
     retry: RetryConfig = RetryConfig()
-    """When to ask again."""
+    """Waits between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 4
-    """Requests under way at once, of different datasets. Default 4."""
+    """Largest number of requests at a time, for different datasets. Default 4."""
     authorization_file: Text | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
 
@@ -164,17 +164,17 @@ class ForwardDocument(Strict):
     park_topic: TopicName = Field("", json_schema_extra={"default": "<topic>.parked"})
     """Topic of the events that a destination refused. Default <topic>.parked."""
     destinations: Annotated[tuple[DestinationConfig, ...], Field(min_length=1)]
-    """Who gets which events."""
+    """The receivers, and the events that each gets."""
     web: ForwardWebConfig = ForwardWebConfig()
     """Metrics and health pages."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
         names = [one.name for one in self.destinations]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            yield "destinations", f"two have the name {quote(twice[0])}: use one of its own"
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            yield "destinations", f"two have the name {quote(repeated[0])}: give each its own name"
         if self.park_topic == self.topic:
-            yield "park_topic", "is the topic that is read: parked events would come round again"
+            yield "park_topic", "must differ from topic: parked events would be read and posted again"
 
 
 def json_schema() -> dict[str, Any]:
@@ -185,7 +185,7 @@ def json_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A destination with what stands in files; an address, too, may be a secret."""
+    """A destination with the secrets from its files; an address may be a secret, too."""
 
     config: DestinationConfig
     name: str
@@ -197,7 +197,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardConfig:
-    """Everything the forwarder was told, checked; ``notes`` are advice, ``source`` names the file."""
+    """The checked configuration; ``notes`` are advice, ``source`` names the file."""
 
     cluster: Cluster
     topic: str
@@ -242,34 +242,34 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
 
 
 def _destination(
-    config: DestinationConfig, group: str, place: KeyPath, document: Document, files: SecretFiles
+    config: DestinationConfig, group: str, path: KeyPath, document: Document, files: SecretFiles
 ) -> Destination:
-    """Return a destination with its secrets; what is wrong is reported."""
+    """Return a destination with its secrets; problems are reported to the document."""
     keys: list[bytes] = []
     authorization = None
     if (name := config.authorization_file) is not None:
-        authorization = files.first_line(name, (*place, "authorization_file"), "header")
+        authorization = files.first_line(name, (*path, "authorization_file"), "header")
         if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
-            document.report((*place, "authorization_file"), "holds what no header may hold")
+            document.report((*path, "authorization_file"), "has characters that a header must not have")
     if (webhook := config.webhook) is None:
         bases = config.alertmanager.urls if config.alertmanager else ()
         urls = [base.rstrip("/") + "/api/v2/alerts" for base in bases]
     else:
         url = webhook.url
         if webhook.url_file is not None:
-            where = (*place, "webhook", "url_file")
-            url = files.first_line(webhook.url_file, where, "address")
+            key = (*path, "webhook", "url_file")
+            url = files.first_line(webhook.url_file, key, "address")
             try:
                 url = url and _address(url)
             except ValueError as error:
-                document.report(where, f"file {quote(webhook.url_file)}: {error}")
+                document.report(key, f"file {quote(webhook.url_file)}: {error}")
         urls = [] if url is None else [url]
-        where = (*place, "webhook", "key_files")
-        keys = files.shared_keys(webhook.key_files, where)
+        key = (*path, "webhook", "key_files")
+        keys = files.shared_keys(webhook.key_files, key)
         if not webhook.key_files:
-            files.note(where, "requests are not signed: whoever can reach the receiver can forge an alert")
-    if (config.authorization_file or webhook) and any(map(_is_open, urls)):
-        files.note(place, "is posted to over http: who sits between can read, change and repeat it")
+            files.note(key, "requests are not signed: anybody who can reach the receiver can forge an alert")
+    if (config.authorization_file or webhook) and any(map(_is_remote_http, urls)):
+        files.note(path, "uses http: anybody on the network path can read, change and repeat requests")
     return Destination(
         config=config,
         name=config.name,
@@ -280,7 +280,7 @@ def _destination(
     )
 
 
-def _is_open(url: str) -> bool:
-    """Tell whether an address is http on another machine, by its name alone."""
+def _is_remote_http(url: str) -> bool:
+    """Tell whether an address is http on another machine, judged by its host name."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}

@@ -1,6 +1,6 @@
-"""From the alert topic to one destination: a consumer group, whose positions are committed only after delivery.
+"""Delivery from the alert topic to one destination, in a consumer group that commits offsets only after delivery.
 
-An event is posted until the receiver has taken it, or it is parked, or somebody has to look.
+An event is posted until the receiver accepts it, or it is parked, or the destination stops.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ log = logging.getLogger(__name__)
 
 DESTINATION_HEADER = "stream-svt-destination"
 REASON_HEADER = "stream-svt-refused"
-PLACE_HEADER = "stream-svt-place"
-_SAY_EVERY = 20
-"""Failed attempts of an event between two lines about it; the first is always reported."""
+POSITION_HEADER = "stream-svt-place"
+_LOG_EVERY = 20
+"""Of the failed attempts of an event, the first and then every 20th are logged."""
 LONGEST_REQUESTED_S = 3600.0
-"""Most seconds for which a receiver may ask with Retry-After."""
-_ALREADY_THERE = 409
-"""Conflict: how receivers say that they have an event of this id. The id is the same for every copy, so they do."""
-_ABOUT_THE_EVENT = frozenset({400, 413, 414, 415, 422, 431})
-"""What says that this request will never be taken. Anything else a receiver can mend: an address, a token, a limit."""
+"""Longest wait in seconds that a receiver can ask for with Retry-After."""
+_CONFLICT = 409
+"""Receivers answer Conflict if they have an event of this id already; every copy of an event has the same id."""
+_FINAL = frozenset({400, 413, 414, 415, 422, 431})
+"""Statuses that reject this request for good. Others have a cause that can be fixed: an address, a token, a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. ``reason`` holds nothing of the receiver's own words; ``wait`` is its Retry-After in seconds."""
+    """The outcome of a request. ``reason`` has no text of the receiver; ``wait`` is its Retry-After in seconds."""
 
     result: Result
     reason: str
@@ -62,12 +62,12 @@ class Answer:
 Post: TypeAlias = Callable[[str, Request], Awaitable[Answer]]
 
 
-def meaning(status: int, retry_after: str | None) -> Answer:
-    """Return what an HTTP answer means; of Retry-After, seconds are heard and dates are not."""
+def answer_of(status: int, retry_after: str | None) -> Answer:
+    """Return the outcome of an HTTP response; Retry-After counts if it is in seconds, not if it is a date."""
     reason, text = f"status {status}", (retry_after or "").strip()
-    if 200 <= status < 300 or status == _ALREADY_THERE:
+    if 200 <= status < 300 or status == _CONFLICT:
         return Answer(Result.ACCEPTED, reason)
-    if status in _ABOUT_THE_EVENT:
+    if status in _FINAL:
         return Answer(Result.REFUSED, reason)
     wait = min(float(text[:9]), LONGEST_REQUESTED_S) if text.isascii() and text.isdigit() else 0.0
     throttled = status == 429 or (status == 503 and wait)
@@ -76,11 +76,11 @@ def meaning(status: int, retry_after: str | None) -> Answer:
 
 @contextlib.asynccontextmanager
 async def posting(destination: Destination) -> AsyncIterator[Post]:
-    """Yield what posts to a destination once, and never raises for what a receiver does.
+    """Yield a function that posts to a destination once, and raises no error for anything that a receiver does.
 
-    Redirects are not followed: they would carry the event and its signature to an address nobody configured.
-    Proxies of the environment are not used, and cookies not kept. Of an answer only status and Retry-After are
-    looked at, so that no receiver can fill memory or log.
+    Redirects are not followed: they would send the event and its signature to an address that nobody configured.
+    Proxies of the environment are not used, and cookies not kept. Only status and Retry-After of a response are
+    read, so that a receiver cannot fill memory or log.
     """
     headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
     if destination.authorization is not None:
@@ -97,13 +97,13 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
                 async with session.post(
                     url, data=request.body, headers=request.headers, allow_redirects=False
                 ) as response:
-                    return meaning(response.status, response.headers.get("Retry-After"))
+                    return answer_of(response.status, response.headers.get("Retry-After"))
             except TimeoutError:
                 return Answer(Result.TIMEOUT, "no answer in time")
             except aiohttp.ClientConnectorCertificateError:
                 return Answer(Result.UNREACHABLE, "its certificate is not trusted")
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                # Its text may hold the address, which may be a secret.
+                # The text of the error may have the address, which may be a secret.
                 return Answer(Result.UNREACHABLE, type(error).__name__)
 
         yield post
@@ -111,125 +111,127 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
 
 @dataclass(slots=True)
 class Delivery:
-    """Delivers the events of one destination, each until it is taken; ``producer`` writes what is parked."""
+    """Delivers the events of one destination, each until it is accepted; ``producer`` writes parked events."""
 
     config: ForwardConfig
     destination: Destination
     post: Post
     metrics: ForwardMetrics
     producer: Any = None
-    _silent_until: float = 0.0
+    _paused_until: float = 0.0
     _slots: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.destination.config.concurrency)
 
     async def deliver(self, event: AlertRecord) -> None:
-        """Return once a record is delivered or parked; raises where the destination is to stop."""
-        # Whoever may write to the alert topic can put anything there; no receiver is to see it.
+        """Return once a record is delivered or parked; raises if the destination has to stop."""
+        # Any writer of the alert topic can write other records; no receiver may get them.
         answer = Answer(Result.REFUSED, "no event of stream-svt")
         if event.is_event:
-            answer = await self._insist(event)
+            answer = await self._post_until_final(event)
         name = self.destination.name
         if answer.result is Result.ACCEPTED:
             self.metrics.events.labels(name, "delivered").inc()
-            delay = (datetime.now(UTC) - event.when).total_seconds()
+            delay = (datetime.now(UTC) - event.time).total_seconds()
             self.metrics.delay_seconds.labels(name).observe(max(0.0, delay))
             return
-        self._say(logging.ERROR, "forward_refused", event, answer)
+        self._log(logging.ERROR, "forward_refused", event, answer)
         if self.destination.config.on_refused == "stop":
             raise StreamSvtError(
                 f"destination {name!r} refused event {event.envelope.id!r} at partition {event.partition} "
-                f"offset {event.offset} ({answer.reason}) and stopped: nothing is lost. Mend the receiver, or "
-                "let refused events be parked (on_refused: park), and start again"
+                f"offset {event.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
+                "on_refused: park for this destination, and restart the forwarder"
             )
         await self._park(event, answer.reason)
         self.metrics.events.labels(name, "parked").inc()
 
-    async def _insist(self, event: AlertRecord) -> Answer:
-        """Attempt until an answer is final or patience ends; return the last answer."""
+    async def _post_until_final(self, event: AlertRecord) -> Answer:
+        """Attempt until an answer is final or give_up_after has passed; return the last answer."""
         retry, began = self.destination.config.retry, time.monotonic()
         longest = retry.first / 1000
         for attempt in itertools.count(1):
             answer = await self._attempt(event)
             if answer.result in {Result.ACCEPTED, Result.REFUSED}:
                 break
-            if attempt % _SAY_EVERY == 1:
-                self._say(logging.WARNING, "forward_failed", event, answer)
+            if attempt % _LOG_EVERY == 1:
+                self._log(logging.WARNING, "forward_failed", event, answer)
             if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
                 break
-            # Forwarders that failed together must not come back together.
+            # Random, so that forwarders which failed at the same time do not retry at the same time.
             await asyncio.sleep(max(answer.wait, longest * random.uniform(0.5, 1)))  # noqa: S311
             longest = min(2 * longest, retry.most / 1000)
         return answer
 
     async def _attempt(self, event: AlertRecord) -> Answer:
-        """Post to every address; one that takes the event is enough."""
+        """Post to every address; the best answer counts."""
         async with self._slots:
-            # A receiver that asks to be left alone means all requests, not only the one it answered.
-            while (silence := self._silent_until - time.monotonic()) > 0:  # noqa: ASYNC110  it may grow meanwhile
-                await asyncio.sleep(silence)
+            # Retry-After of one answer pauses all requests to the receiver.
+            while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
+                await asyncio.sleep(pause)
             request = request_of(self.destination, event, datetime.now(UTC))
             answers = await asyncio.gather(*(self.post(url, request) for url in self.destination.urls))
             for answer in answers:
                 self.metrics.attempts.labels(self.destination.name, answer.result).inc()
             best = min(answers, key=lambda answer: list(Result).index(answer.result))
             if best.result is Result.THROTTLED:
-                self._silent_until = max(self._silent_until, time.monotonic() + best.wait)
+                self._paused_until = max(self._paused_until, time.monotonic() + best.wait)
         return best
 
     async def _park(self, event: AlertRecord, reason: str) -> None:
-        """Return once every replica in sync has the event as it was."""
+        """Write an event to the park topic, unchanged; return once all in-sync replicas have it."""
         headers = [
             (DESTINATION_HEADER, self.destination.name.encode()),
             (REASON_HEADER, reason.encode()),
-            (PLACE_HEADER, f"{self.config.topic}/{event.partition}/{event.offset}".encode()),
+            (POSITION_HEADER, f"{self.config.topic}/{event.partition}/{event.offset}".encode()),
         ]
         topic = self.config.park_topic
         async with deadline(CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
             await self.producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
 
-    def _say(self, level: int, what: str, event: AlertRecord, answer: Answer) -> None:
+    def _log(self, level: int, name: str, event: AlertRecord, answer: Answer) -> None:
         line = "event=%s destination=%s id=%r partition=%d offset=%d reason=%r"
-        place = (event.envelope.id, event.partition, event.offset)
-        log.log(level, line, what, self.destination.name, *place, answer.reason)
+        position = (event.envelope.id, event.partition, event.offset)
+        log.log(level, line, name, self.destination.name, *position, answer.reason)
 
 
 HAND_OVER = 5.0
-"""Seconds for requests under way before partitions are given away; the group waits for four times that."""
+"""Seconds for open requests before partitions are handed over; the group waits for four times that."""
 _READ_MS = 50
-"""Longest wait for records before what was delivered meanwhile is committed: the longer, the more comes twice."""
+"""Longest wait for records, after which deliveries are committed: a longer wait repeats more after a crash."""
 _COMMIT_PAUSE = 0.2
 _BROKER_PAUSE = 1.0
 WINDOW = 1000
-"""Records read beyond the first that is not delivered: bounds memory, and copies after a crash."""
+"""Most records read after the first undelivered one: bounds memory, and repeated events after a crash."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Which offset of a partition may be committed: the first that is not delivered.
+    """The deliveries of a partition, and the offset that may be committed: the first that is not delivered.
 
-    ``waiting`` holds the offsets that are not delivered, ascending, with the time of each event.
+    Attributes:
+        read: The offset after the last record that was read.
+        undelivered: Offsets that were read and not delivered, ascending, with the time of each event.
     """
 
-    reached: int
+    read: int
     committed: int = -1
-    waiting: dict[int, datetime] = field(default_factory=dict)
+    undelivered: dict[int, datetime] = field(default_factory=dict)
 
     def advance(self, offset: int) -> None:
-        """Note that everything before an offset was looked at."""
-        self.reached = max(self.reached, offset)
+        """Note that all records before an offset were read."""
+        self.read = max(self.read, offset)
 
     @property
     def next(self) -> int:
         """The offset to commit."""
-        return next(iter(self.waiting), self.reached)
+        return next(iter(self.undelivered), self.read)
 
 
 class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Reads the topic for one destination and delivers, until stopped or until an error that ``error`` then holds.
+    """Reads the topic for one destination and delivers its events, until stopped or until an error, kept in ``error``.
 
-    With ``accept_loss``, events that retention took before they were delivered are given up.
+    With ``accept_loss`` it continues after events that were deleted before their delivery.
     """
 
     def __init__(self, config: ForwardConfig, delivery: Delivery, *, accept_loss: bool = False) -> None:
@@ -242,7 +244,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._accept_loss = accept_loss
         self._consumer: Any = None
         self._progress: dict[TopicPartition, Progress] = {}
-        # Deliveries under way, the newest of each dataset of a partition, and what the first one that failed raised.
+        # Open deliveries, the newest delivery of each dataset of a partition, and the first error of a delivery.
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: WeakValueDictionary[tuple[int, str], asyncio.Task[None]] = WeakValueDictionary()
         self._failure: Exception | None = None
@@ -251,19 +253,19 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._polled = 0.0
 
     async def run(self) -> None:
-        """Forward until cancelled, or until an error that ``error`` then holds."""
+        """Forward until cancelled, or until an error, which ``error`` keeps."""
         while self.error is None:
             try:
                 await self._forward()
             except BrokerUnavailable as error:
                 log.warning("event=forward_broker destination=%s error=%r", self.name, str(error))
                 await asyncio.sleep(_BROKER_PAUSE)
-            except Exception as error:  # noqa: BLE001  the other destinations go on; `error` says it
+            except Exception as error:  # noqa: BLE001  other destinations continue; `error` keeps it
                 self.error = error
                 log.critical("event=forward_stopped destination=%s error=%r", self.name, str(error))
 
     async def _forward(self) -> None:
-        """Be a member of the group until something fails."""
+        """Join the group, read and deliver until an error."""
         group = self.destination.group
         self._consumer = self._config.cluster.member(group)
         self._failure = None
@@ -282,27 +284,29 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await stop_quietly(self._consumer, HAND_OVER)
 
     def gauges(self) -> Samples:
-        """Return what the gauges show; the age by the clocks of the service and of this machine."""
-        now, places = datetime.now(UTC), self._consumer.assignment() if self.joined else ()
-        waiting = [when for progress in self._progress.values() for when in progress.waiting.values()]
+        """Return the values of the gauges; ages compare the clocks of the service and of this machine."""
+        now, partitions = datetime.now(UTC), self._consumer.assignment() if self.joined else ()
+        undelivered = [time for progress in self._progress.values() for time in progress.undelivered.values()]
         gauges: Samples = {
-            ("waiting_events", self.name): len(waiting),
-            ("oldest_waiting_seconds", self.name): max(0, (now - min(waiting, default=now)).total_seconds()),
+            ("waiting_events", self.name): len(undelivered),
+            ("oldest_waiting_seconds", self.name): max(
+                0, (now - min(undelivered, default=now)).total_seconds()
+            ),
             ("stopped", self.name): self.error is not None,
-            ("partitions", self.name): len(places),
+            ("partitions", self.name): len(partitions),
             ("last_poll_timestamp_seconds", self.name): self._polled,
         }
-        for place in places:
-            end, progress = self._consumer.last_stable_offset(place) or 0, self._progress.get(place)
-            lag = max(0, end - progress.next) if progress else 0  # nothing was there to read yet
-            gauges["lag_records", self.name, str(place.partition)] = lag
+        for tp in partitions:
+            end, progress = self._consumer.last_stable_offset(tp) or 0, self._progress.get(tp)
+            lag = max(0, end - progress.next) if progress else 0  # no record was read yet
+            gauges["lag_records", self.name, str(tp.partition)] = lag
         return gauges
 
     # Deliveries: one at a time for each dataset of a partition, all datasets at once
 
-    def put(self, record: AlertRecord, progress: Progress) -> None:
-        """Deliver a record after the earlier ones of its dataset; offsets of a partition ascend."""
-        progress.waiting[record.offset] = record.when
+    def schedule(self, record: AlertRecord, progress: Progress) -> None:
+        """Deliver a record after the earlier ones of its dataset; call it in the order of offsets."""
+        progress.undelivered[record.offset] = record.time
         progress.advance(record.offset + 1)
         key = (record.partition, record.data.dataset)
         task = asyncio.create_task(self._deliver(record, progress, self._last.get(key)))
@@ -318,12 +322,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if self._failure is None:
             try:
                 await self._delivery.deliver(record)
-                del progress.waiting[record.offset]
+                del progress.undelivered[record.offset]
             except Exception as error:  # noqa: BLE001  `_forward` raises it
                 self._failure = error
 
     async def drain(self, seconds: float) -> None:
-        """Wait until nothing waits, but no longer than so many seconds; then let go of what does."""
+        """Wait for open deliveries for at most some seconds, then cancel the rest."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
@@ -333,13 +337,13 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     # Membership
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Let what is read be taken."""
+        """Start to deliver what is read."""
         self.joined = True
-        partitions = ",".join(str(place.partition) for place in sorted(assigned))
+        partitions = ",".join(str(tp.partition) for tp in sorted(assigned))
         log.info("event=forward_assigned destination=%s partitions=%s", self.name, partitions)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Finish what is under way and commit it, before anybody else begins there."""
+        """Finish and commit open deliveries before another member reads the partitions."""
         del revoked
         self.joined = False
         await self._hand_over()
@@ -348,90 +352,90 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             await self.drain(HAND_OVER)
             await self._commit()
-        finally:  # aiokafka logs what a listener raises and goes on
+        finally:  # aiokafka logs an error of a listener and continues
             self._progress.clear()
 
     # Reading
 
     async def _read(self) -> None:
-        """Read more, or wait where too much was read beyond what is delivered."""
-        if sum(progress.reached - progress.next for progress in self._progress.values()) >= WINDOW:
+        """Read records, or wait if too many are read and not delivered."""
+        if sum(progress.read - progress.next for progress in self._progress.values()) >= WINDOW:
             await asyncio.sleep(_READ_MS / 1000)
             return
         try:
             batch = await self._consumer.getmany(timeout_ms=_READ_MS, max_records=WINDOW)
         except NoOffsetForPartitionError as error:
-            await self._begin(error.args[0])
+            await self._seek_to_oldest(error.args[0])
             return
         except OffsetOutOfRangeError as error:
-            for place, offset in error.args[0].items():
-                await self._begin(place, lost=offset)
+            for tp, offset in error.args[0].items():
+                await self._seek_to_oldest(tp, lost=offset)
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
             raise explain(error, doing, group=self.destination.group) from error
         self._note_poll()
         if not self.joined:
-            return  # the partitions are being given away: what was read just now is for whoever gets them
-        for place, records in batch.items():
-            progress = self._progress.setdefault(place, Progress(records[0].offset))
+            return  # the partitions are being revoked: their next owner reads these records again
+        for tp, records in batch.items():
+            progress = self._progress.setdefault(tp, Progress(records[0].offset))
             for record in records:
-                event = receive(record.value or b"", record.key, place.partition, record.offset)
+                event = receive(record.value or b"", record.key, tp.partition, record.offset)
                 if event.is_event and not wants(self.destination.config, event):
                     self._delivery.metrics.events.labels(self.name, "filtered").inc()
                     progress.advance(record.offset + 1)
                 else:
-                    self.put(event, progress)
-        for place, progress in list(self._progress.items()):
-            # What is no record, such as the end of a transaction, counts as looked at.
+                    self.schedule(event, progress)
+        for tp, progress in list(self._progress.items()):
+            # The position also passes offsets that hold no record, such as the end of a transaction.
             with contextlib.suppress(IllegalStateError):
-                position = await self._consumer.position(place)
-                if self._progress.get(place) is progress:
+                position = await self._consumer.position(tp)
+                if self._progress.get(tp) is progress:
                     progress.advance(position)
 
-    async def _begin(self, place: TopicPartition, lost: int | None = None) -> None:
-        """Begin at the oldest record: the group has no position, or retention took the record that stood there."""
-        async with deadline(CALL_DEADLINE, f"looking up the oldest record of topic {place.topic!r}"):
-            first = (await self._consumer.beginning_offsets([place]))[place]
+    async def _seek_to_oldest(self, tp: TopicPartition, lost: int | None = None) -> None:
+        """Continue at the oldest record: the group has no committed offset, or its record ``lost`` was deleted."""
+        async with deadline(CALL_DEADLINE, f"looking up the oldest record of topic {tp.topic!r}"):
+            first = (await self._consumer.beginning_offsets([tp]))[tp]
         if lost is not None:
             if not self._accept_loss:
                 raise RecordsLost(
-                    f"partition {place.partition} of topic {place.topic!r} no longer holds offset {lost}, where "
-                    f"destination {self.name!r} stands: retention or deletion took events before they were "
-                    f"delivered. Start with --accept-loss to go on at the oldest that is left, offset {first}"
+                    f"partition {tp.partition} of topic {tp.topic!r} no longer has offset {lost}, the next one of "
+                    f"destination {self.name!r}: events were deleted before their delivery. Start with --accept-loss "
+                    f"to continue at the oldest offset left, {first}"
                 )
             line = "event=forward_loss_accepted destination=%s partition=%d from=%d to=%d"
-            log.error(line, self.name, place.partition, lost, first)
-        with contextlib.suppress(IllegalStateError):  # others have it by now
-            self._consumer.seek(place, first)
-            # Committed even where nothing follows: a group that has a position keeps it.
-            self._progress.setdefault(place, Progress(first)).advance(first)
+            log.error(line, self.name, tp.partition, lost, first)
+        with contextlib.suppress(IllegalStateError):  # another member has the partition by now
+            self._consumer.seek(tp, first)
+            # Committed even if no record follows, so that the group has an offset.
+            self._progress.setdefault(tp, Progress(first)).advance(first)
 
     def _note_poll(self) -> None:
-        """Note when the brokers last answered: nothing to read and nobody to ask look alike to ``getmany``."""
-        places = self._consumer.assignment()
-        # A member without a partition has nothing to ask for.
-        answered = [self._consumer.last_poll_timestamp(place) or 0 for place in places]
-        if places or self.joined:
+        """Note when the brokers last answered: ``getmany`` returns nothing, too, when they are unreachable."""
+        partitions = self._consumer.assignment()
+        # A member without partitions sends no reads, and counts as answered now.
+        answered = [self._consumer.last_poll_timestamp(tp) or 0 for tp in partitions]
+        if partitions or self.joined:
             self._polled = max(self._polled, min(answered, default=time.time() * 1000) / 1000)
 
     async def _commit(self) -> None:
         async with self._committing:
-            moved = {
-                place: progress.next
-                for place, progress in self._progress.items()
-                if progress.next != progress.committed and place in self._consumer.assignment()
+            offsets = {
+                tp: progress.next
+                for tp, progress in self._progress.items()
+                if progress.next != progress.committed and tp in self._consumer.assignment()
             }
-            if not moved:
+            if not offsets:
                 return
             known, pause = dict(self._progress), _COMMIT_PAUSE
             try:
                 async with asyncio.timeout(CALL_DEADLINE):
-                    await self._consumer.commit(moved)
-                for place, offset in moved.items():
-                    known[place].committed = offset
+                    await self._consumer.commit(offsets)
+                for tp, offset in offsets.items():
+                    known[tp].committed = offset
             except (KafkaError, TimeoutError) as error:
-                # Whoever has the partitions now goes on at the older position: an event may come twice.
+                # The next owner of the partitions starts at the older offset, and may post events again.
                 failure, pause = type(error).__name__, _BROKER_PAUSE
                 log.warning("event=forward_commit_failed destination=%s error=%s", self.name, failure)
             self._commit_at = time.monotonic() + pause

@@ -1,9 +1,9 @@
-"""A record of the alert topic, which destination wants it, and the request that tells a receiver of it.
+"""Records of the alert topic, the filter of a destination, and the requests that deliver an event.
 
-Webhooks get the CloudEvent exactly as it stands on the topic, signed as Standard Webhooks says
-(https://www.standardwebhooks.com). Alertmanager groups, silences and routes by labels, so labels say what an alert is
-about and never what was measured; gap, bound and estimate are annotations. Alerts with the same labels are one alert
-to it: a top of the same series renews the alert of the last one.
+Webhooks get the bytes of the CloudEvent on the topic, signed according to Standard Webhooks
+(https://www.standardwebhooks.com). Alertmanager groups, silences and routes by labels, so labels name the subject of an
+alert; gap, bound and estimate are annotations. Alerts with the same labels are one alert there: a later top of the same
+series renews it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     EventType.EXHAUSTED: ("MonitorExhausted", "ticket"),
     EventType.RUN_HALTED: ("RunHalted", "ticket"),
 }
-"""Name and severity of alerts; the severities are those of deploy/prometheus."""
+"""Name and severity of alerts by event type; the severities are those of deploy/prometheus."""
 
 
 _NO_EVENT = Envelope("", "", "", "", "", "", 0, 0, "", msgspec.Raw())
@@ -37,9 +37,9 @@ _NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
 
 @dataclass(frozen=True, slots=True)
 class AlertRecord:
-    """A record of the alert topic: its exact bytes and place, and what it says where it is an event.
+    """A record of the alert topic: its bytes, its position, and the event in it, if there is one.
 
-    ``when`` is the time of an event's charge, by the service's clock, else that of its reading.
+    ``time`` is that of the event's charge, by the service's clock; without an event, that of reading.
     """
 
     body: bytes
@@ -48,7 +48,7 @@ class AlertRecord:
     offset: int = 0
     envelope: Envelope = _NO_EVENT
     data: Alert | Lifecycle = _NO_DATA
-    when: datetime = field(default_factory=lambda: datetime.now(UTC))
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def is_event(self) -> bool:
@@ -58,51 +58,51 @@ class AlertRecord:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request without its address. ``headers`` may hold a signature, and stays out of ``repr``."""
+    """A request without its address. ``headers`` may hold a signature, so ``repr`` leaves it out."""
 
     headers: Mapping[str, str] = field(repr=False)
     body: bytes
 
 
 def receive(body: bytes, key: bytes | None = None, partition: int = 0, offset: int = 0) -> AlertRecord:
-    """Return a record with the event that it holds, if it holds one."""
+    """Return a record, with the event in it if there is one."""
     record = AlertRecord(body, key, partition, offset)
     try:
         body.decode()
         envelope = _ENVELOPE.decode(body)
-        # Of a newer service: its attributes are enough to pass it on.
+        # The data of an unknown type, of a newer service, are not decoded: the attributes suffice.
         data = decode(body)[1] if envelope.type in list(EventType) else _NO_DATA
-        when = datetime.fromisoformat(envelope.time)
+        time = datetime.fromisoformat(envelope.time)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return record
-    # Elsewhere, a zone or a duration may lead out of the calendar.
-    usable = when.tzinfo is not None and 1970 <= when.year < 9999 and envelope.source.startswith(_SOURCE)
-    return replace(record, envelope=envelope, data=data, when=when) if usable else record
+    # In other years adding a time zone or a duration may leave the calendar.
+    usable = time.tzinfo is not None and 1970 <= time.year < 9999 and envelope.source.startswith(_SOURCE)
+    return replace(record, envelope=envelope, data=data, time=time) if usable else record
 
 
 def wants(config: DestinationConfig, event: AlertRecord) -> bool:
-    """Tell whether an event is wanted for itself, or, at Alertmanager, ends an alert that was."""
+    """Tell whether a destination gets an event: its filters match, or the event ends alerts in Alertmanager."""
     return (
-        _is_any(event.data.monitor, config.monitors)
-        and _is_any(event.data.dataset, config.datasets)
-        and (_is_any(type_word(event.envelope.type), config.types) or bool(_ended(config, event)))
+        _matches(event.data.monitor, config.monitors)
+        and _matches(event.data.dataset, config.datasets)
+        and (_matches(type_word(event.envelope.type), config.types) or bool(_ended_types(config, event)))
     )
 
 
-def _is_any(text: str, patterns: Sequence[str]) -> bool:
+def _matches(text: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def _ended(config: DestinationConfig, event: AlertRecord) -> list[str]:
-    """Return the kinds of alerts that are over once a monitor's next run has begun."""
+def _ended_types(config: DestinationConfig, event: AlertRecord) -> list[str]:
+    """Return the types whose alerts end with an event: those that a monitor's next run makes obsolete."""
     if config.alertmanager is None or event.envelope.type != EventType.RUN_STARTED:
         return []
-    kinds = (EventType.EXHAUSTED, EventType.RUN_HALTED)
-    return [kind for kind in kinds if _is_any(type_word(kind), config.types)]
+    types = (EventType.EXHAUSTED, EventType.RUN_HALTED)
+    return [kind for kind in types if _matches(type_word(kind), config.types)]
 
 
 def request_of(destination: Destination, event: AlertRecord, now: datetime) -> Request:
-    """Return the request that tells a destination of an event, as of ``now``, in UTC."""
+    """Return the request that delivers an event to a destination at ``now``, in UTC."""
     config, kind = destination.config, event.envelope.type
     if config.alertmanager is None:
         identity = message_id(event.envelope.source, event.envelope.id)
@@ -114,9 +114,9 @@ def request_of(destination: Destination, event: AlertRecord, now: datetime) -> R
         if destination.keys:
             headers["webhook-signature"] = signatures(destination.keys, identity, now, event.body)
         return Request(headers, event.body)
-    alerts = [_alert(config.alertmanager, event, ended, now) for ended in _ended(config, event)]
-    if not alerts or _is_any(type_word(kind), config.types):
-        # Counted from the delivery: after an outage the first to hear of it must still be told.
+    alerts = [_alert(config.alertmanager, event, ended, now) for ended in _ended_types(config, event)]
+    if not alerts or _matches(type_word(kind), config.types):
+        # Counted from the delivery: an alert delivered late, after an outage, must not end at once.
         ends = now + timedelta(milliseconds=config.alertmanager.resolve_after)
         alerts.append(_alert(config.alertmanager, event, kind, ends) | {"annotations": _annotations(event)})
     return Request({"Content-Type": "application/json"}, msgspec.json.encode(alerts))
@@ -125,7 +125,7 @@ def request_of(destination: Destination, event: AlertRecord, now: datetime) -> R
 def message_id(source: str, event_id: str) -> str:
     """Return the idempotency key of an event: the same for every copy and every attempt.
 
-    A digest, for an event's id holds the dataset's name, which may hold what no header may.
+    It is a digest, because the event's id has the name of its dataset, whose characters a header may not allow.
 
     >>> message_id("/stream-svt/retail", "retail/shop/hot/1/4")
     'evt_25bac2dec8e305d174813d9b411abbe9'
@@ -135,13 +135,13 @@ def message_id(source: str, event_id: str) -> str:
 
 
 def signatures(keys: Sequence[bytes], identity: str, now: datetime, body: bytes) -> str:
-    """Return the signature header's content, one signature for each key."""
+    """Return the content of the signature header, with one signature for each key."""
     return " ".join(standardwebhooks.Webhook(key).sign(identity, now, body.decode()) for key in keys)
 
 
 def _alert(settings: AlertmanagerConfig, event: AlertRecord, kind: str, ends: datetime) -> dict[str, Any]:
     name, severity = _NAMES.get(kind, ("ReleasedEvent", "ticket"))
-    about = {
+    subject = {
         "application": event.envelope.source.removeprefix(_SOURCE),
         "dataset": event.data.dataset,
         "monitor": event.data.monitor,
@@ -150,15 +150,15 @@ def _alert(settings: AlertmanagerConfig, event: AlertRecord, kind: str, ends: da
     }
     labels = {"alertname": name, "severity": severity, **settings.labels}
     return {
-        "labels": labels | {label: text for label, text in about.items() if text},
-        "startsAt": event.when.isoformat(timespec="milliseconds"),
-        # Alertmanager refuses an alert that ends before it starts, as with clocks that differ it might.
-        "endsAt": max(ends, event.when + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"),
+        "labels": labels | {label: text for label, text in subject.items() if text},
+        "startsAt": event.time.isoformat(timespec="milliseconds"),
+        # Alertmanager refuses an alert that ends before it starts, which could happen when clocks differ.
+        "endsAt": max(ends, event.time + timedelta(milliseconds=1)).isoformat(timespec="milliseconds"),
     }
 
 
 def _annotations(event: AlertRecord) -> dict[str, str]:
-    """Return what was released, as texts; what is None is left out."""
+    """Return the released fields as texts, without those that are None or empty."""
     data, kind = event.data, event.envelope.type
     notes: dict[str, Any] = {
         "event_id": event.envelope.id,
@@ -166,23 +166,26 @@ def _annotations(event: AlertRecord) -> dict[str, str]:
         "run": data.run,
     }
     if isinstance(data, Alert):
-        certain = "no bound is certified"
+        bound = "no bound is certified"
         if data.bound is not None:
-            certain = f"the true value is at least {data.bound:.12g} ({100 * (1 - data.beta):.6g}% certain)"
-        what = data.query_id if data.series is None else data.series
+            bound = f"the true value is at least {data.bound:.12g} ({100 * (1 - data.beta):.6g}% certain)"
+        subject = data.query_id if data.series is None else data.series
         notes |= {
-            "summary": f"{what} of {data.dataset} is above {data.threshold:.12g} ({data.monitor})",
-            "description": f"The noisy answer passed the noisy threshold by a gap of {data.gap:.12g}; {certain}.",
+            "summary": f"{subject} of {data.dataset} is above {data.threshold:.12g} ({data.monitor})",
+            "description": f"The noisy answer passed the noisy threshold by a gap of {data.gap:.12g}; {bound}.",
         }
         names = ("gap", "threshold", "bound", "estimate", "query_id", "top", "attempt", "branch")
         notes |= {name: getattr(data, name) for name in names}
     else:
-        where = " on ".join(text for text in (data.monitor, data.dataset) if text)
-        known: dict[str, str] = {
-            EventType.EXHAUSTED: f"{where} cannot pay for another run: its queries are skipped",
-            EventType.RUN_HALTED: f"{where} has used all tops of run {data.run}",
+        subject = " on ".join(text for text in (data.monitor, data.dataset) if text)
+        summaries: dict[str, str] = {
+            EventType.EXHAUSTED: f"{subject} cannot pay for another run: its queries are skipped",
+            EventType.RUN_HALTED: f"{subject} has used all tops of run {data.run}",
         }
-        notes |= {"summary": known.get(kind, f"{type_word(kind)} {where}".strip()), "reason": data.reason}
+        notes |= {
+            "summary": summaries.get(kind, f"{type_word(kind)} {subject}".strip()),
+            "reason": data.reason,
+        }
         notes |= {f"detail_{name}": value for name, value in data.detail.items()}
     if (account := data.account) is not None:
         notes["budget"] = f"{account.spent:.12g} of {account.limit:.12g} {account.measure} spent"

@@ -20,30 +20,34 @@ _gauge, _counter, _histogram = lines_of(_PREFIX, _SECONDS)
 
 METRICS = (
     _gauge("build_info", "version topic", "1, with what runs."),
-    _counter("events_total", "destination outcome", "Events done with: delivered, filtered or parked."),
+    _counter("events_total", "destination outcome", "Events by outcome: delivered, filtered or parked."),
     _counter(
         "attempts_total",
         "destination result",
         "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
     ),
-    _histogram("delay_seconds", "destination", "From an event's charge to its delivery, by two clocks."),
+    _histogram(
+        "delay_seconds",
+        "destination",
+        "Time from an event's charge to its delivery, by the clocks of two machines.",
+    ),
     _gauge("waiting_events", "destination", "Events read and not delivered."),
-    _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of them, 0 where none waits."),
-    _gauge("stopped", "destination", "1 where a destination stopped and waits for you."),
-    _gauge("partitions", "destination", "Partitions this process reads for it."),
+    _gauge("oldest_waiting_seconds", "destination", "Age of the oldest of these events, 0 if there is none."),
+    _gauge("stopped", "destination", "1 if the destination has stopped and needs an operator, else 0."),
+    _gauge("partitions", "destination", "Partitions that this process reads for the destination."),
     _gauge(
         "last_poll_timestamp_seconds",
         "destination",
-        "When the brokers last answered a read, of the partition that waits longest; 0 where they never did.",
+        "Time of the brokers' last answer to a read, the oldest over all partitions; 0 before the first answer.",
     ),
     _gauge("lag_records", "destination partition", "Records after the committed position."),
 )
 
 
 class Result(StrEnum):
-    """How an attempt ended; the words are labels of a metric. Of several receivers' answers the first of these counts.
+    """How an attempt ended; the values are labels of a metric.
 
-    Refused comes last: what another receiver did not answer, it may take later.
+    The first in this order counts if receivers differ. Refused comes last: one that failed may accept the event later.
     """
 
     ACCEPTED = "accepted"
@@ -59,7 +63,7 @@ Samples: TypeAlias = dict[tuple[str, ...], float]
 
 
 class ForwardMetrics:
-    """All metrics of one forwarder; labels exist before anything happens, for a rate needs a zero to start from."""
+    """All metrics of one forwarder. Counters start at 0 for all labels: a rate needs a first sample."""
 
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:
         self._registry = CollectorRegistry()
@@ -76,8 +80,8 @@ class ForwardMetrics:
             self.delay_seconds.labels(name)
 
     def text(self, gauges: Samples) -> bytes:
-        """Return everything in Prometheus' text format, with these gauges."""
-        self._metrics[f"{_PREFIX}lag_records"].clear()  # of partitions that others have now
+        """Return all metrics in Prometheus' text format, with the values of gauges."""
+        self._metrics[f"{_PREFIX}lag_records"].clear()  # partitions that other forwarders read now
         for (name, *labels), value in gauges.items():
             self._metrics[_PREFIX + name].labels(*labels).set(value)
         return generate_latest(self._registry)

@@ -80,7 +80,7 @@ async def test_an_address_in_use_is_named(tmp_path):
                 pass
 
 
-def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, nowhere):
+def test_missing_and_contradicting_options_are_usage_errors(stream_svt, nowhere):
     assert stream_svt("forward").code == 2
     both = stream_svt("forward", "-c", nowhere, "--check", "--test")
     assert (both.code, "give one of them" in both.err) == (2, True)
@@ -89,7 +89,7 @@ def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, nowhere
     assert (wrong.code, "destinations: is required" in wrong.err) == (2, True)
 
 
-async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt, nowhere):
+async def test_a_test_event_goes_to_every_address_and_is_marked_as_a_test(stream_svt, nowhere):
     async with Receiver().listening() as one, Receiver().listening() as other:
         nowhere.write_text(FILE % (one.url, other.url, "http://127.0.0.1:1"))
         done = await asyncio.to_thread(stream_svt, "forward", "-c", nowhere, "--test")
@@ -110,10 +110,10 @@ async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt
     }
 
 
-def test_every_metric_of_the_table_is_there_with_its_labels_before_anything_happens():
-    made = ForwardMetrics("retail.alerts", ["pager"])
-    found = scraped(made)
-    types = [line.split()[2] for line in made.text({}).decode().splitlines() if line.startswith("# TYPE")]
+def test_every_metric_has_its_labels_from_the_start():
+    metrics = ForwardMetrics("retail.alerts", ["pager"])
+    found = scraped(metrics)
+    types = [line.split()[2] for line in metrics.text({}).decode().splitlines() if line.startswith("# TYPE")]
     assert sorted(types) == sorted(metric.name for metric in METRICS)
     labels = [("events_total", outcome) for outcome in OUTCOMES]
     labels += [("attempts_total", result.value) for result in Result]

@@ -1,4 +1,4 @@
-"""An event's way: order, attempts, waits, refusals; nothing is dropped or passed over, and gauges show what waits."""
+"""Delivery of events: order, attempts, waits and refusals; no event is dropped, and gauges count undelivered ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiokafka import TopicPartition
 from stream_svt.errors import StreamSvtError
 from stream_svt.forward.delivery import (
     DESTINATION_HEADER,
-    PLACE_HEADER,
+    POSITION_HEADER,
     REASON_HEADER,
     Answer,
     Delivery,
@@ -37,24 +37,24 @@ FAILED = Answer(Result.FAILED, "status 500")
 
 @pytest.fixture
 def waits(monkeypatch) -> list[float]:
-    """Let time pass at once wherever somebody sleeps; returns for how long."""
-    found: list[float] = []
+    """Replace each sleep by a step of the clock; return the lengths of the sleeps."""
+    slept: list[float] = []
     sleep, clock = asyncio.sleep, time.monotonic
 
-    async def pass_at_once(seconds: float) -> None:
+    async def step(seconds: float) -> None:
         if seconds:
-            found.append(seconds)
-        assert len(found) < 200, "it never ends"
+            slept.append(seconds)
+        assert len(slept) < 200, "it never ends"
         await sleep(0)
 
-    monkeypatch.setattr(asyncio, "sleep", pass_at_once)
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(found))
+    monkeypatch.setattr(asyncio, "sleep", step)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(slept))
     monkeypatch.setattr(random, "uniform", lambda least, most: most)
-    return found
+    return slept
 
 
-class Way:
-    """A delivery whose receiver follows a script; notes what is parked."""
+class OneDestination:
+    """A delivery to a receiver with scripted answers; records what is parked."""
 
     def __init__(self, directory, *answers, settings: str = "", text: str = HOOK) -> None:
         config = configured(directory, f"[{text % settings}]")
@@ -65,9 +65,9 @@ class Way:
 
     async def send_and_wait(self, topic, body, key, headers) -> None:
         assert (topic, key) == ("retail-watch.alerts.parked", b"shop")
-        told = dict(headers)
-        assert told[PLACE_HEADER].startswith(b"retail-watch.alerts/0/")
-        self.parked.append((body, told[DESTINATION_HEADER], told[REASON_HEADER]))
+        values = dict(headers)
+        assert values[POSITION_HEADER].startswith(b"retail-watch.alerts/0/")
+        self.parked.append((body, values[DESTINATION_HEADER], values[REASON_HEADER]))
 
     def count(self, name: str, word: str) -> float:
         (value,) = [
@@ -76,36 +76,36 @@ class Way:
         return value
 
 
-async def test_an_event_is_posted_until_it_is_taken_each_time_with_the_same_id_and_body(tmp_path, waits):
+async def test_an_event_is_posted_until_it_is_accepted_each_time_with_the_same_id_and_body(tmp_path, waits):
     failures = [Result.FAILED, Result.TIMEOUT, Result.UNREACHABLE, Result.THROTTLED] * 5
-    way = Way(tmp_path, *failures, Result.ACCEPTED, settings=", retry: {first: 1s, most: 8s}")
-    await way.delivery.deliver(received())
-    assert {url for url, _ in way.posting.posted} == {"https://secret.example/T0KEN"}
-    requests = Counter((request.body, request.headers["webhook-id"]) for _, request in way.posting.posted)
+    target = OneDestination(tmp_path, *failures, Result.ACCEPTED, settings=", retry: {first: 1s, most: 8s}")
+    await target.delivery.deliver(received())
+    assert {url for url, _ in target.posting.posted} == {"https://secret.example/T0KEN"}
+    requests = Counter((request.body, request.headers["webhook-id"]) for _, request in target.posting.posted)
     assert list(requests.values()) == [21]
     assert waits[:5] == [1, 2, 4, 8, 8]
-    assert (way.count("attempts_total", "timeout"), way.count("events_total", "delivered")) == (5, 1)
-    assert way.count("delay_seconds_sum", "hook") > 3600
+    assert (target.count("attempts_total", "timeout"), target.count("events_total", "delivered")) == (5, 1)
+    assert target.count("delay_seconds_sum", "hook") > 3600
 
 
-async def test_chance_halves_a_wait_at_most_and_a_clock_that_is_late_makes_no_delay_negative(
+async def test_waits_are_randomly_shortened_to_half_at_most_and_delays_are_never_negative(
     tmp_path, waits, monkeypatch
 ):
     monkeypatch.setattr(random, "uniform", lambda least, most: least)
-    way = Way(tmp_path, FAILED, FAILED, Result.ACCEPTED)
-    await way.delivery.deliver(replace(received(), when=datetime.now(UTC) + timedelta(hours=1)))
+    target = OneDestination(tmp_path, FAILED, FAILED, Result.ACCEPTED)
+    await target.delivery.deliver(replace(received(), time=datetime.now(UTC) + timedelta(hours=1)))
     assert waits == [0.25, 0.5]
-    assert way.count("delay_seconds_sum", "hook") == 0
+    assert target.count("delay_seconds_sum", "hook") == 0
 
 
 @pytest.mark.parametrize("asked", [30.0, 0.0])
-async def test_a_receiver_that_names_a_time_is_not_asked_before_it_for_any_event(tmp_path, waits, asked):
-    """Negative control: without a time in its answer, another event is posted at once."""
-    way = Way(tmp_path, Answer(Result.THROTTLED, "status 429", asked), Result.ACCEPTED)
-    first = asyncio.create_task(way.delivery.deliver(received()))
-    while not way.posting.posted:
+async def test_retry_after_delays_the_requests_of_all_events(tmp_path, waits, asked):
+    """Negative control: without Retry-After another event is posted at once."""
+    target = OneDestination(tmp_path, Answer(Result.THROTTLED, "status 429", asked), Result.ACCEPTED)
+    first = asyncio.create_task(target.delivery.deliver(received()))
+    while not target.posting.posted:
         await asyncio.sleep(0)
-    await way.delivery.deliver(received(alert(dataset="other")))
+    await target.delivery.deliver(received(alert(dataset="other")))
     await first
     assert any(seconds > 29 for seconds in waits) is bool(asked)
 
@@ -116,34 +116,34 @@ async def test_a_receiver_that_names_a_time_is_not_asked_before_it_for_any_event
     [(received(), "status 422", 1), (receive(b'{"alert": true}', b"shop"), "no event of stream-svt", 0)],
     ids=["refused", "no event"],
 )
-async def test_what_is_refused_stops_the_destination_and_is_named_or_it_is_parked_and_the_way_is_free(
+async def test_a_refused_record_stops_the_destination_or_is_parked(
     tmp_path, caplog, record, reason, posts, settings
 ):
-    """A record that is no event is never posted."""
-    way = Way(tmp_path, Answer(Result.REFUSED, "status 422"), settings=settings)
+    """A record that is not an event is never posted."""
+    target = OneDestination(tmp_path, Answer(Result.REFUSED, "status 422"), settings=settings)
     if settings:
-        await way.delivery.deliver(record)
+        await target.delivery.deliver(record)
     else:
-        message = rf"'hook' refused event '.*' .* \({reason}\) and stopped: nothing is lost"
+        message = rf"'hook' refused event '.*' .* \({reason}\) and stopped; no event is lost"
         with pytest.raises(StreamSvtError, match=message):
-            await way.delivery.deliver(record)
-    assert way.parked == [(record.body, b"hook", reason.encode())] * bool(settings)
-    assert (way.count("events_total", "parked"), way.count("events_total", "delivered")) == (
+            await target.delivery.deliver(record)
+    assert target.parked == [(record.body, b"hook", reason.encode())] * bool(settings)
+    assert (target.count("events_total", "parked"), target.count("events_total", "delivered")) == (
         bool(settings),
         0,
     )
     assert "event=forward_refused" in caplog.text
-    assert len(way.posting.posted) == posts
+    assert len(target.posting.posted) == posts
 
 
-async def test_patience_has_an_end_only_where_one_is_set(tmp_path, waits):
-    endless = Way(tmp_path, FAILED, settings=PARK)
+async def test_attempts_end_only_with_give_up_after(tmp_path, waits):
+    endless = OneDestination(tmp_path, FAILED, settings=PARK)
     with pytest.raises(AssertionError, match="it never ends"):
         await endless.delivery.deliver(received())
     waits.clear()
-    way = Way(tmp_path, FAILED, settings=f"{PARK}, retry: {{give_up_after: 5m}}")
-    await way.delivery.deliver(received())
-    assert way.parked == [(received().body, b"hook", b"status 500")]
+    target = OneDestination(tmp_path, FAILED, settings=f"{PARK}, retry: {{give_up_after: 5m}}")
+    await target.delivery.deliver(received())
+    assert target.parked == [(received().body, b"hook", b"status 500")]
     assert 300 <= sum(waits) < 600
 
 
@@ -152,26 +152,26 @@ async def test_patience_has_an_end_only_where_one_is_set(tmp_path, waits):
     [
         ([Result.UNREACHABLE, Result.ACCEPTED], 2),  # one of two is enough
         ([Result.REFUSED, Result.ACCEPTED], 2),
-        ([Result.REFUSED, Result.UNREACHABLE, Result.ACCEPTED], 4),  # the other may take it later
+        ([Result.REFUSED, Result.UNREACHABLE, Result.ACCEPTED], 4),  # the other may accept it later
         ([Result.UNREACHABLE, Result.UNREACHABLE, Result.FAILED, Result.ACCEPTED], 4),
     ],
 )
-async def test_of_several_alertmanagers_one_has_to_take_it(tmp_path, waits, answers, posts):
-    way = Way(tmp_path, *answers, text=TWO)
-    await way.delivery.deliver(received())
-    assert len(way.posting.posted) == posts
+async def test_one_of_several_alertmanagers_has_to_accept_an_event(tmp_path, waits, answers, posts):
+    target = OneDestination(tmp_path, *answers, text=TWO)
+    await target.delivery.deliver(received())
+    assert len(target.posting.posted) == posts
 
 
-async def test_no_more_requests_are_under_way_than_allowed_and_waiting_takes_no_place(tmp_path, waits):
-    way = Way(tmp_path, *[Result.FAILED] * 10, Result.ACCEPTED, settings=", concurrency: 3")
-    await asyncio.gather(*(way.delivery.deliver(received()) for _ in range(12)))
-    assert way.posting.most == 3
+async def test_requests_are_limited_by_concurrency_and_waits_between_attempts_do_not_count(tmp_path, waits):
+    target = OneDestination(tmp_path, *[Result.FAILED] * 10, Result.ACCEPTED, settings=", concurrency: 3")
+    await asyncio.gather(*(target.delivery.deliver(received()) for _ in range(12)))
+    assert target.posting.peak == 3
 
 
-async def test_the_log_names_events_and_never_an_address_a_key_or_what_was_answered(tmp_path, waits, caplog):
+async def test_the_log_has_events_and_no_address_key_or_text_of_an_answer(tmp_path, waits, caplog):
     caplog.set_level(logging.DEBUG)
-    way = Way(tmp_path, *[FAILED] * 45, Result.ACCEPTED)
-    await way.delivery.deliver(received())
+    target = OneDestination(tmp_path, *[FAILED] * 45, Result.ACCEPTED)
+    await target.delivery.deliver(received())
     lines = [one.getMessage().split()[0] for one in caplog.records if one.name != "asyncio"]
     assert lines == ["event=forward_failed"] * 3
     assert "T0KEN" not in caplog.text
@@ -180,35 +180,35 @@ async def test_the_log_names_events_and_never_an_address_a_key_or_what_was_answe
 
 # Order, and what may be committed
 
-PLACE = TopicPartition("retail-watch.alerts", 0)
+PARTITION = TopicPartition("retail-watch.alerts", 0)
 
 
-class Desk:
-    """A route whose events are delivered when the test says so; offset 7 never is."""
+class Scene:
+    """A route whose deliveries end when the test lets them; that of offset 7 fails."""
 
     def __init__(self, directory) -> None:
-        self.under_way: list[int] = []
+        self.open: list[int] = []
         self.delivered: list[int] = []
         self.gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.progress: dict[int, Progress] = defaultdict(lambda: Progress(0))
         config = configured(directory, "[{name: pager, webhook: {url: 'http://127.0.0.1:1/'}}]")
         self.route = Route(config, SimpleNamespace(destination=config.destinations[0], deliver=self.deliver))
 
-    def put(self, offset: int, dataset: str, partition: int = 0) -> None:
+    def schedule(self, offset: int, dataset: str, partition: int = 0) -> None:
         body = encoded(offset, alert(dataset=dataset))
-        self.route.put(receive(body, b"shop", partition, offset), self.progress[partition])
+        self.route.schedule(receive(body, b"shop", partition, offset), self.progress[partition])
 
     async def deliver(self, one) -> None:
-        self.under_way.append(one.offset)
+        self.open.append(one.offset)
         try:
             await self.gates[one.offset].wait()
         finally:
-            self.under_way.remove(one.offset)
+            self.open.remove(one.offset)
         if one.offset == 7:
             raise ValueError(7)
         self.delivered.append(one.offset)
 
-    async def let(self, *offsets: int) -> None:
+    async def finish(self, *offsets: int) -> None:
         for offset in offsets:
             self.gates[offset].set()
         for _ in range(10):
@@ -216,86 +216,86 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path) -> Desk:
-    return Desk(tmp_path)
+async def scene(tmp_path) -> Scene:
+    return Scene(tmp_path)
 
 
 @pytest.fixture
-def route(desk) -> Route:
-    return desk.route
+def route(scene) -> Route:
+    return scene.route
 
 
-async def test_events_of_one_dataset_wait_for_each_other_and_others_do_not(desk):
+async def test_events_of_one_dataset_are_delivered_in_order_and_datasets_do_not_wait_for_each_other(scene):
     for one in ((0, "a"), (1, "a"), (2, "b"), (3, "a"), (0, "a", 1)):
-        desk.put(*one)
-    await desk.let()
-    assert sorted(desk.under_way) == [0, 0, 2]
-    await desk.let(2, 1, 3)
-    assert desk.delivered == [2]
-    assert desk.progress[0].next == 0
-    await desk.let(0)
-    assert sorted(desk.delivered) == [0, 0, 1, 2, 3]
-    assert [offset for offset in desk.delivered if offset in {1, 3}] == [1, 3]
-    assert desk.progress[0].next == 4
+        scene.schedule(*one)
+    await scene.finish()
+    assert sorted(scene.open) == [0, 0, 2]
+    await scene.finish(2, 1, 3)
+    assert scene.delivered == [2]
+    assert scene.progress[0].next == 0
+    await scene.finish(0)
+    assert sorted(scene.delivered) == [0, 0, 1, 2, 3]
+    assert [offset for offset in scene.delivered if offset in {1, 3}] == [1, 3]
+    assert scene.progress[0].next == 4
 
 
-async def test_what_delivery_raises_is_kept_and_what_waits_behind_it_stays(desk):
-    desk.put(7, "a")
-    desk.put(8, "a")
-    await desk.let(8, 7)
-    desk.put(9, "b")
-    await desk.let(9)
-    assert (str(desk.route._failure), desk.delivered, desk.progress[0].next) == ("7", [], 7)
+async def test_after_an_error_of_a_delivery_no_event_is_delivered_or_committed(scene):
+    scene.schedule(7, "a")
+    scene.schedule(8, "a")
+    await scene.finish(8, 7)
+    scene.schedule(9, "b")
+    await scene.finish(9)
+    assert (str(scene.route._failure), scene.delivered, scene.progress[0].next) == ("7", [], 7)
 
 
-async def test_draining_waits_for_what_ends_in_time_and_lets_go_of_the_rest(desk):
+async def test_draining_waits_for_deliveries_and_cancels_those_that_are_late(scene):
     for one in ((0, "a"), (1, "b"), (2, "b")):
-        desk.put(*one)
-    await desk.let()
-    draining = asyncio.create_task(desk.route.drain(0.2))
-    await desk.let(0)
+        scene.schedule(*one)
+    await scene.finish()
+    draining = asyncio.create_task(scene.route.drain(0.2))
+    await scene.finish(0)
     await draining
-    assert (desk.delivered, desk.under_way, desk.route._failure) == ([0], [], None)
-    assert desk.progress[0].next == 1
-    desk.put(1, "b")
-    await desk.let(1)
-    assert desk.delivered == [0, 1]
+    assert (scene.delivered, scene.open, scene.route._failure) == ([0], [], None)
+    assert scene.progress[0].next == 1
+    scene.schedule(1, "b")
+    await scene.finish(1)
+    assert scene.delivered == [0, 1]
 
 
-# What is read, and what the gauges show
+# Reading and gauges
 
 
-def consumer(records=(), polled=lambda place: 0, places=frozenset({PLACE}), **more) -> SimpleNamespace:
+def consumer(records=(), polled=lambda tp: 0, partitions=frozenset({PARTITION}), **more) -> SimpleNamespace:
     async def getmany(**options):
-        return {PLACE: list(records)}
+        return {PARTITION: list(records)}
 
-    async def position(place) -> int:
+    async def position(tp) -> int:
         return 5
 
     return SimpleNamespace(
         getmany=getmany,
         position=position,
-        assignment=lambda: set(places),
+        assignment=lambda: set(partitions),
         last_poll_timestamp=polled,
-        last_stable_offset=lambda place: 8,
+        last_stable_offset=lambda tp: 8,
     )
 
 
 @pytest.mark.parametrize("joined", [True, False])
-async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_gets_them(route, joined):
-    """Negative control: a member takes it."""
+async def test_records_read_during_a_revocation_are_left_to_the_next_owner(route, joined):
+    """Negative control: a member of the group delivers them."""
     route._consumer = consumer([SimpleNamespace(value=encoded(1, alert()), key=b"shop", offset=4)])
     route.joined = joined
     await route._read()
-    assert [list(progress.waiting) for progress in route._progress.values()] == [[4]] * joined
+    assert [list(progress.undelivered) for progress in route._progress.values()] == [[4]] * joined
     await route.drain(0)
 
 
-async def test_gauges_show_what_waits_and_the_lag_of_one_s_own_partitions(route):
+async def test_gauges_show_undelivered_events_and_the_lag_of_assigned_partitions(route):
     made = ForwardMetrics("retail.alerts", ["pager"])
     route._consumer, route.joined = consumer(), True
-    route._progress[PLACE] = Progress(1)
-    route.put(received(), route._progress[PLACE])
+    route._progress[PARTITION] = Progress(1)
+    route.schedule(received(), route._progress[PARTITION])
     found = scraped(made, route.gauges())
     assert found["stream_svt_forward_oldest_waiting_seconds", "pager"] > 3600
     for name, value in {"waiting_events": 1, "partitions": 1, "stopped": 0}.items():
@@ -306,16 +306,16 @@ async def test_gauges_show_what_waits_and_the_lag_of_one_s_own_partitions(route)
     await route.drain(0)
 
 
-async def test_the_partition_that_waits_longest_tells_when_the_brokers_last_answered(route):
+async def test_the_last_poll_is_that_of_the_partition_with_the_oldest_answer(route):
     def noted(answered: dict[str, int | None]) -> float:
-        route._consumer = consumer(polled=answered.get, places=answered)
+        route._consumer = consumer(polled=answered.get, partitions=answered)
         route._note_poll()
         return route._polled
 
     assert noted({}) == 0  # in no group
     assert noted({"p": None, "q": 5_000}) == 0
     assert noted({"p": 7_000, "q": 5_000}) == 5
-    # A partition that was just given to it does not turn the time back.
+    # A new partition does not turn the time back.
     assert noted({"p": None, "q": 9_000}) == 5
     route.joined = True
-    assert noted({}) >= time.time() - 5  # a member without partitions is fine
+    assert noted({}) >= time.time() - 5  # a member without partitions counts as answered

@@ -1,4 +1,4 @@
-"""Records become events or they do not, filters let the right ones pass, and requests say what the event says."""
+"""Decoding of records, filters of destinations, and requests made from events."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ def of(kind: EventType) -> AlertRecord:
         changed(id=7),
     ],
 )
-def test_what_is_no_event_is_told_apart(body):
+def test_a_record_that_is_not_an_event_is_recognised(body):
     bare = receive(body, offset=3)
     assert (bare.is_event, bare.body, bare.offset) == (False, body, 3)
 
 
 @pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9998-12-31T23:59:59.999999-00:00"])
-def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
+def test_every_record_that_counts_as_an_event_can_be_posted(time, tmp_path):
     event = receive(changed(time=time))
     assert event.is_event
-    assert b"startsAt" in request_of(pager(tmp_path), event, event.when).body
+    assert b"startsAt" in request_of(pager(tmp_path), event, event.time).body
 
 
 # Filters
@@ -138,7 +138,7 @@ def test_the_body_is_the_record_byte_for_byte_and_without_a_key_nothing_is_signe
     assert set(request.headers) == {"Content-Type", "webhook-id", "webhook-timestamp"}
 
 
-def test_the_example_receiver_takes_what_is_signed_and_nothing_else(tmp_path):
+def test_the_example_receiver_accepts_signed_requests_only(tmp_path):
     request = request_of(hook(tmp_path), received(alert(series="caf\u00e9")), NOW)
     assert verified(request, [KEY])
     assert not verified(request, [OLD_KEY])
@@ -161,7 +161,7 @@ def test_every_attempt_has_the_same_id_a_time_of_its_own_and_a_signature_for_eac
 
 
 def test_ids_differ_between_events_and_applications_and_hold_only_what_a_header_may_hold():
-    """Whatever a dataset is called."""
+    """For any name of a dataset."""
     names = ["1", "shop/week", "caf\u00e9", "\r\nX-Injected: 1", "\U0001f6d2" * 50, "a.b.c"]
     pairs = [*(("/stream-svt/a", name) for name in names), ("/stream-svt/b", "1"), ("/stream-svt/a1", "")]
     found = {message_id(*pair) for pair in pairs}
@@ -180,7 +180,7 @@ def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> li
     return msgspec.json.decode(request.body)
 
 
-def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):
+def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
     (found,) = alerts(tmp_path, received(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
     assert found["labels"] == {
         "alertname": "AboveThreshold",
@@ -208,7 +208,7 @@ def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):
     }
 
 
-def test_a_bound_is_told_with_how_certain_it_is_and_a_query_without_a_series_by_its_id(tmp_path):
+def test_a_bound_has_its_certainty_and_a_query_without_a_series_is_named_by_its_id(tmp_path):
     (found,) = alerts(tmp_path, received(alert(bound=123456789.0, beta=0.001, series=None)))
     assert found["annotations"]["bound"] == "123456789"
     assert found["annotations"]["description"].endswith("is at least 123456789 (99.9% certain).")
@@ -219,9 +219,9 @@ def test_a_bound_is_told_with_how_certain_it_is_and_a_query_without_a_series_by_
 @pytest.mark.parametrize(
     ("now", "ends"),
     [(NOW, "2026-01-05T10:10:07.000+00:00"), (moment("2026-01-05T09:00Z"), "2026-01-05T10:00:00.001+00:00")],
-    ids=["later", "by a clock that is an hour late"],
+    ids=["later", "clock an hour behind"],
 )
-def test_an_alert_begins_when_it_was_charged_and_ends_a_while_after_its_delivery(tmp_path, now, ends):
+def test_an_alert_starts_at_its_charge_and_ends_resolve_after_its_delivery(tmp_path, now, ends):
     (found,) = alerts(tmp_path, received(), ", resolve_after: 10m", now=now)
     assert (found["startsAt"], found["endsAt"]) == ("2026-01-05T10:00:00.000+00:00", ends)
 
@@ -243,7 +243,7 @@ def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, 
     assert ended[name]["endsAt"] == "2026-01-05T10:00:07.000+00:00"
 
 
-def test_a_run_ends_only_what_was_asked_for_and_what_it_is_about(tmp_path):
+def test_a_new_run_ends_only_alerts_of_the_selected_types_monitors_and_datasets(tmp_path):
     started = received(lifecycle("resampled", run=4), kind=EventType.RUN_STARTED)
     for outer in ("types: [alert], ", "monitors: [cold], ", "datasets: [other], "):
         assert not wants(pager(tmp_path, outer).config, started)
@@ -252,7 +252,7 @@ def test_a_run_ends_only_what_was_asked_for_and_what_it_is_about(tmp_path):
     assert names == ["MonitorExhausted", "RunHalted", "ReleasedEvent"]
 
 
-def test_other_types_share_a_name_and_labels_of_ones_own_are_added(tmp_path):
+def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):
     raised = lifecycle("raised", account=account_of(), detail={"limit": 8})
     settings, event = (
         ", labels: {team: privacy, severity: red}",

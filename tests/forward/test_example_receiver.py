@@ -1,4 +1,4 @@
-"""The example of a receiver takes nothing unbounded, waits for nobody for ever, and handles each event once."""
+"""The example receiver limits lengths and waits, and handles each event once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def desk():
 
 
 def exchange(desk, request: bytes) -> bytes:
-    """Send and do not hang up; return the answer."""
+    """Send a request, keep the connection open and return the answer."""
     with socket.create_connection(("127.0.0.1", desk.port), timeout=10) as connection:
         connection.sendall(request)
         return connection.recv(1 << 16)
@@ -56,13 +56,13 @@ def test_a_length_is_refused_before_anything_is_read(desk, length, status):
     assert answer.split()[1] == str(status).encode()
 
 
-def test_who_says_nothing_is_let_go(desk):
+def test_a_silent_sender_is_disconnected(desk):
     began = time.monotonic()
     assert exchange(desk, b"POST / HTTP/1.0\r\nContent-Length: 9\r\n\r\n") == b""
     assert time.monotonic() - began < 9
 
 
-def test_copies_that_come_at_once_are_handled_once(desk, monkeypatch):
+def test_simultaneous_copies_are_handled_once(desk, monkeypatch):
     handled = []
 
     def slowly(self, event) -> None:

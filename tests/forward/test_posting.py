@@ -1,4 +1,4 @@
-"""Requests over real sockets: what receivers may do to us, and what they may not; what their answers mean."""
+"""Requests over real sockets, with well-behaved and hostile receivers, and the outcome of each HTTP status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import pytest
 from aiohttp import web
 
-from stream_svt.forward.delivery import LONGEST_REQUESTED_S, meaning, posting
+from stream_svt.forward.delivery import LONGEST_REQUESTED_S, answer_of, posting
 from stream_svt.forward.event import Request
 from stream_svt.forward.metrics import Result
 from tests.support.forwarding import Receiver, configured
@@ -29,7 +29,7 @@ async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", tim
         return [await post_once(one.urls[0], REQUEST) for _ in range(times)][-1]
 
 
-async def test_what_is_posted_arrives_as_it_is_and_says_who_sent_it(tmp_path):
+async def test_a_body_arrives_unchanged_with_authorization_and_user_agent(tmp_path):
     (tmp_path / "token").write_text("Bearer abc")
     async with Receiver().listening() as receiver:
         answer = await post(tmp_path, receiver, "authorization_file: token")
@@ -55,7 +55,7 @@ async def test_redirects_are_not_followed_cookies_not_kept_and_proxies_not_used(
     assert "Cookie" not in receiver.headers[1]
 
 
-async def test_a_receiver_that_is_slow_ends_at_the_deadline(tmp_path):
+async def test_a_request_to_a_slow_receiver_ends_at_the_timeout(tmp_path):
     async with Receiver(pause=5).listening() as receiver:
         began = time.monotonic()
         answer = await post(tmp_path, receiver, "timeout: 200ms")
@@ -79,21 +79,23 @@ async def rude(reader, writer):
 
 
 @pytest.mark.parametrize(("server", "result"), [(endless, Result.ACCEPTED), (rude, Result.UNREACHABLE)])
-async def test_an_endless_answer_is_not_read_and_one_that_is_no_http_is_a_failure(tmp_path, server, result):
+async def test_an_endless_response_is_not_read_and_a_response_that_is_not_http_is_a_failure(
+    tmp_path, server, result
+):
     listening = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
     async with listening:
         assert (await post(tmp_path, Receiver(), url=url)).result is result
 
 
-async def test_nobody_there_is_said_without_the_address(tmp_path):
+async def test_an_unreachable_receiver_is_reported_without_its_address(tmp_path):
     url = f"http://127.0.0.1:{free_port()}/T0KEN"
     answer = await post(tmp_path, Receiver(), url=url)
     assert (answer.result, answer.reason) == (Result.UNREACHABLE, "ClientConnectorError")
 
 
 async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tmp_path):
-    """The file that SSL_CERT_FILE names is read when a process starts."""
+    """In a process of its own: the file in SSL_CERT_FILE is read when a process starts."""
     contexts = []
     for name in ("known", "unknown"):
         authority = Authority.new()
@@ -108,11 +110,11 @@ async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tm
         command = (*COMMAND, "forward", "-c", str(config), "--test")
         environ = os.environ | {"SSL_CERT_FILE": str(tmp_path / "known.pem")}
         process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
-        said = (await process.communicate())[0].decode()
-    assert said == "h0: accepted (status 204)\nh1: unreachable (its certificate is not trusted)\n"
+        printed = (await process.communicate())[0].decode()
+    assert printed == "h0: accepted (status 204)\nh1: unreachable (its certificate is not trusted)\n"
 
 
-# What answers mean
+# HTTP statuses
 
 
 @pytest.mark.parametrize(
@@ -127,13 +129,13 @@ async def test_a_receiver_with_tls_needs_a_certificate_of_a_trusted_authority(tm
         ),
     ],
 )
-def test_only_what_is_about_the_event_itself_is_final(statuses, result):
-    assert {meaning(status, None).result for status in statuses} == {result}
+def test_only_statuses_about_the_request_itself_are_final(statuses, result):
+    assert {answer_of(status, None).result for status in statuses} == {result}
 
 
-def test_retry_after_is_heard_as_far_as_it_makes_sense():
-    heard = {"7": 7, " 7 ": 7, "999999": LONGEST_REQUESTED_S, "9" * 500: LONGEST_REQUESTED_S}
-    for header in (None, "Fri, 31 Dec 2100 00:00:00 GMT", "-5", "", "\u0663", "1e3", *heard):
-        assert meaning(429, header).wait == heard.get(header, 0), header
-    # A service unavailable that names a time is meant for all requests.
-    assert [meaning(503, header).result for header in ("5", None)] == [Result.THROTTLED, Result.FAILED]
+def test_retry_after_counts_in_seconds_up_to_a_limit():
+    waits = {"7": 7, " 7 ": 7, "999999": LONGEST_REQUESTED_S, "9" * 500: LONGEST_REQUESTED_S}
+    for header in (None, "Fri, 31 Dec 2100 00:00:00 GMT", "-5", "", "\u0663", "1e3", *waits):
+        assert answer_of(429, header).wait == waits.get(header, 0), header
+    # Status 503 with Retry-After pauses all requests, as 429 does.
+    assert [answer_of(503, header).result for header in ("5", None)] == [Result.THROTTLED, Result.FAILED]

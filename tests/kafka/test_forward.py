@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from stream_svt.forward.delivery import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER
+from stream_svt.forward.delivery import DESTINATION_HEADER, POSITION_HEADER, REASON_HEADER
 from stream_svt.monitor.released import EventType
 from tests.soak import forward as soak
 from tests.support import records
@@ -92,7 +92,7 @@ async def test_every_committed_event_reaches_alertmanager_and_a_webhook_in_order
             (one,) = [one for one in kept if one.value == never]
             assert one.key == b"c"
             assert dict(one.headers)[REASON_HEADER] == b"status 422"
-            assert dict(one.headers)[PLACE_HEADER].startswith(f"{stage.topic}/1/".encode())
+            assert dict(one.headers)[POSITION_HEADER].startswith(f"{stage.topic}/1/".encode())
 
             # What people see in Alertmanager.
             shown = {
@@ -179,7 +179,7 @@ async def test_a_new_group_begins_at_the_oldest_event_and_goes_on_there_unless_r
         await delete_before(stage.servers, stage.topic, 4, partition=1)  # of four, two are left
         stopped = stage.start()
         assert await asyncio.to_thread(stopped.process.wait, 40) == 4
-        assert "no longer holds offset" in stopped.log
+        assert "no longer has offset" in stopped.log
         assert "--accept-loss" in stopped.log
         receiver.answer = lambda request, event: None
         last = await stage.begin("--accept-loss")

@@ -1,4 +1,4 @@
-"""What the forwarder's tests share: events, a topic of them, configurations, receivers, forwarders that run."""
+"""Shared by the forwarder's tests: events and a topic of them, configurations, receivers, running forwarders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.process import Service, free_port
 
 KEY, OLD_KEY = bytes(range(32)), bytes(range(100, 132))
 FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
-"""Settings of a destination whose receiver is a test's."""
+"""Short waits, for a destination with a receiver of a test."""
 
 
 def received(
@@ -42,7 +42,7 @@ def write_keys(directory: Path) -> None:
 
 
 def configured(directory: Path, destinations: str, **keys: str) -> ForwardConfig:
-    """Return a configuration whose destinations are given as YAML in one line; both keys stand in files."""
+    """Return a configuration with destinations given as YAML in one line, and write both key files."""
     write_keys(directory)
     text = (
         'kafka: {bootstrap_servers: "127.0.0.1:1"}\n'
@@ -52,7 +52,7 @@ def configured(directory: Path, destinations: str, **keys: str) -> ForwardConfig
 
 
 def loaded(directory: Path, text: str, environ: Mapping[str, str] | None = None) -> ForwardConfig:
-    """Return the configuration in a text, whose files lie in a directory."""
+    """Return the configuration of a text; its secrets are files of the directory."""
     path = directory / "forward.yaml"
     path.write_text(text)
     return load_forward_config(path, environ)
@@ -63,25 +63,25 @@ def destination(directory: Path, text: str) -> Destination:
 
 
 class Scripted:
-    """Answers in place of HTTP: each request takes the next answer, the last one for ever."""
+    """Scripted answers instead of HTTP: each request gets the next one, and the last one repeats."""
 
     def __init__(self, *answers: Answer | Result) -> None:
         self.answers = [one if isinstance(one, Answer) else Answer(one, one.value) for one in answers]
         self.posted: list[tuple[str, Request]] = []
-        self.under_way = self.most = 0
+        self.open = self.peak = 0
 
     async def post(self, url: str, request: Request) -> Answer:
         self.posted.append((url, request))
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.open += 1
+        self.peak = max(self.peak, self.open)
         await asyncio.sleep(0)
-        self.under_way -= 1
+        self.open -= 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 @dataclass
 class Receiver:
-    """An HTTP server on the loopback address that notes what it gets and answers as it is told.
+    """An HTTP server on the loopback address that records requests and gives scripted answers.
 
     Attributes:
         answer: Returns the response to a request; the body was read.
@@ -145,7 +145,7 @@ class Forwarder(Service):
 
 
 class Stage:
-    """One alert topic and who forwards it; keys stand in files beside the configuration.
+    """One alert topic and its forwarders; the key files are beside the configuration.
 
     Attributes:
         sent: The bodies of all events made, by dataset, in order.
