@@ -1,6 +1,6 @@
-"""What is monitored: datasets and monitors of one application, what it takes over, and what is wrong between them.
+"""Specification of an application: datasets, monitors, carried-over balances, and checks between them.
 
-Nothing here reads files: names in files come through a function.
+Nothing here reads files: a function passed in reads the files that a configuration names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What is known of one dataset's ledger; amounts in ledger units, ``spent`` at most ``limit``.
+    """One dataset's ledger; amounts in ledger units, ``spent`` is at most ``limit``.
 
     ``declared`` is the limit that the application declared, before commands raised it.
     """
@@ -57,14 +57,14 @@ class Balance:
     spent: int
 
 
-class _Whose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where balances come from and who may go on with them.
+class _CarryOver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Origin of carried-over balances, and the application that may use them.
 
     Attributes:
-        application, cluster, alerts: Whose they are; cluster id and alert topic say where that was read.
-        successor: The one application that may go on with them.
-        complete: Whether every dataset that ever spent anything is among them.
-        topics: By name.
+        application, cluster, alerts: The closed application, and the cluster id and alert topic it was read from.
+        successor: The one application that may use the balances.
+        complete: Whether every dataset that ever spent anything is included.
+        topics: Declarations by query topic.
         watermarks: By pattern of a generator, the end of the last period that is over for the successor.
     """
 
@@ -77,15 +77,15 @@ class _Whose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watermarks: dict[str, int]
 
 
-class _Head(_Whose, frozen=True, forbid_unknown_fields=True, tag_field="carry_over", tag=1):
+class _Head(_CarryOver, frozen=True, forbid_unknown_fields=True, tag_field="carry_over", tag=1):
     datasets: int
 
 
-class Carried(_Whose, frozen=True, dict=True):
-    """What a successor takes over from an application that was closed: all balances, by the name of the dataset.
+class Carried(_CarryOver, frozen=True, dict=True):
+    """Balances that a successor takes over from a closed application, by the name of the dataset.
 
-    As the file that ``stream-svt carry-over`` writes, a JSON document a line: a head, then one dataset a line. Amounts
-    there are exact decimal texts in the dataset's measure.
+    In the file that ``stream-svt carry-over`` writes, each line is a JSON document: a head, then one dataset a line,
+    with amounts as exact decimal texts in the dataset's measure.
     """
 
     datasets: dict[str, Balance]
@@ -100,57 +100,57 @@ class Carried(_Whose, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits for the content, which the state of every shard of the successor names; "" for nothing."""
+        """Sixteen hex digits of the content, stored in the state of every shard of the successor; "" for nothing."""
         if not self.application:
             return ""
         content = "".join(f"{line}\n" for line in self.lines())
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
-        """Return why a dataset cannot be declared so, such as that nobody knows what was spent of it; "" if it can."""
+        """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
         name, before = f"dataset {quote(dataset.name)}", repr(self.application)
         if is_over(dataset.name, self.watermarks):
-            began = f"had begun when {before} was closed: nobody opens it again"
+            began = f"had begun when {before} was closed: it cannot be opened again"
             return "" if dataset.pattern else f"{name} has the name of a period that {began}"
         known = None if dataset.pattern else self.datasets.get(dataset.name)
-        if known is None:  # of a generator that was declared no longer, no period is known to be over
+        if known is None:  # the periods of a generator that is no longer declared have no watermark
             missing = (
-                f"{name} is not in the file carried over, and alerts of {before} are missing: nobody knows what was "
-                "spent of it. Write new: true where it was never declared there"
+                f"{name} is not in the carried-over file, and alerts of {before} are missing, so its spending is "
+                "unknown. Write new: true if it was never declared there"
             )
             return "" if self.complete or new or dataset.pattern in self.watermarks else missing
         if new:
-            return f"{name} is not new: {before} had it"
+            return f"{name} is not new: {before} declared it. Remove new"
         if dataset.unit != known.unit:
-            return f"{name} had the privacy unit {quote(known.unit)}: write that"
+            return f"{name} must keep its privacy unit {quote(known.unit)}"
         if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
             limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
-            return f"{name} had the limit {limit}, of which it spent a part: write that"
+            return f"{name} must keep its limit {limit}, of which a part may be spent"
         return ""
 
     def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:
-        """Return a dataset with what was spent of it before."""
+        """Return a dataset with its earlier limit and spending."""
         known = None if dataset.pattern else self.datasets.get(dataset.name)
         return dataset if known is None else replace(dataset, limit=known.limit, spent_before=known.spent)
 
     def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
-        """Return the fields of a monitor that declare less of its topic than was known before, each with what to do."""
+        """Return the fields of a monitor that declare less than earlier ones of its topic, each with a remedy."""
         if (declared := self.topics.get(monitor.topic)) is not None:
             return declared.undercut(monitor)
         if self.complete:
             return {}
         unknown = (
-            f"topic {quote(monitor.topic)} is not in the file carried over, and alerts of {self.application!r} are "
-            "missing. Declare a monitor on it, with the largest sensitivity that it had, in the configuration carried "
-            "over, and write the file again"
+            f"topic {quote(monitor.topic)} is not in the carried-over file, and alerts of {self.application!r} are "
+            "missing. Declare a monitor on the topic, with the largest sensitivity it ever had, in the earlier "
+            "application's configuration, and run carry-over again"
         )
         return {"topic": unknown}
 
     def restart_conflict(self, pattern: str) -> str:
-        """Return what of the past a generator of a pattern would begin anew; "" if nothing."""
+        """Return which earlier dataset a generator of a pattern would start again; "" if none."""
         for name, balance in self.datasets.items():
             if balance.spent and period_end(pattern, name) and not is_over(name, self.watermarks):
-                return f"{self.application!r} spent on dataset {quote(name)}, which this would begin anew"
+                return f"{self.application!r} spent budget of dataset {quote(name)}, which this would start again"
         return ""
 
 
@@ -159,27 +159,29 @@ NOTHING = Carried("", "", "", "", True, {}, {}, {})
 
 
 def parse(lines: Sequence[str]) -> Carried:
-    """Return the content of a file.
+    """Return the content of a file that ``stream-svt carry-over`` wrote.
 
     Raises:
-        ValueError: It is none, or lines are missing; the message names the line.
+        ValueError: The file is invalid or lacks lines; the message names the line.
     """
     found = [line for line in lines if line.strip()]
     if not found:
-        raise ValueError("it is empty: 'stream-svt carry-over' writes it")
+        raise ValueError("the file is empty: write it with 'stream-svt carry-over'")
     try:
         head = msgspec.json.decode(found[0], type=_Head, dec_hook=lambda _, text: exact(text))
     except msgspec.DecodeError as error:
-        raise ValueError(f"line 1: {error}: 'stream-svt carry-over' of this version writes it") from None
+        raise ValueError(
+            f"line 1: {error}: write the file with 'stream-svt carry-over' of this version"
+        ) from None
     if len(found) - 1 != head.datasets:
         raise ValueError(
-            f"it has {len(found) - 1} datasets and says {head.datasets}: lines are missing, or were added"
+            f"the file has {len(found) - 1} datasets, but line 1 says {head.datasets}: lines are missing or were added"
         )
     if any(declared.sensitivity <= 0 for declared in head.topics.values()):
-        raise ValueError("line 1: a sensitivity is greater than 0")
+        raise ValueError("line 1: a sensitivity must be greater than 0")
     datasets = dict(_balances(found[1:]))
     if len(datasets) != head.datasets:
-        raise ValueError("a dataset has two lines")
+        raise ValueError("a dataset occurs twice")
     return Carried(**structs.asdict(head) | {"datasets": datasets})
 
 
@@ -199,28 +201,28 @@ def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
 
 @lru_cache(maxsize=10_000)
 def _units(text: str, kind: Kind) -> int:
-    """Return an amount in ledger units; of hundreds of thousands, few differ."""
+    """Return an amount in ledger units; cached, because most datasets have the same amounts."""
     amount = exact(text)
     units = to_units(amount, kind)
     if to_loss(units, kind) != amount:
-        raise ValueError(f"{text} has more digits than a ledger keeps")
+        raise ValueError(f"{text} has more digits than a ledger stores")
     return units
 
 
 DATASETS_SHOWN = 1_000
-"""Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
+"""Number of datasets shown one by one, in the order declared; pages and metrics show sums of the others."""
 PAIRS_SHOWN = 5_000
-"""Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
+"""Number of pairs of a dataset and a monitor shown one by one: with many monitors, fewer datasets are shown."""
 
 
 @dataclass(frozen=True)
 class ApplicationSpec:
-    """Everything a shard's engine needs to know.
+    """Datasets and monitors of an application, as a shard's engine uses them.
 
     Attributes:
-        datasets, monitors: In the order declared. Of ``generators``, which have no end, only those that `at` adds.
-        notes: Advice about what is allowed but may not be meant.
-        carried: What was taken over from an application that was closed; datasets say it, too.
+        datasets, monitors: In the order declared. `at` adds the current datasets of ``generators``, which have no end.
+        notes: Advice about settings that are allowed but may be unintended.
+        carried: Balances taken over from a closed application; ``datasets`` include them.
     """
 
     application: str
@@ -231,9 +233,9 @@ class ApplicationSpec:
     generators: tuple[Generator, ...] = ()
 
     def at(self, now_ms: int) -> ApplicationSpec:
-        """Return the same with the datasets of generators that queries may count for at a moment, UTC milliseconds.
+        """Return the specification with the generated datasets that accept queries at a moment, UTC milliseconds.
 
-        Before a generator's first period, those are of that one.
+        Before a generator's first period, these are the datasets of the first period.
         """
         if not self.generators:
             return self
@@ -244,15 +246,15 @@ class ApplicationSpec:
         return replace(self, datasets=tuple(found))
 
     def dataset(self, name: str) -> DatasetSpec:
-        """Return a dataset by name, generated ones included; KeyError where it is not declared."""
+        """Return a dataset by name, generated ones included; KeyError if it is not declared."""
         if (found := self.find(name)) is None:
             raise KeyError(name)
         return found
 
     def find(self, name: str) -> DatasetSpec | None:
-        """Return a dataset by name, generated ones included; None where it is not declared."""
-        made = (generator.find(name) for generator in self.generators)
-        return self._datasets_by_name.get(name) or next(filter(None, made), None)
+        """Return a dataset by name, generated ones included; None if it is not declared."""
+        generated = (generator.find(name) for generator in self.generators)
+        return self._datasets_by_name.get(name) or next(filter(None, generated), None)
 
     def topics(self) -> tuple[str, ...]:
         """Return the query topics, sorted."""
@@ -260,13 +262,13 @@ class ApplicationSpec:
 
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
-        made = (one for generator in self.generators for one in generator.period(generator.from_ms))
-        periods = [one.name for one in (*self.datasets, *made) if one.from_ms is not None]
+        first = (one for generator in self.generators for one in generator.period(generator.from_ms))
+        periods = [one.name for one in (*self.datasets, *first) if one.from_ms is not None]
         timed = (one for one in self.monitors if one.needs_broker_time or any(map(one.covers, periods)))
         return tuple(sorted({one.topic for one in timed}))
 
     def hash(self) -> str:
-        """Return a short digest; two workers of one application must agree on it."""
+        """Return a short digest, which must be the same for all workers of the application."""
         return digest(
             {
                 "application": self.application,
@@ -285,7 +287,7 @@ class ApplicationSpec:
 
     @cached_property
     def shown(self) -> tuple[DatasetSpec, ...]:
-        """The first datasets declared, as many as are shown one by one."""
+        """The datasets shown one by one: the first ones declared."""
         pairs = 0
         for number, dataset in enumerate(self.datasets[:DATASETS_SHOWN]):
             pairs += sum(monitor.covers(dataset.name) for monitor in self.monitors)
@@ -295,11 +297,11 @@ class ApplicationSpec:
 
     @cached_property
     def names_shown(self) -> frozenset[str]:
-        """Their names."""
+        """Names of the datasets shown one by one."""
         return frozenset(dataset.name for dataset in self.shown)
 
     def covered(self, monitor: MonitorSpec) -> NDArray[np.bool_]:
-        """Return on which of the datasets, in the order declared, a monitor runs."""
+        """Return for each dataset, in the order declared, whether a monitor runs on it."""
         covers = monitor.covers
         return np.fromiter((covers(dataset.name) for dataset in self.datasets), np.bool_, len(self.datasets))
 
@@ -314,8 +316,7 @@ def load_spec(
     """Return the specification in a YAML text.
 
     Raises:
-        ConfigError: With every problem found, sorted by line: first those of single keys, and where there are
-            none, those between them.
+        ConfigError: All problems of single keys, or all problems between keys if there are none, sorted by line.
     """
     document = read(text, source)
     spec = application_of(document, document.validated(ConfigDocument), read_names)
@@ -326,7 +327,7 @@ def load_spec(
 def application_of(
     document: Document, config: ConfigDocument, read_names: ReadNames | None = None
 ) -> ApplicationSpec:
-    """Return the specification in a document, to which what is wrong is reported."""
+    """Return the specification in a document; problems are reported to the document."""
     carried = _carried(document, config, read_names)
     datasets, generators = _datasets(document, config, read_names, carried)
     _compare_patterns(document, datasets)
@@ -343,31 +344,31 @@ def application_of(
 
 
 def _carried(document: Document, config: ConfigDocument, read_names: ReadNames | None) -> Carried:
-    """Return what was taken over from a closed application, `NOTHING` where that is reported."""
+    """Return the balances taken over from a closed application, `NOTHING` if a problem was reported."""
     if (name := config.carried_over) is None:
         return NOTHING
-    whose = ""
+    prefix = ""
     try:
         lines = lines_of(name, read_names)
-        whose = f"{quote(name)}: "
+        prefix = f"{quote(name)}: "
         carried = parse(lines)
     except ValueError as error:
-        document.report(("carried_over",), f"{whose}{error}")
+        document.report(("carried_over",), f"{prefix}{error}")
         return NOTHING
     if carried.successor != config.application:
-        other = f"is for application {quote(carried.successor)}: another one would spend it twice"
+        other = f"is for application {quote(carried.successor)}: a second one would spend the balances twice"
         document.report(("carried_over",), f"{quote(name)} {other}")
     return carried
 
 
 _Datasets = dict[str, tuple[DatasetSpec, int]]
-"""By name, with the place of the declaration."""
+"""Datasets by name, each with the index of its declaration."""
 
 
 def _datasets(
     document: Document, config: ConfigDocument, read_names: ReadNames | None, carried: Carried
 ) -> tuple[_Datasets, dict[int, Generator]]:
-    """Return the datasets, of a generator without an end those of its first period, and these generators by place."""
+    """Return the datasets, with the first period of generators without an end, and these generators by index."""
     datasets: _Datasets = {}
     generators: dict[int, Generator] = {}
     for index, declaration in enumerate(config.datasets):
@@ -398,7 +399,7 @@ def _datasets(
 
 
 def _compare_patterns(document: Document, datasets: _Datasets) -> None:
-    """Report names that a generator could make in another period than any declared: they would be one ledger."""
+    """Report declared names that a generator would produce in some period: both would use one ledger."""
     patterns = {dataset.pattern: index for dataset, index in datasets.values() if dataset.pattern}
     seen: set[int] = set()
     for dataset, index in datasets.values():
@@ -406,13 +407,15 @@ def _compare_patterns(document: Document, datasets: _Datasets) -> None:
             if pattern != dataset.pattern and period_end(pattern, dataset.name) is not None:
                 seen.add(index)
                 line = document.line(("datasets", patterns[pattern]))
-                message = f"dataset {quote(dataset.name)} is named as generator {quote(pattern)} at line {line} does"
-                document.report(("datasets", index), f"{message}: rename one of them")
+                made = (
+                    f"is a name that generator {quote(pattern)} at line {line} produces: rename one of them"
+                )
+                document.report(("datasets", index), f"dataset {quote(dataset.name)} {made}")
                 break
 
 
 def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, carried: Carried) -> None:
-    """Report what is wrong between monitors, the datasets they run on, and what was declared before."""
+    """Report contradictions between monitors, their datasets, and earlier declarations."""
     names: dict[str, int] = {}
     for index, monitor in enumerate(config.monitors):
         path = ("monitors", index)
@@ -445,17 +448,17 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
 
 
 def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> Iterator[Problem]:
-    """Yield what is allowed but may not be meant."""
+    """Yield advice about settings that are allowed but may be unintended."""
     for index, monitor in enumerate(config.monitors):
         for name, message in monitor.notes():
             yield document.problem(("monitors", index, name), message)
     declared: dict[int, list[DatasetSpec]] = {}
-    for dataset, position in datasets.values():
-        declared.setdefault(position, []).append(dataset)
-    for position, mine in declared.items():
+    for dataset, index in datasets.values():
+        declared.setdefault(index, []).append(dataset)
+    for index, mine in declared.items():
         users = sum(any(monitor.covers(one.name) for one in mine) for monitor in config.monitors)
         if not users:
-            yield document.problem(("datasets", position), "no monitor runs on these datasets")
+            yield document.problem(("datasets", index), "no monitor runs on these datasets")
         elif mine[0].kind is Kind.ZCDP and users > 1:
-            message = f"with rho one run at most is open on a dataset: its {users} monitors take turns"
-            yield document.problem(("datasets", position, "limit"), message)
+            message = f"with rho only one run at a time is open on a dataset: its {users} monitors take turns"
+            yield document.problem(("datasets", index, "limit"), message)

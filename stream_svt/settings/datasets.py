@@ -1,4 +1,4 @@
-"""Private datasets: one ledger each, declared by name, in a file of names, or by a generator of periods."""
+"""Private datasets with one ledger each: declared by name, in a file of names, or by a generator of periods."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class DatasetSpec:
 
     Attributes:
         name: The key of its queries on Kafka.
-        kind, limit, spent_before: What the ledger counts, the most that may ever be lost, and what an earlier
-            application spent of it, in units of `stream_svt.privacy.loss`.
-        unit: The privacy unit in words: whose, or which, presence is hidden.
-        from_ms, until_ms, lateness_ms: For a period: queries count from the first moment, before the second,
-            and for records that come late, until so long after it. UTC milliseconds on the broker's clock.
-        horizon_ms: How long the budget is meant to last: what burn rates are measured against. It bears on no
-            outcome, so two specifications that differ in it alone are equal, and it may change.
+        kind, limit, spent_before: The ledger's measure, the privacy budget, and the part of it that an earlier
+            application spent, in units of `stream_svt.privacy.loss`.
+        unit: The privacy unit in words, such as "one basket".
+        from_ms, until_ms, lateness_ms: For a period: its begin and end, and how long after the end late queries
+            still count. UTC milliseconds on the broker's clock.
+        horizon_ms: How long the budget should last, for burn rates. It affects no outcome: specifications that differ
+            in it alone are equal, and it may change.
         pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
@@ -56,12 +56,12 @@ class DatasetSpec:
 
     @property
     def ends_ms(self) -> int | None:
-        """When no query counts any more, None for a dataset without a period."""
+        """The moment from which no query counts, None for a dataset without a period."""
         return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
 
     @property
     def declaration(self) -> tuple[str, int, str, int | None, int | None]:
-        """What may not change while the dataset exists: kind, limit, unit and period."""
+        """Kind, limit, unit and period, which never change while the dataset exists."""
         return (self.kind.value, self.limit, self.unit, self.from_ms, self.until_ms)
 
 
@@ -81,20 +81,20 @@ Watermarks = Mapping[str, int]
 
 
 def period_slot(pattern: str) -> str:
-    """Return which period stands in a generator's pattern."""
+    """Return the placeholder of the period in a generator's pattern."""
     return next(slot for slot in PERIODS if slot in pattern)
 
 
 @cache
 def _matcher(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern)
-    for slot, written in _SLOT_PATTERNS.items():
-        text = text.replace(re.escape(slot), written)
+    for slot, expression in _SLOT_PATTERNS.items():
+        text = text.replace(re.escape(slot), expression)
     return re.compile(text, re.DOTALL)
 
 
 def period_end(pattern: str, name: str) -> int | None:
-    """Return when the period that a generated name holds ends, in UTC milliseconds; None where the name is another."""
+    """Return the end of the period in a generated name, in UTC milliseconds; None for other names."""
     match = _matcher(pattern).fullmatch(name)
     if match is None:
         return None
@@ -107,13 +107,13 @@ def period_end(pattern: str, name: str) -> int | None:
 
 
 def last_end(pattern: str, ms: int) -> int:
-    """Return when the last period of a generator ended before or at a moment; both in UTC milliseconds."""
+    """Return the end of the last period that ended at or before a moment; both in UTC milliseconds."""
     length = _length_ms(pattern)
     return ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
 
 
 def current_end(pattern: str, ms: int) -> int:
-    """Return when the last period ends that a generator has begun by a moment; both in UTC milliseconds."""
+    """Return the end of the period that contains a moment; both in UTC milliseconds."""
     return last_end(pattern, ms) + _length_ms(pattern)
 
 
@@ -122,7 +122,7 @@ def _length_ms(pattern: str) -> int:
 
 
 def is_over(name: str, watermarks: Watermarks) -> bool:
-    """Tell whether a name is that of a period that is over, whoever declares it."""
+    """Return whether a name belongs to a period that is over, whether generated or declared."""
     return any(
         (end := period_end(pattern, name)) is not None and end <= watermark
         for pattern, watermark in watermarks.items()
@@ -131,7 +131,7 @@ def is_over(name: str, watermarks: Watermarks) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetiredDatasets:
-    """What a shard's state says of datasets that never come back: by period, or by names declared no longer."""
+    """Datasets that a shard's state records as retired: by period, or by names no longer declared."""
 
     watermarks: Watermarks = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
@@ -139,13 +139,13 @@ class RetiredDatasets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Private datasets without an end: one a period, or one a name and period.
+    """An endless sequence of private datasets: one per period, or one per name and period.
 
-    A dataset exists from its first query on, and is retired once its period, and the lateness, are over.
+    A dataset exists from its first query on, and is retired once its period and the lateness are over.
 
     Attributes:
-        each: What they are all like but for name and period.
-        names: What stands in the slot for the name, ("",) where there is none.
+        each: Settings that the datasets share, without name and period.
+        names: Values of the placeholder {name}, ("",) without one.
         from_ms: Begin of the first period.
     """
 
@@ -155,34 +155,34 @@ class Generator:
 
     @property
     def pattern(self) -> str:
-        """A name with a slot for the period."""
+        """The name with a placeholder for the period."""
         return self.each.pattern
 
     @property
     def length_ms(self) -> int:
-        """How long a period is."""
+        """Length of a period in milliseconds."""
         return _length_ms(self.pattern)
 
     def periods(self, after_ms: int, before_ms: int) -> Iterator[DatasetSpec]:
-        """Yield the datasets of all periods that end after one moment and begin before another."""
+        """Yield the datasets of the periods that end after one moment and begin before another."""
         for begin in self.begins(after_ms, before_ms):
             yield from self.period(begin)
 
     def begins(self, after_ms: int, before_ms: int) -> range:
-        """Return when all periods begin that end after one moment and begin before another."""
+        """Return the begins of the periods that end after one moment and begin before another."""
         return range(max(self.from_ms, last_end(self.pattern, after_ms)), before_ms, self.length_ms)
 
     def period(self, begin_ms: int) -> Iterator[DatasetSpec]:
-        """Yield the datasets of the period that begins then."""
+        """Yield the datasets of the period that begins at a moment."""
         day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
         year, week, _ = day.isocalendar()
         text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
         for name in self.names:
-            made = text.replace(NAME_SLOT, name)
-            yield replace(self.each, name=made, from_ms=begin_ms, until_ms=begin_ms + self.length_ms)
+            dataset = text.replace(NAME_SLOT, name)
+            yield replace(self.each, name=dataset, from_ms=begin_ms, until_ms=begin_ms + self.length_ms)
 
     def find(self, name: str) -> DatasetSpec | None:
-        """Return the dataset of a name, whether or not its period has come; None where the name is another."""
+        """Return the dataset of a generated name, in any period; None for other names."""
         end = period_end(self.pattern, name)
         if end is None or end <= self.from_ms:
             return None
@@ -205,12 +205,12 @@ def _generator(value: object) -> str:
 
 
 def _generated_name(pattern: str, name: str) -> str:
-    """Return a name that a generator makes; ValueError where it is no name of a dataset."""
+    """Return a name that a generator produces; ValueError if it is not a valid dataset name."""
     return dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
 
 class DatasetDeclaration(Strict):
-    """One or more private datasets that share limit and unit; each has a ledger of its own."""
+    """One or more private datasets with the same limit and unit; each has its own ledger."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -230,23 +230,22 @@ class DatasetDeclaration(Strict):
     file: Text | None = None
     """A file with one name a line; lines beginning with # are skipped."""
     generate: Annotated[str, BeforeValidator(_generator)] | None = None
-    """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset a period; with {name},
-    too, one a name and period. Only for privacy units that lie in one period (an event, a user's
-    day)."""
+    """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as
+    well, one per name and period. Only for privacy units within one period (an event, a user's day)."""
     from_: Day | None = Field(default=None, alias="from")
     """First day generated (UTC); for weeks, a Monday."""
     until: Day | None = None
-    """First day no longer generated (UTC); for weeks, a Monday. Default: generated for ever."""
+    """First day that is not generated (UTC); for weeks, a Monday. Default: no end."""
     lateness: DurationOrZero = 0
-    """How long after its period's end a query still counts for it, on the broker's clock. Default 0."""
+    """How long after the end of its period a dataset still accepts queries, on the broker's clock. Default 0."""
     new: bool = False
-    """With carried_over: the earlier application never had these datasets. Needed where its alerts
+    """With carried_over: the earlier application never had these datasets. Required if its alerts
     have gaps. Default false."""
     horizon: Duration | None = None
-    """How long the budget is meant to last, such as 90d, for metrics and alerts. A generated dataset's
-    is its period. Bears on no outcome. Default: not said."""
+    """How long the budget should last, such as 90d, for metrics and alerts. For a generated dataset this is
+    its period. Affects no outcome. Default: unknown."""
     limit: LimitField
-    """Most that may ever be lost: epsilon, as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
+    """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
     unit: Text
     """The privacy unit in words, such as 'one basket' or 'one user'."""
 
@@ -262,13 +261,13 @@ class DatasetDeclaration(Strict):
         else:
             for key, value in (("from", self.from_), ("until", self.until), ("lateness", self.lateness)):
                 if value:
-                    yield key, "belongs to generated datasets only: remove it, or use generate"
+                    yield key, "is for generated datasets only: remove it, or use generate"
 
     def _period_problems(self, pattern: str) -> Iterator[tuple[str, str]]:
         if NAME_SLOT in pattern and not (self.name or self.names or self.file):
-            yield "generate", f"{NAME_SLOT} stands for names: give names, or a file of names, next to it"
+            yield "generate", f"with {NAME_SLOT} one of name, names and file is required too"
         if self.horizon is not None:
-            yield "horizon", "a generated dataset's horizon is its period: remove it"
+            yield "horizon", "a generated dataset's horizon is its period: remove horizon"
         if self.from_ is None:
             yield "from", "is required with generate: the first day, such as 2026-01-05"
             return
@@ -276,18 +275,17 @@ class DatasetDeclaration(Strict):
         for key, day in (("from", self.from_), ("until", self.until)):
             if day is not None and length.days == 7 and day.weekday():
                 monday = day - timedelta(days=day.weekday())
-                yield key, f"{day} is not a Monday; {monday} and {monday + timedelta(weeks=1)} are"
+                yield key, f"{day} is not a Monday: write {monday} or {monday + timedelta(weeks=1)}"
         if self.until is not None and self.until <= self.from_:
             yield "until", f"must be after from ({self.from_}), found {self.until}"
         elif self.until is not None and (self.until - self.from_) // length > MAX_DATASETS:
             yield "until", f"would generate more than {MAX_DATASETS} datasets"
 
     def expand(self, read_names: ReadNames | None) -> tuple[Iterator[DatasetSpec], Generator | None]:
-        """Return the datasets declared; of a generator without an end, those of its first period, and the generator.
+        """Return the datasets declared; for a generator without an end, its first period, and the generator.
 
         Raises:
-            ValueError: The file of names cannot be read, is empty, or has an invalid line; the message says
-                where.
+            ValueError: The file of names cannot be read, is empty, or has an invalid line.
         """
         kind, limit = self.limit.kind, self.limit.units
         each = DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
@@ -313,7 +311,7 @@ class DatasetDeclaration(Strict):
             except ValueError as error:
                 raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
         if not names:
-            raise ValueError(f"{quote(self.file)} holds no names")
+            raise ValueError(f"{quote(self.file)} contains no names")
         return names
 
 
@@ -321,10 +319,10 @@ def lines_of(name: str, read_names: ReadNames | None) -> Sequence[str]:
     """Return the lines of a file that a configuration names.
 
     Raises:
-        ValueError: It cannot be read, or nothing reads files here.
+        ValueError: The file cannot be read, or ``read_names`` is None.
     """
     if read_names is None:
-        raise ValueError(f"{quote(name)}: no file can be read here: write the names out")
+        raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
     try:
         return read_names(name)
     except (OSError, UnicodeDecodeError) as error:

@@ -250,7 +250,7 @@ async def _go_on(
     file.write_text("".join(carried.splitlines(keepends=True)[:-1]))
     cut = await stream_svt("check", "-c", config)
     assert cut.code == 2
-    assert "it has 1 datasets and says 2: lines are missing, or were added" in cut.out + cut.err
+    assert "the file has 1 datasets, but line 1 says 2: lines are missing or were added" in cut.out + cut.err
     file.write_text(carried)
     assert (await stream_svt("check", "-c", config, "--create-topics")).code == 0
     ready = await stream_svt("check", "-c", config)

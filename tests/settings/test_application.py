@@ -270,7 +270,7 @@ def test_names_can_stand_in_a_file():
     declared = "  - {file: regions.txt, limit: 1, unit: x}"
     read = {"regions.txt": ["# regions", "north", "", "  south  "]}.__getitem__
     assert [one.name for one in datasets(declared, read_names=read)] == ["north", "south"]
-    with pytest.raises(ConfigError, match="write the names out"):
+    with pytest.raises(ConfigError, match="list the names"):
         datasets(declared)
 
 
@@ -278,7 +278,7 @@ def test_names_can_stand_in_a_file():
     ("lines", "message"),
     [
         (["north", "sou th"], "line 2: expected a dataset name"),
-        (["# nothing"], "holds no names"),
+        (["# nothing"], "contains no names"),
         (FileNotFoundError(2, "No such file or directory"), "No such file"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "not UTF-8"),
     ],
@@ -327,21 +327,21 @@ def test_a_file_reads_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ([], "it is empty"),
-        (["{}"], "line 1: .*'stream-svt carry-over' of this version writes it"),
+        ([], "the file is empty"),
+        (["{}"], "line 1: .*write the file with 'stream-svt carry-over' of this version"),
         (["not json", *LINES[1:]], "line 1"),
-        (LINES[:-1], "it has 1 datasets and says 2: lines are missing"),
-        ([*LINES, LINES[-1]], "it has 3 datasets and says 2"),
-        ([*LINES[:2], LINES[1]], "a dataset has two lines"),
+        (LINES[:-1], "the file has 1 datasets, but line 1 says 2: lines are missing"),
+        ([*LINES, LINES[-1]], "the file has 3 datasets, but line 1 says 2"),
+        ([*LINES[:2], LINES[1]], "a dataset occurs twice"),
         ([LINES[0].replace('"carry_over":1', '"carry_over":2'), *LINES[1:]], "line 1: .*carry_over"),
-        ([LINES[0].replace("3/2", "-1"), *LINES[1:]], "a sensitivity is greater than 0"),
+        ([LINES[0].replace("3/2", "-1"), *LINES[1:]], "a sensitivity must be greater than 0"),
         ([LINES[0], "{}", LINES[2]], "line 2: .*name"),
         ([LINES[0], LINES[1].replace("epsilon", "delta"), LINES[2]], "line 2: .*'delta'"),
         ([LINES[0], LINES[1].replace('"1.7"', '"6.1"'), LINES[2]], "line 2: expected 0 <= spent <= limit"),
         ([LINES[0], LINES[1].replace('"1.7"', '"-1"'), LINES[2]], "line 2: expected 0 <= spent <= limit"),
         (
             [LINES[0], LINES[1].replace('"1.7"', '"1.70000000001"'), LINES[2]],
-            "more digits than a ledger keeps",
+            "more digits than a ledger stores",
         ),
         ([LINES[0], LINES[1].replace('"1.7"', '"lots"'), LINES[2]], "line 2: not a number"),
     ],
@@ -393,10 +393,10 @@ def test_a_dataset_begins_with_what_was_spent_and_with_the_limit_as_it_was_raise
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"application": "third"}, "is for application 'next': another one would spend it twice"),
-        ({"datasets": "{name: a, limit: 5, unit: one basket}"}, "had the limit epsilon 6"),
-        ({"datasets": "{name: a, limit: {rho: 4}, unit: one basket}"}, "had the limit epsilon 6"),
-        ({"datasets": "{name: a, limit: 4, unit: one user}"}, "had the privacy unit 'one basket'"),
+        ({"application": "third"}, "is for application 'next': a second one would spend the balances twice"),
+        ({"datasets": "{name: a, limit: 5, unit: one basket}"}, "must keep its limit epsilon 6"),
+        ({"datasets": "{name: a, limit: {rho: 4}, unit: one basket}"}, "must keep its limit epsilon 6"),
+        ({"datasets": "{name: a, limit: 4, unit: one user}"}, "must keep its privacy unit 'one basket'"),
         ({"datasets": "{name: a, limit: 4, unit: one basket, new: true}"}, "is not new"),
         ({"sensitivity": "1"}, "declared with sensitivity 1.5"),
     ],
@@ -409,7 +409,7 @@ def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str)
 def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
     balances = {f"d-2026-01-0{k}": Balance("x", Kind.PURE, EPSILON, EPSILON, k - 6) for k in (6, 7)}
     carried = replace(CARRIED, datasets=balances)
-    with pytest.raises(ConfigError, match=r"generate: 'shop' spent on dataset 'd-2026-01-07'"):
+    with pytest.raises(ConfigError, match=r"generate: 'shop' spent budget of dataset 'd-2026-01-07'"):
         load(DAYS, carried=carried)
     assert load(DAYS, carried=replace(carried, watermarks={"d-{date}": 1_767_830_400_000})).generators
     assert load(DAYS.replace("'d-", "'e-"), carried=carried).generators
@@ -421,7 +421,9 @@ GAPPY = replace(CARRIED, complete=False)
 
 def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
     assert load(topic="other").topics() == ("other",)
-    with pytest.raises(ConfigError, match=r"'other' is not in the file .* the largest sensitivity"):
+    with pytest.raises(
+        ConfigError, match=r"'other' is not in the carried-over file.* the largest sensitivity"
+    ):
         load(carried=GAPPY, topic="other")
     assert load(carried=GAPPY).topics() == ("counts",)
 
@@ -431,7 +433,7 @@ def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
 )
 def test_behind_missing_alerts_what_is_unknown_must_be_declared_new(unknown: str, name: str) -> None:
     assert load(unknown).dataset(name).spent_before == 0
-    with pytest.raises(ConfigError, match=rf"'{name}' is not in the file .* Write new: true"):
+    with pytest.raises(ConfigError, match=rf"'{name}' is not in the carried-over file.* Write new: true"):
         load(unknown, carried=GAPPY)
     assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).spent_before == 0
     # A generator goes on behind the last period that had begun.

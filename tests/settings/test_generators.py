@@ -71,13 +71,13 @@ def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> N
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        ("generate: '{name}-{date}', from: 2026-01-05", "give names, or a file of names"),
+        ("generate: '{name}-{date}', from: 2026-01-05", "one of name, names and file is required too"),
         ("generate: 'd-{date}', names: [a], from: 2026-01-05", "names and generate together"),
         ("generate: '{name}{name}{date}', names: [a], from: 2026-01-05", "once at most"),
         ("generate: 'd-{date}'", "from: is required with generate"),
-        ("name: d-2027-01-01", "is named as generator 'd-{date}' at line 3 does"),
+        ("name: d-2027-01-01", "is a name that generator 'd-{date}' at line 3 produces"),
         ("generate: 'd-{date}', from: 2026-01-05", "already declared"),
-        ("generate: '{name}-{date}', names: [d], from: 2027-01-05", "is named as generator 'd-{date}'"),
+        ("generate: '{name}-{date}', names: [d], from: 2027-01-05", "is a name that generator 'd-{date}'"),
         (f"generate: '{{name}}-{{date}}', names: [{'n' * 195}], from: 2026-01-05", "generate"),
     ],
 )

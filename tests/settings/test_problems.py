@@ -122,11 +122,11 @@ DATASETS = [
     ("generate: 'w-{date}'", 3, "from", "is required with generate"),
     ("generate: 'w-{date}'\n    from: 0001-01-01\n    until: 9999-01-01", 5, "until", "more than 1000000"),
 ]
-"""What stands in the place of the dataset's name; then line and field at fault."""
+"""What stands instead of the dataset's name; then line and field at fault."""
 
 
 def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
-    """Return the row for a line in the place of the monitor's line with its key."""
+    """Return the row for a line that replaces the monitor's line with its key."""
     key = line.split(":", maxsplit=1)[0]
     at, old = next(
         (n, old) for n, old in enumerate(GOOD.splitlines(), 1) if n > 6 and old[4:].startswith(f"{key}:")
