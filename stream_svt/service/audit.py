@@ -1,4 +1,4 @@
-"""Reads the alert topic, and the stored state, for an audit and for what a successor begins with."""
+"""Reads the alert topic and the stored state: for an audit, and for the budgets that a successor takes over."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from stream_svt.settings.monitors import MonitorSpec
 
 
 async def audit_state(config: Config, cluster: Cluster) -> Audit:
-    """Audit the alert topic, and hold the sealed state to it."""
+    """Audit the alert topic, and compare the sealed state with it."""
     topology = await require(config, cluster)
     alerts = config.topics.alerts
-    places = [TopicPartition(alerts, shard) for shard in range(config.topics.partitions)]
-    # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
-    # newest state knows every event before these ends, whatever a running worker does meanwhile.
-    ends = await kafka.spans(cluster, places, f"auditing alert topic {alerts!r}")
+    partitions = [TopicPartition(alerts, shard) for shard in range(config.topics.partitions)]
+    # The ends are read before the state: an event is published only after the transaction that charged it, so the
+    # state has the charges of all events before these ends, even while workers run.
+    spans = await kafka.spans(cluster, partitions, f"auditing alert topic {alerts!r}")
     states, unreadable = [], []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
             unreadable.append(str(error))
-    newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
-    audit = await audit_topic(cluster, alerts, config.spec.monitors, newer)
+    known = {state.shard: (spans[partitions[state.shard]][1], state.last_event) for state in states}
+    audit = await audit_topic(cluster, alerts, config.spec.monitors, known)
     audit.unreadable += unreadable
-    for place, (first, _) in ends.items():
+    for tp, (first, _) in spans.items():
         if first:
-            audit.lost(place.partition)
+            audit.lost(tp.partition)
     return audit.compare(states, lambda name: partition_of(name.encode(), config.topics.partitions))
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:
-    """Read and verify the state of a shard; once more where a compaction may have come in between."""
+    """Read and verify the state of a shard; twice if the first attempt fails, which a compaction can cause."""
     journal = journal_of(config, cluster, cluster_id, shard)
     try:
         records = await journal.look()
@@ -61,12 +61,12 @@ async def audit_topic(
     cluster: Cluster,
     topic: str,
     monitors: Iterable[MonitorSpec] = (),
-    newer: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    known: Mapping[int, tuple[int, int]] = MappingProxyType({}),
 ) -> Audit:
-    """Audit everything an alert topic holds; ``monitors`` are those configured, to hold alerts to their prices.
+    """Audit all events on an alert topic; ``monitors`` are the configured ones, whose prices alerts must have.
 
-    Left out are events that may be newer than the state they are held against: per partition those from an offset on
-    with a number above one, as far as ``newer`` names both.
+    ``known`` has an offset and an event number per partition: events from that offset on with a higher number may be
+    newer than the state to compare with, and are skipped.
     """
     audit = Audit(monitors)
     doing = f"auditing alert topic {topic!r}"
@@ -78,7 +78,7 @@ async def audit_topic(
         )
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
-            end, last = newer.get(partition, (0, LARGEST_SEQUENCE))
+            end, last = known.get(partition, (0, LARGEST_SEQUENCE))
             async for records in kafka.read_partition(reader, topic, partition, None, doing):
                 for record in records:
                     if record.offset < end or identity_of(record.value)[0] <= last:
@@ -89,18 +89,19 @@ async def audit_topic(
 async def read_balances(
     config: Config, cluster: Cluster, *, successor: str, source_ended: bool = False
 ) -> tuple[Carried, list[str]]:
-    """Return what is left of each budget of a closed application, and what an operator should know of it.
+    """Return the remaining budgets of a closed application, and notes for the operator.
 
-    Of a mirror, ``config`` has the brokers and topics, and ``source_ended`` states that its source has ended and that
-    it holds the last event. Raises CarryOverRefused where a shard is not closed, or for another successor.
+    ``config`` names brokers and topics of the application or its mirror; for a mirror, ``source_ended`` asserts that
+    the source has ended and the mirror has its last event. Raises CarryOverRefused if a shard is not closed, or was
+    closed for another successor.
     """
     cluster_id = await kafka.cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)
     counts = {one.partitions for one in shards if one.partitions}
     if len(counts) > 1:
         raise CarryOverRefused(
-            f"the shards do not agree how many there are: {', '.join(map(str, sorted(counts)))}. The alert topic holds "
-            "the events of several applications"
+            f"the events of shards name different numbers of partitions: {', '.join(map(str, sorted(counts)))}. The "
+            "alert topic holds events of several applications"
         )
     count = counts.pop() if counts else config.topics.partitions
     shards = shards[:count] + [_history(config, number) for number in range(len(shards), count)]
@@ -119,22 +120,22 @@ async def read_balances(
 
 
 async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[ShardHistory]:
-    """Read all alert partitions to their ends, uncommitted records too, and whether states say that they are closed."""
+    """Read all alert partitions, uncommitted records included, and from the states which shards are closed."""
     topic = config.topics.alerts
     doing = f"reading alert topic {topic!r}"
     counts = await kafka.partition_counts(cluster, doing)
     if not counts.get(topic):
         raise CarryOverRefused(f"{unseen(topic, 'READ')}; nothing says what is left of any budget")
-    found = [_history(config, number) for number in range(counts[topic])]
-    for one in found[: counts.get(config.topics.state, 0)]:
+    histories = [_history(config, number) for number in range(counts[topic])]
+    for one in histories[: counts.get(config.topics.state, 0)]:
         with contextlib.suppress(UnreadableState):
             one.closed = await journal_of(config, cluster, cluster_id, one.shard).read_closed()
     async with kafka.started(cluster.reader("read_uncommitted"), doing) as reader:
-        for one in found:
+        for one in histories:
             async for records in kafka.read_partition(reader, topic, one.shard, None, doing):
                 for record in records:
                     one.take(record)
-    return found
+    return histories
 
 
 def _history(config: Config, shard: int) -> ShardHistory:

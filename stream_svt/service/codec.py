@@ -1,7 +1,7 @@
-"""Records of a query topic to the arrays that the engine reads.
+"""Decodes records of a query topic into the arrays that the engine reads.
 
-All messages of a batch are decoded in one call where no message can reach into another, else message by message. A
-`value` is never a reason to reject: what is not a number becomes the monitor's lower bound, uncounted and unlogged.
+A batch of messages is decoded in one call if each line holds exactly one message, else message by message. A `value`
+never leads to a rejection: what is not a number becomes the monitor's lower bound, and is not counted or logged.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
 
 MAX_BYTES: Final = 1 << 20
-"""Longest message that is looked at, in bytes."""
+"""Maximum size of a message in bytes."""
 
 MAX_TEXT: Final = 256
-"""Longest id, series or set, in characters."""
+"""Maximum length of an id, series or set in characters."""
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 NAMES_AT_ONCE: Final = 10_000
-"""Names put into dataset indexes between two yields: a few milliseconds of work."""
+"""Names added to a dataset index between two yields: a few milliseconds of work."""
 
 
 class Reason(StrEnum):
-    """Why a record was refused. Reasons are public: none depends on a value."""
+    """Why a record was rejected. Reasons are public: none depends on a value."""
 
     NO_KEY = "no-key"
     UNDECLARED = "undeclared"
@@ -59,54 +59,54 @@ class Reason(StrEnum):
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition on which Kafka's default partitioner puts a key."""
+    """Return the partition that Kafka's default partitioner chooses for a key."""
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
 def partitions_of(names: Sequence[str], partitions: int) -> NDArray[np.int64]:
-    """Return the partition of each name: see `partition_of`, for many at once."""
+    """Return the partition of each name: `partition_of`, for many names at once."""
     keys = [name.encode() for name in names]
-    found = np.zeros(len(keys), dtype=np.int64)
+    hashes = np.zeros(len(keys), dtype=np.int64)
     by_length: dict[int, list[int]] = {}
-    for place, key in enumerate(keys):
-        by_length.setdefault(len(key), []).append(place)
-    for length, places in by_length.items():
-        text = np.frombuffer(b"".join([keys[place] for place in places]), dtype=np.uint8)
-        found[places] = _murmur2(text.reshape(len(places), length)) & 0x7FFFFFFF
-    return found % partitions
+    for row, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(row)
+    for length, rows in by_length.items():
+        text = np.frombuffer(b"".join([keys[row] for row in rows]), dtype=np.uint8)
+        hashes[rows] = _murmur2(text.reshape(len(rows), length)) & 0x7FFFFFFF
+    return hashes % partitions
 
 
 def _murmur2(text: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Return Kafka's hash of each row."""
     length = text.shape[1]
     factor, shift = np.uint32(0x5BD1E995), np.uint32(24)
-    found = np.full(len(text), (0x9747B28C ^ length) & 0xFFFFFFFF, dtype=np.uint32)
+    hashes = np.full(len(text), (0x9747B28C ^ length) & 0xFFFFFFFF, dtype=np.uint32)
     words = np.ascontiguousarray(text[:, : length & ~3]).view("<u4")
-    for place in range(words.shape[1]):
-        word = words[:, place] * factor
+    for column in range(words.shape[1]):
+        word = words[:, column] * factor
         word ^= word >> shift
-        found *= factor
-        found ^= word * factor
+        hashes *= factor
+        hashes ^= word * factor
     rest = text[:, length & ~3 :].astype(np.uint32)
-    for place in range(rest.shape[1]):
-        found ^= rest[:, place] << np.uint32(8 * place)
+    for column in range(rest.shape[1]):
+        hashes ^= rest[:, column] << np.uint32(8 * column)
     if rest.shape[1]:
-        found *= factor
-    found ^= found >> np.uint32(13)
-    found *= factor
-    return found ^ (found >> np.uint32(15))
+        hashes *= factor
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= factor
+    return hashes ^ (hashes >> np.uint32(15))
 
 
 _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
 
 
 class DatasetIndex(dict[bytes | None, int]):
-    """The numbers of the datasets homed at one shard, by record key; of any other key, a number below 0."""
+    """Numbers of a shard's datasets by record key; negative for any other key."""
 
     def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
         super().__init__()
         self._partition, self._partitions = partition, partitions
-        for _ in self.filling(names):
+        for _ in self.fill_in_slices(names):
             pass
 
     def __missing__(self, key: bytes | None) -> int:
@@ -114,15 +114,15 @@ class DatasetIndex(dict[bytes | None, int]):
             return -1
         return -2 if partition_of(key, self._partitions) == self._partition else -3
 
-    def filling(self, names: Iterable[str]) -> Iterator[None]:
-        """Take more datasets in, in slices."""
+    def fill_in_slices(self, names: Iterable[str]) -> Iterator[None]:
+        """Add datasets, yielding between slices."""
         for name in names:
             self[name.encode()] = len(self)
             if len(self) % NAMES_AT_ONCE == 0:
                 yield
 
     def reason(self, key: bytes | None) -> Reason | None:
-        """Return why a record with this key is refused here, None where its dataset is at home."""
+        """Return why this shard rejects a key, None for the key of one of its datasets."""
         return _KEY_REASONS.get(self[key])
 
 
@@ -132,7 +132,7 @@ _Time = str | int | float | None
 
 
 class _Plain(Struct, gc=False, forbid_unknown_fields=True):
-    """A query with no option: rows decoded as this need no look at options."""
+    """A query without options."""
 
     id: _Text
     value: Raw = _NOTHING
@@ -141,7 +141,7 @@ class _Plain(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _Query(Struct, gc=False):
-    """A query with any option, or the marker that closes a set."""
+    """A query with options, or the marker that closes a set."""
 
     id: _Text | None = None
     value: Raw = _NOTHING
@@ -158,7 +158,7 @@ _Row = TypeVar("_Row", _Plain, _Query)
 _PLAIN = msgspec.json.Decoder(_Plain)
 _QUERY = msgspec.json.Decoder(_Query)
 _AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
-"""How msgspec names the field at fault."""
+"""How msgspec's messages name the invalid field."""
 _FIELD_REASONS: Final = {
     "id": Reason.BAD_ID,
     "series": Reason.BAD_SERIES,
@@ -176,7 +176,7 @@ _UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 class _Ids:
-    """Identifiers of the rows, read from the decoded messages for the few rows that need them."""
+    """Ids of the rows, read from the decoded messages on access: few rows need them."""
 
     __slots__ = ("_queries",)
 
@@ -199,7 +199,7 @@ class QueryDecoder:
         self._monitors = frozenset(monitors)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries of consecutive records, in offset order, and the reasons of those refused."""
+        """Return the queries of consecutive records in offset order, and why others are rejected."""
         if not records:
             raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")
         if not any(map(_HEADERS, records)):
@@ -213,8 +213,8 @@ class QueryDecoder:
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def _decode_columnar(self, record: Record, *, readable: bool) -> QueryBatch:
-        """Return the rows of a record that is no JSON; one of an unknown content type is refused."""
-        from stream_svt.service import columnar  # commands that read no query do without pyarrow
+        """Return the rows of a columnar record; reject any other content type."""
+        from stream_svt.service import columnar  # pyarrow is loaded only for columnar records
 
         batch, value = QueryBatch(self.topic, record.offset, record.offset + 1), record.value or b""
         reason = self.dataset_index.reason(record.key)
@@ -225,7 +225,7 @@ class QueryDecoder:
                 columnar.read(value, batch, self._monitors)
         except columnar.MalformedColumns as refused:
             reason = refused.args[0]
-        if reason is not None:  # nothing that was read of it stays
+        if reason is not None:  # discard what was read
             rejects = [(record.offset, reason.value)]
             return QueryBatch(self.topic, record.offset, record.offset + 1, rejects=rejects)
         rows = len(batch.whole)
@@ -248,18 +248,18 @@ class QueryDecoder:
         values = [record.value for record in records]
         queries: list[_Plain] | list[_Query]
         rejects: dict[int, Reason]
-        plain = _lines(values, _PLAIN)
+        plain = _decode_lines(values, _PLAIN)
         if plain is not None:
             queries, rejects = plain, {}
         else:
             queries, rejects = self._with_options(values, dataset)
-        if dataset.min() < 0:  # the key comes first
+        if dataset.min() < 0:  # the key's reason comes before the content's
             strays = np.flatnonzero(dataset < 0).tolist()
             rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
-        refused = [(int(offset[place]), rejects[place].value) for place in sorted(rejects)]
+        rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
         if rejects:
-            kept = [place for place in range(count) if place not in rejects]
-            queries = [queries[place] for place in kept]  # type: ignore[assignment]
+            kept = [index for index in range(count) if index not in rejects]
+            queries = [queries[index] for index in kept]  # type: ignore[assignment]
             offset, timestamp, dataset = (
                 column[np.array(kept, np.int64)] for column in (offset, timestamp, dataset)
             )
@@ -276,7 +276,7 @@ class QueryDecoder:
             fraction=fraction,
             series=[query.series for query in queries],
             query_id=_Ids(queries),
-            rejects=refused,
+            rejects=rejected,
         )
         if plain is None:
             _add_options(batch, queries)  # type: ignore[arg-type]
@@ -285,36 +285,36 @@ class QueryDecoder:
     def _with_options(
         self, values: list[bytes | None], dataset: NDArray[np.int64]
     ) -> tuple[list[_Query], dict[int, Reason]]:
-        """Return a query for each message and the reasons of those refused, by groups; alone where one is wrong."""
+        """Decode messages in groups, one by one in a group with an invalid message; return queries and rejects."""
         queries: list[_Query] = []
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):
             group = values[start : start + _GROUP]
-            if (decoded := _lines(group, _QUERY)) is not None:
-                rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
+            if (decoded := _decode_lines(group, _QUERY)) is not None:
+                rejects |= {start + index: reason for index, reason in self._faults(decoded).items()}
                 queries += decoded
                 continue
-            for place, value in enumerate(group, start):
-                result = self._one(value or b"") if dataset[place] >= 0 else _BLANK
+            for index, value in enumerate(group, start):
+                result = self._decode_one(value or b"") if dataset[index] >= 0 else _BLANK
                 if isinstance(result, Reason):
-                    rejects[place] = result
+                    rejects[index] = result
                     result = _BLANK
                 queries.append(result)
         return queries, rejects
 
-    def _misused(self, queries: list[_Query]) -> dict[int, Reason]:
-        """Return the rows whose options do not go together or are unknown."""
+    def _faults(self, queries: list[_Query]) -> dict[int, Reason]:
+        """Return the rows with invalid options."""
         count = len(queries)
-        ordinary = (
+        has_no_options = (
             [query.id for query in queries].count(None) == 0
             and [query.threshold for query in queries].count(_NOTHING) == count
             and [query.monitor for query in queries].count(None) == count
             and not any(map(_CLOSED, queries))
         )
-        if ordinary:
+        if has_no_options:
             return {}
-        faults = {place: self._fault(query) for place, query in enumerate(queries)}
-        return {place: reason for place, reason in faults.items() if reason is not None}
+        faults = {index: self._fault(query) for index, query in enumerate(queries)}
+        return {index: reason for index, reason in faults.items() if reason is not None}
 
     def _fault(self, query: _Query) -> Reason | None:
         if query.closed:
@@ -323,7 +323,7 @@ class QueryDecoder:
             return Reason.MISSING_ID
         if (
             query.threshold is not _NOTHING
-            and not _absent(query.threshold)
+            and not _is_null(query.threshold)
             and exact.threshold(bytes(query.threshold)) is None
         ):
             return Reason.BAD_THRESHOLD
@@ -331,7 +331,7 @@ class QueryDecoder:
             return Reason.UNKNOWN_MONITOR
         return None
 
-    def _one(self, value: bytes) -> _Query | Reason:
+    def _decode_one(self, value: bytes) -> _Query | Reason:
         if (reason := _bad_size(value)) is not None:
             return reason
         try:
@@ -341,7 +341,7 @@ class QueryDecoder:
             try:
                 query = _QUERY.decode(repaired)
             except _UNDECODABLE as error:
-                return _structural(repaired, error)
+                return _reason_of(repaired, error)
         return self._fault(query) or query
 
 
@@ -351,11 +351,11 @@ def _bad_size(value: bytes) -> Reason | None:
     return Reason.TOO_LARGE if len(value) > MAX_BYTES else None
 
 
-def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
-    """Return a query for each message, None where one of them does not decode by itself or might reach into another.
+def _decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
+    """Return a query for each message; None if one of them is not one JSON object on one line.
 
-    By the counts every newline stands between two messages, after a closing brace and before an opening one, which
-    no JSON object holds: where there are as many objects as messages, each message is one object.
+    The counts show that every newline separates two messages, after a closing and before an opening brace. No JSON
+    object contains that sequence, so if there are as many objects as messages, each message is one object.
     """
     newlines = len(values) - 1
     try:
@@ -370,7 +370,7 @@ def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) 
     return queries if len(queries) == len(values) else None
 
 
-def _absent(token: Raw) -> bool:
+def _is_null(token: Raw) -> bool:
     text = bytes(token)
     return not text or text == b"null"
 
@@ -387,14 +387,14 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
             continue
         if query.monitor is not None:
             batch.monitor[row] = query.monitor
-        if query.threshold is not _NOTHING and not _absent(query.threshold):
+        if query.threshold is not _NOTHING and not _is_null(query.threshold):
             limit = exact.threshold(bytes(query.threshold))
             if limit is not None:
                 batch.threshold[row] = limit
 
 
-def _structural(message: bytes, error: Exception) -> Reason:
-    """Name what is wrong with a message that does not decode for another reason than its value."""
+def _reason_of(message: bytes, error: Exception) -> Reason:
+    """Return why a message that does not decode is rejected; ``value`` was removed from it."""
     try:
         message.decode()
     except UnicodeDecodeError:
@@ -411,7 +411,7 @@ _TOKEN: Final = re.compile(
 
 
 def _without_value(message: bytes) -> bytes:
-    """Return the message with whatever stands at the outermost members named `value` replaced by null."""
+    """Return the message with null in place of the content of all top-level members named `value`."""
     kept: list[bytes] = []
     depth, last, inside = 0, b"", False
     for match in _TOKEN.finditer(message):
@@ -420,7 +420,7 @@ def _without_value(message: bytes) -> bytes:
             kept.append(token)
             continue
         starts_member = depth == 1 and not inside and last in (b"{", b",")
-        if token == b'"' or (starts_member and token[0] not in b'"}'):  # no end, or no name
+        if token == b'"' or (starts_member and token[0] not in b'"}'):  # unterminated, or no name
             return message if inside else b"".join([*kept, message[match.start() :]])
         if inside and depth == 1 and token in (b",", b"}"):
             inside = False
@@ -468,9 +468,9 @@ def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     sets: list[str | None] = []
     ids: list[str] = []
     for part in parts:
-        at, rows = len(ids), len(part)
+        start, rows = len(ids), len(part)
         for name in ("threshold", "monitor", "markers"):
-            getattr(whole, name).update({row + at: told for row, told in getattr(part, name).items()})
+            getattr(whole, name).update({start + row: value for row, value in getattr(part, name).items()})
         whole.series += part.series
         sets += part.set_id if part.set_id is not None else [None] * rows
         ids += [part.query_id[row] for row in range(rows)]

@@ -1,8 +1,8 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
-Columns carry the names of the JSON fields; other columns are not looked at. A record is refused as a whole, and never
-for what stands in the column `value`. A record cannot become more than it is: bodies must not be compressed, nothing
-is swapped or copied on reading, dictionaries are never expanded, and the texts of all rows are bounded.
+Columns have the names of the JSON fields; other columns are ignored. A record is rejected as a whole, and never for the
+content of the column `value`. Reading takes no more memory than the record allows for: compressed bodies are refused,
+bytes are neither swapped nor copied, dictionaries are not expanded, and the total length of all texts is bounded.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _Arrow: TypeAlias = Any  # pyarrow has no types
 _T = TypeVar("_T")
 
 MAX_ROWS: Final = 1 << 20
-"""Rows of one record: a row number has to fit the identity that keys a test's noise."""
+"""Maximum rows of a record: row numbers must fit the identity that keys a test's noise."""
 
 MAX_TEXT_IN_ALL: Final = 16 << 20
-"""Characters that the texts of all rows may have together: a dictionary repeats one text for the price of a byte."""
+"""Maximum characters in the texts of all rows: a dictionary repeats a long text at the cost of one byte."""
 
 _TINY: Final = 1e-300
-"""Size below which a threshold is refused, as in JSON."""
+"""Smallest absolute value of a threshold other than 0, as in JSON."""
 
 _DIGITS: Final = 18
-"""Digits of a decimal that fit 64 bits."""
+"""Digits of a decimal that fits 64 bits."""
 
 _BAD: Final = Fraction(-1, 3)
-"""Stands for a threshold that is none: no decimal or binary number is this one."""
+"""Marks an invalid threshold: no decimal or binary number has this value."""
 
 _ERRORS: Final = (
     pa.ArrowException,
     *(OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, NotImplementedError),
 )
-"""What pyarrow raises."""
+"""Exceptions that pyarrow raises."""
 
 
 class MalformedColumns(Exception):
-    """A columnar record that is malformed, for a `Reason`."""
+    """A malformed columnar record; the argument is the `Reason`."""
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
-    """Fill the columns of an empty batch that come from the message itself, or raise Refused."""
+    """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns."""
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
     closed = _gather(
@@ -62,9 +62,7 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     )
     ids = _gather(parts, "id", lambda column: _text(column, Reason.BAD_ID))
     if rows and True not in closed and ids.count(None) == rows:
-        raise MalformedColumns(
-            Reason.MISSING_ID
-        )  # before rows that cost nothing to send are gone through one by one
+        raise MalformedColumns(Reason.MISSING_ID)  # before the loop: such rows cost the sender nothing
     series = _gather(parts, "series", lambda column: _text(column, Reason.BAD_SERIES))
     sets = _gather(parts, "set", lambda column: _text(column, Reason.BAD_SET))
     names = _gather(parts, "monitor", lambda column: _text(column, Reason.UNKNOWN_MONITOR))
@@ -97,11 +95,11 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
 
 
 def _parts(message: bytes) -> list[_Arrow]:
-    """Return the record batches of a stream, none of them looked into yet."""
+    """Return the record batches of a stream; their columns are not validated yet."""
     parts: list[_Arrow] = []
     rows = 0
     try:
-        # What Arrow has checked to be well formed.
+        # The reader checks that the messages are well formed.
         for header in pa.ipc.MessageReader.open_stream(message):
             if _inflates(header.type, header.metadata.to_pybytes()):
                 raise MalformedColumns(Reason.NOT_ARROW)
@@ -117,14 +115,14 @@ def _parts(message: bytes) -> list[_Arrow]:
 
 
 def _inflates(kind: str, metadata: bytes) -> bool:
-    """Tell whether a message would take more memory than it has bytes: compressed, or in the other byte order."""
-    if b"ARROW:experimental_compression" in metadata:  # as files of 2020 say it
+    """Tell whether reading a message would need extra memory: it is compressed, or has the other byte order."""
+    if b"ARROW:experimental_compression" in metadata:  # how files of 2020 mark it
         return True
     message = struct.unpack_from("<I", metadata)[0]
     content = _field(metadata, message, 2)
     if content is None:
         return True
-    content = _followed(metadata, content)
+    content = _dereference(metadata, content)
     if kind == "schema":
         order = _field(metadata, content, 0)
         return order is not None and struct.unpack_from("<h", metadata, order)[0] != 0
@@ -132,12 +130,12 @@ def _inflates(kind: str, metadata: bytes) -> bool:
         data = _field(metadata, content, 1)
         if data is None:
             return True
-        content = _followed(metadata, data)
+        content = _dereference(metadata, data)
     return _field(metadata, content, 3) is not None
 
 
 def _field(metadata: bytes, table: int, number: int) -> int | None:
-    """Return where a field of a FlatBuffers table stands, None where it is left out."""
+    """Return the offset of a field in a FlatBuffers table, None if it is absent."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
         return None
@@ -145,24 +143,24 @@ def _field(metadata: bytes, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _followed(metadata: bytes, place: int) -> int:
-    return place + int(struct.unpack_from("<I", metadata, place)[0])
+def _dereference(metadata: bytes, offset: int) -> int:
+    return offset + int(struct.unpack_from("<I", metadata, offset)[0])
 
 
 # Columns
 
 
 def _column(part: _Arrow, name: str) -> _Arrow:
-    """Return a column of a record batch, None where it is absent or of no type."""
-    at = part.schema.get_all_field_indices(name)
-    if not at:
+    """Return a column of a record batch, None if it is absent or has the type null."""
+    indices = part.schema.get_all_field_indices(name)
+    if not indices:
         return None
-    column = part.column(at[0])
+    column = part.column(indices[0])
     return None if pa.types.is_null(column.type) else column
 
 
 def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
-    """Return a column of all batches; what is wrong with its form refuses the record."""
+    """Return a column of all batches; a malformed one rejects the record."""
     gathered: list[_T | None] = []
     for part in parts:
         try:
@@ -178,7 +176,7 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
 
 
 def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
-    """Return what stands at each row; of a dictionary every entry is taken once, and none is copied."""
+    """Return the value of each row; entries of a dictionary are converted once and shared."""
     if not pa.types.is_dictionary(column.type):
         return [*take(column)]
     entries = take(column.dictionary)
@@ -187,7 +185,7 @@ def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]
 
 
 def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: Reason) -> list[Any]:
-    """Return a column of one of these types."""
+    """Return the values of a column of one of these types."""
 
     def take(part: _Arrow) -> list[Any]:
         if not any(is_kind(part.type) for is_kind in kinds):
@@ -212,7 +210,7 @@ def _thresholds(column: _Arrow) -> list[Fraction | None]:
 
 
 def _limits(column: _Arrow) -> list[Fraction | None]:
-    """Return the limits, None where there is none, `_BAD` for a value that is not a number of moderate size."""
+    """Return the thresholds: None for null, `_BAD` for a value that is not a number of moderate size."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not any(is_kind(column.type) for is_kind in kinds):
         return [_BAD if valid else None for valid in column.is_valid().to_pylist()]
@@ -227,13 +225,13 @@ def _limit(value: float | Decimal) -> Fraction:
 
 
 def _values(parts: Sequence[_Arrow]) -> exact.Columns:
-    columns = [_nothing(0)]
+    columns = [_no_numbers(0)]
     for part in parts:
-        found = _nothing(part.num_rows)
+        found = _no_numbers(part.num_rows)
         try:
             column = _column(part, "value")
             if column is not None:
-                # Whether buffers are as long as they say, and nothing of what they hold: only that may be looked at.
+                # Checks the lengths of the buffers only: a rejection must not depend on values.
                 column.validate()
                 found = _value(column)
         except _ERRORS:
@@ -248,15 +246,15 @@ def _value(column: _Arrow) -> exact.Columns:
         return _numbers(column)
     entries = _numbers(column.dictionary)
     size = len(column.dictionary)
-    place = _filled(column.indices)
-    known = _valid(column.indices) & (place >= 0) & (place < size)
-    # What is no number stands behind the entries.
-    place = np.where(known, place, size)
-    whole, fraction = (np.append(*pair)[place] for pair in zip(entries, exact.NO_NUMBER, strict=True))
+    index = _filled(column.indices)
+    known = _valid(column.indices) & (index >= 0) & (index < size)
+    # `NO_NUMBER` is appended to the entries.
+    index = np.where(known, index, size)
+    whole, fraction = (np.append(*pair)[index] for pair in zip(entries, exact.NO_NUMBER, strict=True))
     return whole, fraction
 
 
-def _nothing(rows: int) -> exact.Columns:
+def _no_numbers(rows: int) -> exact.Columns:
     whole, fraction = exact.NO_NUMBER
     return np.full(rows, whole, np.int64), np.full(rows, fraction, np.int64)
 
@@ -267,7 +265,7 @@ def _valid(column: _Arrow) -> NDArray[np.bool_]:
 
 
 def _numbers(column: _Arrow) -> exact.Columns:
-    """Return whole parts and fractions of a column of numbers; its type alone decides how."""
+    """Return whole parts and fractions of a column of numbers, converted by its type."""
     kind = column.type
     if pa.types.is_integer(kind):
         found = exact.integers(_filled(column))
@@ -276,23 +274,23 @@ def _numbers(column: _Arrow) -> exact.Columns:
     elif pa.types.is_decimal128(kind) and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
         found = exact.scaled(_low_words(column), kind.scale)
     elif pa.types.is_decimal(kind):
-        # None is no number either.
+        # The text of None is not a number.
         numbers = [exact.number(str(value).encode()) for value in column.to_pylist()]
         whole, fraction = np.array(list(map(exact.split, numbers)), np.int64).reshape(-1, 2).T
         return whole, fraction
     else:
-        return _nothing(len(column))
+        return _no_numbers(len(column))
     valid, nothing = _valid(column), exact.NO_NUMBER
     return np.where(valid, found[0], nothing[0]), np.where(valid, found[1], nothing[1])
 
 
 def _filled(column: _Arrow) -> NDArray[Any]:
-    """Return a column of numbers as an array, 0 where it holds none."""
+    """Return a column of numbers as an array, 0 for null."""
     array: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
     return array
 
 
 def _low_words(column: _Arrow) -> NDArray[np.int64]:
-    """Return decimals of at most 18 digits without their point: the lower of the two words of each."""
+    """Return decimals of at most 18 digits as integers without the point: the lower of their two words."""
     words = np.frombuffer(column.buffers()[1], "<i8")
     return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]

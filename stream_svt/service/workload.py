@@ -99,7 +99,7 @@ class AppliedWorkload:
         if held is None or held.gone != gone:
             found = yield from self._datasets(shard, gone)
             dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
-            yield from dataset_index.filling(dataset.name for dataset in found)
+            yield from dataset_index.fill_in_slices(dataset.name for dataset in found)
             datasets = ShardDatasets(self.spec.names_shown)
             yield from datasets.fill_in_slices(found)
             for monitor in self.spec.monitors:

@@ -89,7 +89,7 @@ def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(workload, "partitions_of", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
-    monkeypatch.setattr(codec.DatasetIndex, "filling", again)
+    monkeypatch.setattr(codec.DatasetIndex, "fill_in_slices", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
         assert not list(prepared.gather(shard, RetiredDatasets({"week-{iso_week}": 1}, frozenset({"d1"}))))
