@@ -72,20 +72,20 @@ async def read_versions(config: Config, cluster: Cluster) -> Versions:
     topic, versions = config.topics.config, await _versions(config, cluster)
     doing = f"reading configuration topic {topic!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
-        async for found in kafka.read_partition(reader, topic, PARTITION, None, doing):
-            for record in found:
+        async for batch in kafka.read_partition(reader, topic, PARTITION, None, doing):
+            for record in batch:
                 versions.take(record)
     return versions
 
 
 def newest(versions: Versions, topic: str) -> Version | None:
     """Return the version applied last, None where there is none; raise ConfigError where it cannot be used."""
-    found = versions.newest()
-    if isinstance(found, Version):
-        return found
+    version = versions.newest()
+    if isinstance(version, Version):
+        return version
     if versions.current is None:
         return None
-    why = found or "parts of it are missing"
+    why = version or "parts of it are missing"
     raise ConfigError([Problem(0, "", f"the version applied last cannot be used: {why}")], f"topic {topic!r}")
 
 
@@ -120,9 +120,9 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
         while True:
             async with kafka.deadline(kafka.CALL_DEADLINE + FOLLOW_WAIT, doing):
                 end = (await reader.end_offsets([partition]))[partition]
-                found = await reader.getmany(partition, timeout_ms=int(FOLLOW_WAIT * 1000))
+                batches = await reader.getmany(partition, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(partition)
-            for record in found.get(partition, ()):
+            for record in batches.get(partition, ()):
                 versions.take(record)
             if versions.refused != refused and (refused := versions.refused) is not None:
                 log.critical("event=configuration_refused topic=%s error=%r", topic, refused)
@@ -153,10 +153,10 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
         message = f"its parser ended early with exit code {process.returncode}; nothing was changed"
         raise ConfigError([Problem(0, "", message)], source)
     # Written by our own subprocess, through a pipe that no other process has.
-    found = pickle.loads(output)  # noqa: S301
-    if isinstance(found, ConfigError):
-        raise found
-    spec, application_hash, pieces = found
+    result = pickle.loads(output)  # noqa: S301
+    if isinstance(result, ConfigError):
+        raise result
+    spec, application_hash, pieces = result
     datasets: list[DatasetSpec] = []
     for piece in pieces:
         datasets += pickle.loads(piece)  # noqa: S301
@@ -170,15 +170,15 @@ def parse() -> None:
     # Output that a library prints goes to standard error.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        found: object
+        result: object
         try:
             spec = spec_of(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle), sys.argv[1])
         except ConfigError as error:
-            found = error
+            result = error
         else:
             pieces = (spec.datasets[at : at + PIECE_SIZE] for at in range(0, len(spec.datasets), PIECE_SIZE))
-            found = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
-        output.write(pickle.dumps(found))
+            result = replace(spec, datasets=()), spec.hash(), [*map(pickle.dumps, pieces)]
+        output.write(pickle.dumps(result))
 
 
 # Applying
@@ -202,11 +202,13 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     await require(config, cluster)
     await _require_readers(config, cluster)
     versions = await read_versions(config, cluster)
-    known = newest(versions, config.topics.config)
-    old = None if known is None else spec_of(known.bundle, f"version {known.number} of the configuration")
+    applied = newest(versions, config.topics.config)
+    old = (
+        None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
+    )
     changed = limits_changed(old, config.spec)
-    retired = frozenset[str]() if known is None else frozenset(known.bundle.retired)
-    found = difference(
+    retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
+    change = difference(
         old,
         config.spec,
         config.topics.partitions,
@@ -214,13 +216,13 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
         retired=retired,
         now_ms=int(time.time() * 1000),
     )
-    if found.refused:
-        raise ConfigError(found.refused, config.source)
+    if change.refused:
+        raise ConfigError(change.refused, config.source)
     names = {dataset.name for dataset in config.spec.datasets}
     gone = retired.union(() if old is None else (one.name for one in old.datasets if one.name not in names))
     bundle = msgspec.structs.replace(bundle, retired=sorted(gone))
-    is_new = known is None or known.bundle != bundle
-    return Proposal(bundle, versions.current, is_new, found, versions.refused)
+    is_new = applied is None or applied.bundle != bundle
+    return Proposal(bundle, versions.current, is_new, change, versions.refused)
 
 
 async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:
@@ -242,7 +244,7 @@ async def _require_readers(config: Config, cluster: Cluster) -> None:
 
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
     """Return the newest limit, in ledger units, of each dataset whose limit an operator has raised."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
     shards = {partition_of(name.encode(), config.topics.partitions) for name in datasets}
     doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
@@ -252,8 +254,8 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
                 for record in batch:
                     event = _lifecycle(record.value, EventType.BUDGET_RAISED)
                     if event is not None and event.account is not None and event.dataset in kinds:
-                        found[event.dataset] = round(event.account.limit * kinds[event.dataset].units)
-    return found
+                        limits[event.dataset] = round(event.account.limit * kinds[event.dataset].units)
+    return limits
 
 
 async def publish(
@@ -278,31 +280,31 @@ async def publish(
         async with kafka.started(
             cluster.producer(f"{config.spec.application}-config"), doing, "WRITE"
         ) as producer:
-            known = (await read_versions(config, cluster)).current
-            if known != before:
-                there = "no version" if known is None else f"version {known.number}"
-                raise Overtaken(f"somebody else applied a configuration: {there} is there now")
+            current = (await read_versions(config, cluster)).current
+            if current != before:
+                newest_now = "no version" if current is None else f"version {current.number}"
+                raise Overtaken(f"another run applied a configuration: {newest_now} is there now")
             version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
             async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
                 await producer.begin_transaction()
-                sent = []
+                futures = []
                 for name, value in records(version, before):
                     headers = [key.header(context, value)] if key and value and name == CURRENT else []
-                    sent.append(
+                    futures.append(
                         await producer.send(topic, value, key=name, partition=PARTITION, headers=headers)
                     )
-                await kafka.all_sent(sent)
+                await kafka.all_sent(futures)
                 await producer.commit_transaction()
     except kafka.Fenced:
-        raise Overtaken("somebody else is applying a configuration at this moment") from None
+        raise Overtaken("another run is applying a configuration at this moment") from None
     return version
 
 
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
     """Return the end offset of each shard's alert partition."""
     partitions = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
-    found = await kafka.spans(cluster, partitions, f"reading the ends of topic {config.topics.alerts!r}")
-    return {tp.partition: end for tp, (_, end) in found.items()}
+    spans = await kafka.spans(cluster, partitions, f"reading the ends of topic {config.topics.alerts!r}")
+    return {tp.partition: end for tp, (_, end) in spans.items()}
 
 
 async def adoptions(
@@ -310,20 +312,20 @@ async def adoptions(
 ) -> AsyncIterator[int]:
     """Yield each shard that has adopted the version or a newer one, as its event is read, for ``timeout`` seconds."""
     doing = f"reading alert topic {config.topics.alerts!r}"
-    left, now = set(starts), asyncio.get_running_loop().time
+    pending, now = set(starts), asyncio.get_running_loop().time
     until = now() + timeout
     async with kafka.started(cluster.reader(), doing) as reader:
         kafka.seek_all(
             reader, {TopicPartition(config.topics.alerts, shard): at for shard, at in starts.items()}
         )
-        while left and (seconds := until - now()) > 0:
+        while pending and (seconds := until - now()) > 0:
             async with kafka.deadline(seconds + kafka.CALL_DEADLINE, doing):
                 batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))
             for record in (record for batch in batches.values() for record in batch):
                 event = _lifecycle(record.value, EventType.CONFIGURATION_ADOPTED)
                 adopted = None if event is None else event.detail.get("number")
-                if record.partition in left and isinstance(adopted, int) and adopted >= number:
-                    left.discard(record.partition)
+                if record.partition in pending and isinstance(adopted, int) and adopted >= number:
+                    pending.discard(record.partition)
                     yield record.partition
 
 

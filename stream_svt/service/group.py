@@ -101,25 +101,25 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
 
 def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dict[str, list[int]]:
     """Return the shards of each worker, sorted, from those that each worker holds."""
-    left = set(shards)
+    unassigned = set(shards)
     holder: dict[int, tuple[int, str]] = {}
     for member, held in claims.items():
-        for shard in left.intersection(held):
+        for shard in unassigned.intersection(held):
             holder[shard] = max(holder.get(shard, (-1, "")), (held[shard], member))
-    mine: dict[str, list[int]] = {member: [] for member in claims}
+    kept: dict[str, list[int]] = {member: [] for member in claims}
     for shard in sorted(holder):
-        mine[holder[shard][1]].append(shard)
+        kept[holder[shard][1]].append(shard)
     # Where the division leaves a remainder, the workers that hold most get one shard more.
-    order = sorted(claims, key=lambda member: (-len(mine[member]), member))
-    least, more = divmod(len(left), len(order))
-    quota = {member: least + (index < more) for index, member in enumerate(order)}
-    given = {member: mine[member][: quota[member]] for member in order}
-    left -= {shard for numbers in given.values() for shard in numbers}
-    spare = iter(sorted(left))
-    for member, numbers in given.items():
-        numbers += [next(spare) for _ in range(quota[member] - len(numbers))]
+    order = sorted(claims, key=lambda member: (-len(kept[member]), member))
+    quotient, remainder = divmod(len(unassigned), len(order))
+    quota = {member: quotient + (index < remainder) for index, member in enumerate(order)}
+    assigned = {member: kept[member][: quota[member]] for member in order}
+    unassigned -= {shard for numbers in assigned.values() for shard in numbers}
+    remaining = iter(sorted(unassigned))
+    for member, numbers in assigned.items():
+        numbers += [next(remaining) for _ in range(quota[member] - len(numbers))]
         numbers.sort()
-    return given
+    return assigned
 
 
 def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
@@ -157,9 +157,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         async with kafka.deadline(kafka.START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
-        watching = asyncio.create_task(self._watch(), name="group-watch")
-        watching.add_done_callback(self._report)
-        self._tasks = [watching, asyncio.create_task(self._update_lag(), name="group-lag")]
+        watch = asyncio.create_task(self._watch(), name="group-watch")
+        watch.add_done_callback(self._report)
+        self._tasks = [watch, asyncio.create_task(self._update_lag(), name="group-lag")]
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
@@ -186,13 +186,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self.has_joined = True
             if self._stopping:
                 return
-            known, wanted = self._consumer.partitions_for_topic(self._control), self._partitions
-            self.joined = known is not None
-            if known is None:
+            partitions, wanted = self._consumer.partitions_for_topic(self._control), self._partitions
+            self.joined = partitions is not None
+            if partitions is None:
                 # No worker gets a shard, so this one must not count as a standby, which is ready.
                 log.error("event=control_topic_missing topic=%s", self._control)
             elif any(tp.partition >= wanted for tp in assigned):
-                message = another_count(self._control, len(known), wanted)
+                message = another_count(self._control, len(partitions), wanted)
                 raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
             self._adopt(sorted(tp.partition for tp in assigned))
         except Exception as error:  # noqa: BLE001
@@ -210,8 +210,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             for shard in shards:
                 shard.hold()
-            settled = await asyncio.gather(*(shard.settle(STOP_TIMEOUT) for shard in shards))
-            late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
+            paused = await asyncio.gather(*(shard.wait_paused(STOP_TIMEOUT) for shard in shards))
+            late = [shard for shard, in_time in zip(shards, paused, strict=True) if not in_time]
             await asyncio.gather(*(shard.stop(0.0) for shard in late))
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
@@ -236,10 +236,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     def _discard(self, shard: Shard) -> None:
         """End a shard in a task of its own: the next worker that opens it, perhaps this one, fences it."""
         shard.halt()
-        parting = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
-        self._discarding.add(parting)
-        parting.add_done_callback(self._discarding.discard)
-        parting.add_done_callback(self._report)
+        task = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+        task.add_done_callback(self._report)
 
     async def _update_lag(self) -> None:
         """Update the lag of partitions that are not read now: those of shards not open, and of paused topics."""
@@ -247,18 +247,16 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await asyncio.sleep(LAG_INTERVAL)
             statuses = {number: shard.status for number, shard in self.shards.items()}
             for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
-                partitions = [
-                    TopicPartition(topic, one) for one in statuses if topic in statuses[one].offsets
-                ]
+                partitions = [TopicPartition(topic, n) for n in statuses if topic in statuses[n].offsets]
                 doing = f"reading the end offsets of topic {topic!r}"
                 try:
-                    found = await kafka.spans(self._parts.cluster, partitions, doing)
+                    spans = await kafka.spans(self._parts.cluster, partitions, doing)
                 except BrokerError:
                     continue  # the shards that read the topic report the error
                 except Exception as error:  # noqa: BLE001  only a metric depends on it
                     log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
                     continue
-                for tp, (_, end) in found.items():
+                for tp, (_, end) in spans.items():
                     status = statuses[tp.partition]
                     status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 

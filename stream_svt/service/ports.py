@@ -123,8 +123,8 @@ class ShardLog:
         """Yield a reader, and the description of its work for error messages."""
         isolation = "read_committed" if committed else "read_uncommitted"
         doing = f"shard {self.shard}: reading topic {topic!r}"
-        made = self.cluster.reader(isolation, fetch_wait_ms=LOG_WAIT_MS)
-        async with kafka.started(made, doing) as reader:
+        consumer = self.cluster.reader(isolation, fetch_wait_ms=LOG_WAIT_MS)
+        async with kafka.started(consumer, doing) as reader:
             yield reader, doing
 
     async def prove(self) -> None:
@@ -177,24 +177,24 @@ class ShardLog:
 class Requests:
     """Requests to one shard: ``stop`` its session, or hold it while a rebalance decides about its partition.
 
-    ``held`` is set from the revocation of a rebalance to its assignment, and ``free`` otherwise. The shard answers with
-    ``quiet``, set while it steps no query: it is not open, or its session is paused.
+    ``held`` is set from the revocation of a rebalance to its assignment, and ``released`` otherwise. The shard sets
+    ``paused`` while it steps no query: it is not open, or its session is paused.
     """
 
     def __init__(self) -> None:
-        self.stop, self.held, self.free, self.quiet = (asyncio.Event() for _ in range(4))
-        self.free.set()
-        self.quiet.set()
+        self.stop, self.held, self.released, self.paused = (asyncio.Event() for _ in range(4))
+        self.released.set()
+        self.paused.set()
 
-    def ask(self) -> None:
-        """Ask the shard to hold."""
-        self.free.clear()
+    def hold(self) -> None:
+        """Begin the hold."""
+        self.released.clear()
         self.held.set()
 
     def release(self) -> None:
         """End the hold: the partition stays."""
         self.held.clear()
-        self.free.set()
+        self.released.set()
 
     async def wait(self, *events: Any, seconds: float | None = None) -> None:  # noqa: ANN401
         """Wait for the first of several events or a stop request, at most ``seconds``."""
@@ -225,31 +225,31 @@ class ShardFeed:
 
     @property
     def held(self) -> bool:
-        """Whether a rebalance is under way."""
+        """Whether a rebalance is in progress."""
         return self.requests.held.is_set()
 
     async def settled(self) -> None:
         """Pause until the rebalance ends; see the port."""
-        self.requests.quiet.set()
+        self.requests.paused.set()
         try:
-            await self.requests.wait(self.requests.free.wait())
+            await self.requests.wait(self.requests.released.wait())
         finally:
-            self.requests.quiet.clear()
+            self.requests.paused.clear()
         if self.stopping:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset by topic, from a client of its own: no fetch delays the answer."""
         doing = f"shard {self.shard}: reading the offsets of its topics"
-        found = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
-        return {partition.topic: span for partition, span in found.items()}
+        spans = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
+        return {partition.topic: span for partition, span in spans.items()}
 
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
-        """Await records, the stop signal or a rebalance; see the port."""
+        """Wait for records, a stop request or a rebalance; see the port."""
         if self.held:  # a shard that waits for a command only
-            await self.requests.wait(self.requests.free.wait(), seconds=patience)
+            await self.requests.wait(self.requests.released.wait(), seconds=patience)
             if self.stopping:
                 raise Stopped
             return {}
@@ -266,8 +266,8 @@ class ShardFeed:
                     raise Stopped
                 return {}
             # No await from here on, so that positions and returned records agree.
-            found, position = read.result()
-            self._next |= position
+            records, positions = read.result()
+            self._next |= positions
             delivered = True
         except OffsetOutOfRangeError as error:
             gone = ", ".join(sorted(partition.topic for partition in error.args[0]))
@@ -277,7 +277,7 @@ class ShardFeed:
                 read.cancel()
                 await asyncio.gather(read, return_exceptions=True)
                 self._position_client(partitions)
-        return {partition.topic: records for partition, records in found.items()}
+        return {partition.topic: batch for partition, batch in records.items()}
 
     async def position(self, topic: str) -> int:
         """Return the offset that the next fetch reads from."""
@@ -308,11 +308,11 @@ class ShardFeed:
     ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
         """Return the records available, and the next position of each partition."""
         client = await self._assigned()
-        found = await _take(client, partitions, seconds * self._spread, max_records)
-        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if found else int(IDLE_WAIT_MS * self._spread))
-        if not found:
+        records = await _take(client, partitions, seconds * self._spread, max_records)
+        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if records else int(IDLE_WAIT_MS * self._spread))
+        if not records:
             self._check_topics(partitions)
-        return found, {partition: await client.position(partition) for partition in partitions}
+        return records, {partition: await client.position(partition) for partition in partitions}
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
         """Return the consumer, started, with every partition assigned that `seek` has named."""
@@ -411,11 +411,11 @@ async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard in range(own.partitions):
             partition = TopicPartition(own.state, shard)
-            found = await kafka.newest(
-                reader, partition, lambda one: one.value if one.key == META else None, doing
+            meta = await kafka.newest(
+                reader, partition, lambda record: record.value if record.key == META else None, doing
             )
-            if found is not None:
-                yield shard, found
+            if meta is not None:
+                yield shard, meta
 
 
 def journal_of(

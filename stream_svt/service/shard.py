@@ -117,16 +117,16 @@ class Shard:
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
     def hold(self) -> None:
-        """Ask the session to publish what is charged and to pause, for a rebalance. `settle` waits until it has."""
-        self._requests.ask()
+        """Ask the session to publish what is charged and to pause, for a rebalance; see `wait_paused`."""
+        self._requests.hold()
 
-    async def settle(self, seconds: float) -> bool:
+    async def wait_paused(self, seconds: float) -> bool:
         """Wait until the session has paused; return whether it did within ``seconds``."""
         if self._task is None:
             return True
-        quiet = self._requests.quiet
-        await wait_first(self._task, quiet.wait(), seconds=seconds)
-        return self._task.done() or quiet.is_set()
+        paused = self._requests.paused
+        await wait_first(self._task, paused.wait(), seconds=seconds)
+        return self._task.done() or paused.is_set()
 
     def release(self) -> None:
         """Resume: the partition stays with this worker."""
@@ -177,7 +177,7 @@ class Shard:
         while not self.handed_over:
             self._requests.stop.clear()
             if self.held:
-                await self._requests.wait(self._requests.free.wait())
+                await self._requests.wait(self._requests.released.wait())
                 continue
             try:
                 workload = self._parts.workload()
@@ -210,7 +210,7 @@ class Shard:
         # The last callback runs first; an error of one does not prevent the others.
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(collect_soon)
-            ending.callback(self._requests.quiet.set)
+            ending.callback(self._requests.paused.set)
             ending.push_async_callback(journal.close)
             ending.push_async_callback(feed.close)
             ending.callback(lambda: free_gradually(session.end()))
@@ -218,7 +218,7 @@ class Shard:
                 await session.open()
                 opened = time.monotonic()
                 self._control_offset = None  # the session reads commands from the offset in its state
-                self._requests.quiet.clear()
+                self._requests.paused.clear()
                 await session.run()
                 self._failures = self._surveys = 0
             except Stopped:
@@ -359,8 +359,8 @@ class Shard:
         try:
             await journal.give_up(command)
         except StreamSvtError as error:
-            told = (self.number, command.action, str(error))
-            log.warning("event=command_refused shard=%d action=%s error=%r", *told)
+            refusal = (self.number, command.action, str(error))
+            log.warning("event=command_refused shard=%d action=%s error=%r", *refusal)
         else:
             log.critical("event=shard_closed shard=%d successor=%s", self.number, command.successor)
         finally:
@@ -397,7 +397,7 @@ class Shard:
             self._beat()
             self._requests.stop.clear()  # another version takes effect with the next session
             if self.held:
-                await self._requests.wait(self._requests.free.wait())
+                await self._requests.wait(self._requests.released.wait())
                 continue
             try:
                 if await self._is_member():

@@ -175,9 +175,9 @@ class Worker:
     async def _join(self) -> WorkerFault | None:
         """Check the topics and this worker, and join the group; return the worker's fault, None once it has joined."""
         if self.fault is not None and self._reread is not None:
-            found = await asyncio.to_thread(self._reread)  # may run a program that prints the keys
+            fresh = await asyncio.to_thread(self._reread)  # may run a program that prints the keys
             own = self.config
-            self.config = replace(found, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
+            self.config = replace(fresh, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
         cluster = self.config.cluster()
@@ -251,9 +251,9 @@ class Worker:
     async def _wait(self, seconds: float) -> bool:
         """Wait ``seconds`` or until `_wake` is set; return whether it was."""
         await wait_first(self._wake.wait(), seconds=seconds)
-        found = self._wake.is_set()
+        woken = self._wake.is_set()
         self._wake.clear()
-        return found
+        return woken
 
     async def stop(self) -> None:
         """Publish what is charged, end the shards, leave the group."""

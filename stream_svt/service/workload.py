@@ -27,7 +27,7 @@ LISTED = (-1, 0)
 """Key of the datasets that are listed one by one; the other keys are a generator's index and the start of a period."""
 
 
-class _Held(NamedTuple):
+class _ShardParts(NamedTuple):
     """The datasets of a shard without those that are ``gone``, and their numbers by record key."""
 
     gone: RetiredDatasets
@@ -50,10 +50,10 @@ class AppliedWorkload:
     version: tuple[int, str] = (0, "")
     known_hash: str = field(default="", compare=False)
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
-    _sorted: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
+    _by_home: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
         default_factory=dict, init=False, compare=False
     )
-    _held: dict[int, _Held] = field(default_factory=dict, init=False, compare=False)
+    _parts: dict[int, _ShardParts] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def spec(self) -> ApplicationSpec:
@@ -87,28 +87,28 @@ class AppliedWorkload:
     def retire(self) -> None:
         """Free the datasets gradually once no shard uses this workload any more."""
         loop = asyncio.get_running_loop()
-        parts = [part for held in self._held.values() for part in held[1:]]
-        gone = weakref.finalize(self, _free, loop, parts, [*self.declared.datasets])
-        gone.atexit = False
+        parts = [part for shard in self._parts.values() for part in shard[1:]]
+        finalizer = weakref.finalize(self, _free, loop, parts, [*self.declared.datasets])
+        finalizer.atexit = False
 
     def gather(self, shard: int, gone: RetiredDatasets) -> Iterator[None]:
         """Collect in slices the datasets of one shard, without those gone, for the next `engine`."""
         if not self._is_generated:
             gone = RetiredDatasets()
-        held = self._held.get(shard)
-        if held is None or held.gone != gone:
-            found = yield from self._datasets(shard, gone)
+        parts = self._parts.get(shard)
+        if parts is None or parts.gone != gone:
+            listed = yield from self._live_datasets(shard, gone)
             dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
-            yield from dataset_index.fill_in_slices(dataset.name for dataset in found)
+            yield from dataset_index.fill_in_slices(dataset.name for dataset in listed)
             datasets = ShardDatasets(self.spec.names_shown)
-            yield from datasets.fill_in_slices(found)
+            yield from datasets.fill_in_slices(listed)
             for monitor in self.spec.monitors:
                 yield from datasets.cover_in_slices(monitor)
-            self._held[shard] = _Held(gone, datasets, dataset_index)
+            self._parts[shard] = _ShardParts(gone, datasets, dataset_index)
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard, after `gather`; ``key`` derives its query noise."""
-        datasets = self._held[shard].datasets
+        datasets = self._parts[shard].datasets
         return Engine(self.spec, shard=shard, datasets=datasets, key=key, entropy=os.urandom)
 
     def decoders(
@@ -116,9 +116,9 @@ class AppliedWorkload:
     ) -> dict[str, QueryDecoder]:
         """Return a decoder of each query topic; ``also`` are topics and names of further monitors."""
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
-        held = self._held.get(shard)
-        if held is not None and held.datasets is datasets:
-            dataset_index = held.dataset_index
+        parts = self._parts.get(shard)
+        if parts is not None and parts.datasets is datasets:
+            dataset_index = parts.dataset_index
         else:
             dataset_index = DatasetIndex(datasets.number, partition=shard, partitions=self.partitions)
         return {
@@ -126,7 +126,7 @@ class AppliedWorkload:
             for topic in self.topics
         }
 
-    def _datasets(self, shard: int, gone: RetiredDatasets) -> Generator[None, None, list[DatasetSpec]]:
+    def _live_datasets(self, shard: int, gone: RetiredDatasets) -> Generator[None, None, list[DatasetSpec]]:
         """Return the datasets of a shard that can still have queries, in order."""
         listed = yield from self._by_shard(*LISTED)
         found = [
@@ -145,10 +145,10 @@ class AppliedWorkload:
                 )
                 raise ConfigError([Problem(0, "datasets", message)])
             for begin in begins:
-                mine = yield from self._by_shard(index, begin)
+                in_period = yield from self._by_shard(index, begin)
                 found += [
                     dataset
-                    for dataset in mine[shard]
+                    for dataset in in_period[shard]
                     if dataset.name not in gone.retired and not is_over(dataset.name, gone.watermarks)
                 ]
         return found
@@ -156,18 +156,18 @@ class AppliedWorkload:
     def _by_shard(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
         """Return a generator's datasets of a period, or those listed, by home shard; computed once for all shards."""
         key = index, begin_ms
-        if key not in self._sorted:
-            found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
-            left = iter(self.declared.datasets)
+        if key not in self._by_home:
+            by_shard: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
+            remaining = iter(self.declared.datasets)
             if key != LISTED:
-                left = self.declared.generators[index].period(begin_ms)
-            while part := list(islice(left, NAMES_AT_ONCE)):
+                remaining = self.declared.generators[index].period(begin_ms)
+            while part := list(islice(remaining, NAMES_AT_ONCE)):
                 shards = partitions_of([dataset.name for dataset in part], self.partitions).tolist()
                 for dataset, shard in zip(part, shards, strict=True):
-                    found[shard].append(dataset)
+                    by_shard[shard].append(dataset)
                 yield
-            self._sorted[key] = found
-        return self._sorted[key]
+            self._by_home[key] = by_shard
+        return self._by_home[key]
 
 
 def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:

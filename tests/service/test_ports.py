@@ -47,9 +47,9 @@ class Play:
         return {topic: [record.offset for record in records] for topic, records in found.items()}
 
     async def rebalance(self) -> None:
-        self.requests.ask()
+        self.requests.hold()
         settled = asyncio.create_task(self.feed.settled())
-        await self.requests.quiet.wait()
+        await self.requests.paused.wait()
         assert not settled.done()
         self.requests.release()
         await settled
@@ -86,7 +86,7 @@ async def test_a_rebalance_ends_a_fetch_and_undelivered_records_are_read_after_i
     for round_ in range(3):
         fetch = asyncio.create_task(play.fetch(60.0))
         await asyncio.sleep(0.01)
-        play.requests.ask()
+        play.requests.hold()
         async with asyncio.timeout(5):
             assert await fetch == {}
         play.brokers.write(COMMANDS)
@@ -121,7 +121,7 @@ async def test_a_topic_added_later_changes_no_other_position() -> None:
 async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalance() -> None:
     play = Play()
     play.brokers.write(COMMANDS)
-    play.requests.ask()
+    play.requests.hold()
     assert await play.fetch(0.02, ["control"]) == {}
     fetch = asyncio.create_task(play.fetch(60.0, ["control"]))
     await asyncio.sleep(0.01)
@@ -135,13 +135,13 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
 async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
     play = Play()
     if held:
-        play.requests.ask()
+        play.requests.hold()
     waiting = asyncio.create_task(play.feed.settled() if held else play.fetch(60.0))
-    await (play.requests.quiet.wait() if held else asyncio.sleep(0.01))
+    await (play.requests.paused.wait() if held else asyncio.sleep(0.01))
     play.requests.stop.set()
     with pytest.raises(Stopped):
         await waiting
-    assert not (held and play.requests.quiet.is_set())
+    assert not (held and play.requests.paused.is_set())
     with pytest.raises(Stopped):
         await play.fetch(60.0)
 
@@ -252,7 +252,7 @@ async def test_every_record_is_read_once_over_holds_pauses_and_cancelled_fetches
         if chance.random() < 0.3 and not fetch.done():
             fetch.cancel()
         elif chance.random() < 0.3:
-            play.requests.ask()
+            play.requests.hold()
         await asyncio.gather(fetch, return_exceptions=True)
         play.requests.release()
         if not fetch.cancelled():

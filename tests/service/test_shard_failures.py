@@ -316,13 +316,13 @@ async def test_an_error_at_the_end_of_a_session_prevents_no_other_step(
     await play.until(ShardState.RUNNING)
     await play.hold()
     assert not done
-    play.shard._requests.quiet.clear()
+    play.shard._requests.paused.clear()
     play.fenced = [Fenced("x")]
     play.shard.release()
     await until(lambda: play.opened >= 2)
     assert done[:3] == ["end", "reader", "journal"]
     await play.shard.stop(2.0)
-    assert play.shard._requests.quiet.is_set()
+    assert play.shard._requests.paused.is_set()
 
 
 async def call() -> None:

@@ -110,7 +110,7 @@ async def test_an_unused_workload_is_freed_gradually(monkeypatch: pytest.MonkeyP
         object.__setattr__(dataset, "name", name)
         weakref.finalize(name, freed.append, dataset.name[:])
     del dataset, name
-    indexes = [weakref.ref(held.dataset_index) for held in used._held.values()]
+    indexes = [weakref.ref(held.dataset_index) for held in used._parts.values()]
     gc.disable()  # as if all of it were frozen
     try:
         used.retire()

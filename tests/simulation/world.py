@@ -103,7 +103,7 @@ class ModelWorkload(AppliedWorkload):
     without_totals: bool = False
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        datasets = self._held[shard].datasets
+        datasets = self._parts[shard].datasets
         engine = self.kind(
             self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )

@@ -169,7 +169,7 @@ class Play:
     async def hold(self) -> None:
         """Pause the shard, as for a rebalance."""
         self.shard.hold()
-        assert await self.shard.settle(2.0)
+        assert await self.shard.wait_paused(2.0)
 
     async def end(self) -> None:
         await self.shard.stop(2.0)
@@ -210,7 +210,7 @@ class RecordedShard:
         self.release = partial(self.calls.append, "release")
         self.halt = partial(self.calls.append, "halt")
 
-    async def settle(self, seconds: float) -> bool:
+    async def wait_paused(self, seconds: float) -> bool:
         assert seconds < REBALANCE_TIMEOUT
         return self.in_time
 
