@@ -1,4 +1,4 @@
-"""The ledgers of a shard's datasets, their monitors' slots, and what the next commit makes durable or releases."""
+"""Ledgers and monitors' states of a shard's datasets, and the next commit: stored records and released events."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 class Bounds:
     """Limits of a step, of the commit that follows it, and of what a transaction publishes.
 
-    A transaction holds what a commit holds and what it publishes of the one before: with these defaults fewer than
-    5,000 records and 8 MB.
+    A transaction stores one commit and publishes events of the one before: with these defaults fewer than 5,000 records
+    and 8 MB.
 
     Attributes:
-        runs: Most runs that one commit opens.
-        records, size, rejects: State records, bytes of records and events (about), and refused records from which on
-            a commit is full.
-        cost: Queries times monitors of one step: some 50 ms. A query looked at by itself counts many times.
-        published, published_size: Most events and rejects, and bytes of events, that one transaction publishes; a
-            single event may have more.
+        runs: Maximum number of runs that one commit opens.
+        records, size, rejects: A commit is full at this many state records, (estimated) bytes of records and events,
+            or refused records.
+        cost: Maximum of queries times monitors in one step: about 50 ms. A query that is tested by itself, not with
+            its whole batch, counts `Append.row_cost` times.
+        published, published_size: Maximum number of events and rejects, and bytes of events, that one transaction
+            publishes; a single larger event is allowed.
     """
 
     runs: int = 1_000
@@ -59,14 +60,14 @@ class Bounds:
 BOUNDS = Bounds()
 
 _RECORD_BYTES, _SLOT_BYTES = 400, 200
-"""What a dataset's state record takes, about, and what each slot adds to it."""
+"""Approximate size of a dataset's state record, and of each `RunState` in it."""
 EVENT_BYTES = 800
-"""What an event takes, about: in the outbox, and once more where it is published."""
-_RUNNING = State.RUNNING  # looked up for every slot that is loaded
+"""Approximate size of an event, in the outbox and on the alert topic."""
+_RUNNING = State.RUNNING  # a global is faster than an attribute of the enum: loading compares every slot
 
 
 class DatasetAccount(StateRecord, array_like=True, gc=False):
-    """What one dataset holds, in memory as it is stored, the limit included. Amounts are ledger units."""
+    """A dataset's ledger and the states of its monitors, stored in this layout. Amounts are in ledger units."""
 
     name: str
     unit: str
@@ -77,19 +78,19 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     @classmethod
     def of(cls, spec: DatasetSpec) -> DatasetAccount:
-        """Return the account of a dataset that has none yet."""
+        """Return a new account for a dataset."""
         ledger = Ledger(spec.kind, spec.limit, spec.spent_before)
         return cls(VERSION, spec.name, spec.unit, spec.limit, ledger)
 
     def run_state(self, monitor: str) -> RunState:
-        """Return the slot of a monitor, a new one where it has none yet."""
+        """Return the state of a monitor; create it if the monitor has none yet."""
         run_state = self.run_states.get(monitor)
         if run_state is None:
             run_state = self.run_states[monitor] = RunState()
         return run_state
 
     def account(self, charge: int) -> Account:
-        """Return the account after a charge, for an event."""
+        """Return the account after a charge, in the form that events carry."""
         kind = self.ledger.kind
         return Account(
             measure=kind.measure,
@@ -100,11 +101,11 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         )
 
     def admit(self, run_state: RunState, plan: Plan) -> int | None:
-        """Open a run: return what was charged for its threshold, None where nothing fits.
+        """Open a run: return the charge for its threshold, None if the ledger cannot pay for a run.
 
-        The run gets the plan's whole epsilon or, where the ledger cannot pay that, as much as it can: fewer tops,
-        and of several branches at least the cheapest. The monitor's reserve is left for others. Under zCDP the whole
-        run is charged now, and nothing is admitted while another run is open.
+        The run gets the plan's full epsilon or, if the ledger cannot pay that, a shorter run with fewer tops, and with
+        at least the cheapest of several branches. The monitor's reserve stays available to other monitors. Under zCDP
+        the full run is charged now, and no run is admitted while another one is open.
         """
         mechanism, ledger = plan.mechanism, self.ledger
         available = ledger.available - plan.spec.reserve_units(ledger.kind)
@@ -127,7 +128,7 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         return shorter.threshold_charge
 
     def charge_top(self, run_state: RunState, charge: int) -> int:
-        """Pay for a top from the run's reservation; return what the ledger's total rose by."""
+        """Pay for a top from the run's reservation; return the increase of the ledger's total."""
         run_state.left -= charge
         if self.ledger.kind is Kind.ZCDP:
             return 0
@@ -136,10 +137,10 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         return charge
 
     def end_run(self, run_state: RunState, *, full_price: bool = False) -> int:
-        """End a run and overwrite its secrets: who reads the state later must not recompute noise.
+        """End a run and overwrite its secrets, so that a later reader of the state cannot recompute its noise.
 
-        What it did not spend is released (pure only), or counts as spent at its ``full_price``, where its outcomes
-        cannot be computed again. Returns what the ledger's total rose by.
+        The rest of its reservation is released (pure only). At ``full_price`` it counts as spent, because outcomes may
+        have been computed and lost. Returns the increase of the ledger's total.
         """
         lost = 0
         if self.ledger.kind is Kind.ZCDP:
@@ -156,25 +157,28 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     @property
     def charges(self) -> int:
-        """How many charges were booked; under zCDP a run is charged as a whole when it begins."""
+        """Number of charges; under zCDP a run is charged once, when it begins."""
         pure = self.ledger.kind is Kind.PURE
         return sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
 
     def check(self, spec: DatasetSpec | None, same: Container[str]) -> None:
-        """Refuse an account that was loaded and cannot be gone on with; no ``spec``: it is declared no longer.
+        """Refuse a loaded account that this release or declaration cannot use; ``spec`` is None if none declares it.
 
-        `ConfigError` for a declaration that is not the journaled one, `UnreadableState` for an open run of a monitor
-        that is not among the ``same``.
+        Raises `ConfigError` if the declaration differs from the stored one, `UnreadableState` for an open run of a
+        monitor outside ``same``, the monitors whose specification still has the stored hash.
         """
         if spec is not None:
             self._refuse_changed(spec)
-            self.name, self.unit = spec.name, spec.unit  # of equal texts and secrets only one is kept
+            self.name, self.unit = (
+                spec.name,
+                spec.unit,
+            )  # share equal texts, and equal secrets below: saves memory
         self.run_states = {sys.intern(name): run_state for name, run_state in self.run_states.items()}
         for name, run_state in self.run_states.items():
             if run_state.state is _RUNNING and name not in same:
                 message = (
                     f"dataset {self.name}, monitor {name}: run {run_state.run} is open under a specification "
-                    "that this release cannot go on with: use the release that wrote the state, and close the run "
+                    "that this release cannot continue: use the release that wrote the state, and close the run "
                     "there first"
                 )
                 raise UnreadableState(message)
@@ -196,28 +200,28 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
                 f"the limit is journaled as {kind.measure} {journaled}, the file says {wanted}. "
                 f"Write {journaled} here; "
             )
-            # Whoever raises it needs a worker that runs, and none does with another limit than the journaled one.
+            # The command needs a running worker, and a worker starts with the journaled limit only.
             message += (
-                f"where {wanted} is meant, raise it for ever once a worker runs with {journaled}: "
+                f"to raise it to {wanted} permanently, start a worker with {journaled}, then run: "
                 f"stream-svt control raise-budget -c FILE {spec.name} --limit {wanted}"
                 if spec.limit > self.ledger.limit
-                else "a limit never falls"
+                else "a limit cannot be lowered"
             )
         raise ConfigError([Problem(0, f"datasets.{spec.name}.{field}", message)])
 
 
 @dataclass(slots=True, repr=False)
 class Commit:
-    """Everything one transaction has to make durable.
+    """Everything that one transaction makes durable.
 
     Attributes:
         records: State records (plain bytes, to be sealed) by key; None deletes the key.
-        progress: Positions, clocks and counters; goes into the transaction's meta record.
+        progress: Positions, clocks and counters, for the transaction's meta record.
         events: Released events in order: durable with this transaction, published with the next one.
-        rejects: (topic, offset, reason) of records that were refused.
-        views, totals: Of the datasets shown one by one those that changed, and sums over all: valid once durable.
-        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
-        opened: Monitor, dataset and number of each run opened since then.
+        rejects: (topic, offset, reason) of refused records.
+        views, totals: Datasets that changed, of those shown one by one, and sums over all: valid once durable.
+        tested, skipped: Numbers of queries since the last commit, by monitor and by (monitor, reason).
+        opened: (monitor, dataset number, run) of each run opened since then.
     """
 
     records: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -232,13 +236,13 @@ class Commit:
 
 
 class Accounts:
-    """Accounts by dataset number, and what the next commit holds.
+    """Accounts of a shard by dataset number, and the next commit.
 
     Attributes:
-        held: The account of every dataset that has one. To change it, ask `account`.
-        queues, mutes: The journal of queues; mutes by monitor, those that ran before included, and dataset.
-        sequence, shard_events: Number of the events of the shard so far, and of those about no dataset.
-        next: The next commit, as far as it is known before it is taken.
+        held: The account of every dataset that has one, to read; `account` returns one to change.
+        queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
+        sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
+        next: The commit in preparation.
         dirty: Numbers of the datasets whose account changed since the last commit.
     """
 
@@ -266,7 +270,7 @@ class Accounts:
 
     @property
     def full(self) -> bool:
-        """Whether the next commit is as large as one may be: nothing more is opened or tested before it."""
+        """Whether the next commit has reached its bounds: no run is opened and no query tested before it."""
         following, bounds = self.next, self._bounds
         return (
             len(following.opened) >= bounds.runs
@@ -276,11 +280,11 @@ class Accounts:
         )
 
     def add_size(self, *texts: str) -> None:
-        """Count an event whose size depends on texts that somebody else chose."""
+        """Add the size of an event whose texts a client chose."""
         self._size += EVENT_BYTES + 4 * sum(map(len, texts))
 
     def take_commit(self) -> Commit:
-        """Return the commit, with the records of what changed, and begin the next one."""
+        """Return the commit with the records of changed accounts and queues, and begin the next one."""
         commit, self.next = self.next, Commit()
         commit.records |= self.queues.save()
         for number in sorted(self.dirty):
@@ -290,7 +294,7 @@ class Accounts:
         return commit
 
     def account(self, number: int) -> DatasetAccount:
-        """Return the account of a dataset, to change; its declaration is announced when it is first needed."""
+        """Return the account of a dataset, to change; a new account is announced."""
         account = self.held.get(number)
         if account is None:
             spec = self.datasets[number]
@@ -305,12 +309,12 @@ class Accounts:
         return account
 
     def run_state(self, monitor: str, number: int) -> RunState:
-        """Return the slot of a monitor on a dataset, to read."""
+        """Return the state of a monitor on a dataset, to read."""
         account = self.held.get(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
     def raise_limit(self, number: int, limit: int) -> None:
-        """Raise a dataset's limit, in ledger units; monitors that were exhausted wake. `MisuseError` if it falls."""
+        """Raise a dataset's limit, in ledger units; exhausted monitors become idle. `MisuseError` if it would fall."""
         account = self.account(number)
         account.ledger.raise_limit(limit)
         self.announce(EventType.BUDGET_RAISED, account, "command")
@@ -323,7 +327,7 @@ class Accounts:
     def release(
         self, kind: EventType, account: DatasetAccount, data: Alert | Lifecycle, subject: str = ""
     ) -> None:
-        """Release an event about a dataset, or one of its series."""
+        """Release an event about a dataset or one of its series."""
         account.events += 1
         name = f"{account.name}/{data.monitor}/{data.run}/{account.events}"
         self._add(kind, name, subject or account.name, data)
@@ -338,7 +342,7 @@ class Accounts:
         charge: int = 0,
         **detail: object,
     ) -> None:
-        """Release anything but an alert about a dataset, with its account."""
+        """Release a life-cycle event about a dataset, with its account."""
         data = Lifecycle(
             dataset=account.name,
             monitor=monitor,
@@ -350,7 +354,7 @@ class Accounts:
         self.release(kind, account, data)
 
     def shard_event(self, kind: EventType, reason: str, monitor: str = "", **detail: object) -> None:
-        """Release something about the shard as a whole."""
+        """Release an event about the shard, not about one of its datasets."""
         self.shard_events += 1
         data = Lifecycle(dataset="", monitor=monitor, run=0, reason=reason, account=None, detail=detail)
         subject = f"shard-{self.shard}"
@@ -363,5 +367,5 @@ class Accounts:
         self.next.events.append(event)
 
     def announce_balance(self, account: DatasetAccount) -> None:
-        """Announce what is left of a ledger that is closed for ever."""
+        """Announce the final balance of a closed ledger."""
         self.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)

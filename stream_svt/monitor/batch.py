@@ -1,4 +1,4 @@
-"""What a monitor reads: query records as arrays, values exact as far as any grid can tell, and put on its grid."""
+"""Batches of queries as arrays, and the grid that a monitor puts their values on: exact for every grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 class Names(Protocol):
-    """Text of a row, read only for the few rows that need it (tops, queues)."""
+    """Texts by row, decoded only for the few rows that need them (tops, queued queries)."""
 
     def __getitem__(self, row: int, /) -> str: ...
 
@@ -31,22 +31,20 @@ class QueryBatch:
     """Consecutive, well-formed queries of one partition of one query topic, in offset order.
 
     Attributes:
-        first, end: Offset of the first record looked at and offset after the last one: records that were
-            rejected and broker markers lie inside this range without a row.
-        offset, row: Place of each query: record offset and row inside a columnar record (0 for JSON).
+        first, end: Offset of the first record and offset after the last one. Rejected records and transaction
+            markers lie inside this range without a row.
+        offset, row: Position of each query: record offset and row inside a columnar record (0 for JSON).
         timestamp_ms: Broker timestamp of each row's record.
         dataset: Index of the dataset in the shard's list of datasets.
-        whole, fraction: The floor of each row's value, and what the value lies above it in 10^-18, rounded down. The
-            floor saturates at 2^62 in size; a value that is not a number is the least, -2^62. ``fraction`` is None
-            where all values of a batch are known to be whole.
-        series, set_id: Per row, or None where a query names none. ``set_id`` is None as a whole where no row
-            names a set.
+        whole, fraction: The floor of each row's value, clipped to +-2^62, and the rest of the value in units of 10^-18,
+            rounded down. A value that is not a number is -2^62. ``fraction`` is None if all values are integers.
+        series, set_id: Per row, or None where a query names none. ``set_id`` itself is None if no row names a set.
         threshold: Thresholds that replace the monitor's, by row index, in real units.
-        monitor: Name of the only monitor a row is meant for, by row index.
-        markers: Rows that are not queries but close the set they name, by row index.
-        query_id: Identifier of each row, text chosen by the producer.
-        rejects: (offset, reason) of the records inside the range that are no queries.
-        series_hashes: One number for each row's series; filled in where some monitor needs it.
+        monitor: The only monitor that a row is for, by row index.
+        markers: Set that a marker row closes, by row index; such a row is not a query.
+        query_id: Identifier of each row, chosen by the producer.
+        rejects: (offset, reason) of the refused records inside the range.
+        series_hashes: Hash of each row's series; computed once a monitor needs it.
     """
 
     topic: str
@@ -72,7 +70,7 @@ class QueryBatch:
         return len(self.offset)
 
     def index_of(self, offset: int, row: int) -> int:
-        """Return the first row at or behind a place."""
+        """Return the first row at or after a position."""
         start = int(np.searchsorted(self.offset, offset))
         while start < len(self) and self.offset[start] == offset and self.row[start] < row:
             start += 1
@@ -81,7 +79,7 @@ class QueryBatch:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The grid of a monitor: ``granularity`` real units (a multiple of 10^-18) a step, clamped to [low, high] steps."""
+    """The grid of a monitor: steps of ``granularity`` real units (a multiple of 10^-18), clamped to [low, high]."""
 
     granularity: Fraction
     low: int
@@ -90,14 +88,14 @@ class Grid:
     def values(self, batch: QueryBatch, first: int, last: int) -> Integers:
         """Return the grid values of rows [first, last): floor(value / granularity) after clamping.
 
-        What is not a number becomes the lower bound, like any low value. All rows take the same steps.
+        A value that is not a number becomes the lower bound. No branch depends on a value.
         """
         numerator, denominator = self.granularity.numerator, self.granularity.denominator
         steps = batch.whole[first:last]
         if numerator != 1 or denominator != 1:
-            least = math.floor(self.low * self.granularity) - 1
-            most = math.ceil((self.high + 1) * self.granularity)
-            steps = np.clip(steps, least, most)
+            lowest = math.floor(self.low * self.granularity) - 1
+            highest = math.ceil((self.high + 1) * self.granularity)
+            steps = np.clip(steps, lowest, highest)
             if denominator != 1:
                 steps *= denominator
                 if batch.fraction is not None:
@@ -107,21 +105,21 @@ class Grid:
         return np.clip(steps, self.low, self.high)
 
     def threshold(self, number: Fraction) -> int:
-        """Return a threshold in steps: the least step not below it."""
+        """Return a threshold in steps, rounded up."""
         steps = math.ceil(number / self.granularity)
         return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
 
     def real(self, steps: int) -> float:
-        """Return steps as real units, for reports."""
+        """Return steps in real units, for reports."""
         return float(steps * self.granularity)
 
 
 @dataclass(slots=True, repr=False)
 class View:
-    """A batch as one monitor sees it: rows [start, stop), with the clock at each row.
+    """Rows [start, stop) of a batch for one monitor, with its clock (ms) at each row.
 
-    ``eligible`` says which rows are queries for it (None: all), ``outside`` which would be but for their dataset's
-    period; ``markers``, in order the rows ``marked``, close a set of a dataset it covers.
+    ``eligible`` is the mask of the rows that are queries for it (None: all), ``outside`` the rows that only their
+    dataset's period excludes. ``markers`` close a set of a dataset it covers; ``marked`` are their rows in order.
     """
 
     batch: QueryBatch
@@ -134,13 +132,13 @@ class View:
     marked: list[int]
 
     def only_eligible(self, mask: Mask, start: int) -> Mask:
-        """Return a mask over rows from ``start`` on without those that are no queries for the monitor."""
+        """Return a mask over rows from ``start`` on, restricted to the eligible ones."""
         return mask if self.eligible is None else mask & self.eligible[start : start + len(mask)]
 
 
 @dataclass(slots=True, repr=False)
 class Tests:
-    """Queries to be tested, as columns; ``attempt`` counts from 0 and is one number for all or one for each."""
+    """Queries to be tested, as columns; ``attempt`` counts from 0 and is one number for all or one per query."""
 
     dataset: Integers
     offset: Integers
@@ -151,7 +149,7 @@ class Tests:
 
 
 class Crossing(NamedTuple):
-    """A test that reached its noisy threshold (in grid steps) by a gap, at an attempt that counts from 0."""
+    """A test whose noisy value reached the noisy threshold: its gap (in grid steps) and attempt, counted from 0."""
 
     dataset: int
     offset: int
@@ -166,9 +164,9 @@ class Crossing(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Segment:
-    """Rows of a view from ``start`` on that are tested on arrival, and what was found.
+    """Rows [start, stop) of a view that are tested on arrival, and the result.
 
-    ``live`` are the rows that are tested, ``muted`` those of muted series. The segment ends before ``stop``.
+    ``live`` is the mask of the rows that are tested, ``muted`` of those of muted series; ``tops`` are the rows of tops.
     """
 
     view: View
@@ -179,13 +177,13 @@ class Segment:
     tops: list[int]
 
     def later(self, row: int) -> Integers:
-        """Return the queries of a row's dataset that come after it in the segment."""
+        """Return the later rows of the segment that are queries of the same dataset."""
         datasets = self.view.batch.dataset
-        alike = self.view.only_eligible(datasets[row + 1 : self.stop] == datasets[row], row + 1)
-        return np.flatnonzero(alike) + row + 1
+        same = self.view.only_eligible(datasets[row + 1 : self.stop] == datasets[row], row + 1)
+        return np.flatnonzero(same) + row + 1
 
     def mute(self, rows: Integers) -> None:
-        """Skip those of some rows that would be tested: their series are muted."""
+        """Skip the live ones of these rows: their series are muted."""
         rows = rows[self.live[rows - self.start]] - self.start
         self.live[rows] = False
         self.muted[rows] = True

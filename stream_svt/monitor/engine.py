@@ -1,13 +1,14 @@
-"""The engine: all monitors of a shard, stepped through batches of queries, between one commit and the next.
+"""The engine: all monitors of a shard. It tests batches of queries and prepares commits; it does no I/O.
 
-It decides; the shard moves bytes. The order that keeps the guarantee:
+The privacy guarantee depends on this order:
 
-1. `Engine.step` tests queries, a bounded number at a time. It asks for a commit (``durable_first``) where a run's
-   threshold noise is not durable yet, and where the commit has grown as large as one may be.
-2. `Engine.take_commit` hands out everything that has to become durable, released events included.
-3. Once that is durable, `Engine.committed`; the events may be published with the *next* transaction only.
-4. If a transaction fails, the engine is thrown away and a new one loads the stored state. The same queries then
-   meet the same noise, so the same outcomes are computed again.
+1. `Engine.step` tests a bounded number of queries. It asks for a commit (``durable_first``) if a run's threshold noise
+   is not durable yet, or if the commit is full.
+2. `Engine.take_commit` returns everything that has to become durable, released events included.
+3. The caller writes the commit in a transaction, then calls `Engine.committed`. It may publish the events with the
+   *next* transaction at the earliest.
+4. If a transaction fails, the caller discards the engine and loads the stored state into a new one. The same queries
+   meet the same noise there, so the same outcomes are computed again.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ from stream_svt.settings.datasets import last_end
 from stream_svt.settings.monitors import Declared, MonitorSpec
 
 OTHER_FILE = (
-    "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
-    "the file that it began with"
+    "the application began with another file, or without one, so that the amounts spent before would differ. Name the "
+    "file that it began with"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a call to `Engine.step` achieved.
+    """Result of `Engine.step`.
 
-    Unless every monitor is ``done`` with the batch, `step` is to be called again with it; with ``durable_first`` what
-    was done must be durable before. ``urgent``: something waits to be charged or published, so commit now.
+    Attributes:
+        done: Every monitor has read the batch; otherwise `step` is to be called again with it.
+        durable_first: The next commit must be durable before the next call.
+        urgent: The next commit charges something or releases events: do not delay it.
     """
 
     done: bool
@@ -56,18 +59,17 @@ class Engine:
     """Monitors of one shard.
 
     Args:
-        spec: The application. Once a state is loaded (`stream_svt.monitor.takeover`), monitors are those of the
-            state until `change_spec` is called with the specification wanted.
-        datasets: The datasets homed at the shard, or their names; their order fixes the dataset numbers of
-            batches.
+        spec: The application. After a state is loaded (`stream_svt.monitor.takeover`), the monitors are those of the
+            state until `change_spec` is called.
+        datasets: Datasets of the shard, or their names; the dataset numbers of batches follow their order.
         key: 32 secret bytes from which query noise is derived; durable before the first query.
-        entropy: Returns so many fresh random bytes, from the operating system.
-        query_noise: Source of query noise in place of the keyed one: for proofs.
+        entropy: Returns as many fresh random bytes as its argument says, from the operating system.
+        query_noise: Source of query noise instead of the keyed one, for proofs.
 
     Attributes:
-        runners: The monitors in use, by name, in the order in which they act.
-        declared: By query topic, what was ever declared of its answers.
-        configuration: Number and digest of the version adopted last.
+        runners: The monitors in use, by name, in the order in which they read a batch.
+        declared: Most cautious declaration ever made about a query topic, by topic.
+        configuration: Number and digest of the last adopted version.
     """
 
     def __init__(
@@ -102,9 +104,10 @@ class Engine:
             self.add(monitor)
 
     def begin_state(self, partitions: int, cluster: str) -> None:
-        """Announce that the shard's state begins here: the first event of its partition.
+        """Announce that the shard's state begins: the first event of its partition.
 
-        The number of shards fixes where a dataset is at home; the cluster's id tells a mirror from the original.
+        The number of partitions determines each dataset's shard; the cluster's id distinguishes a mirror from the
+        original.
         """
         detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
         if before := self.spec.carried.application:
@@ -114,18 +117,18 @@ class Engine:
             self._announce_declared(topic, declared)
 
     def adopt(self, version: tuple[int, str]) -> None:
-        """Take note, and announce, that the specification in use is this version: its number and digest."""
+        """Record and announce the version (number and digest) of the specification in use."""
         if version != self.configuration:
             self.configuration = version
             kind, (number, digest) = EventType.CONFIGURATION_ADOPTED, version
             self.accounts.shard_event(kind, "configuration", number=number, digest=digest)
 
     def advance_watermarks(self, ends: Mapping[str, int], now_ms: int) -> None:
-        """Take note of the periods that are over: the next engine does not know their datasets any more.
+        """Record which generated periods are over: the next engine is made without their datasets.
 
-        A period is over once every monitor that runs on the generator's datasets has come beyond its end and lateness,
-        by the records' timestamps; with no such monitor, never. To be called after the replay. For a monitor that has
-        read all of its topic, up to the ``ends``, it is at least ``now_ms``.
+        A period is over once the clock of every monitor on the generator's datasets has passed its end and lateness;
+        without such a monitor, never. The clock of a monitor that has read its topic to the end, one of ``ends``, is at
+        least ``now_ms``. To be called after the replay.
         """
         for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
             clocks = []
@@ -142,7 +145,7 @@ class Engine:
     # -- monitors --------------------------------------------------------------------------------------------
 
     def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
-        """Add a monitor; ``journal``: it is not one of the stored state."""
+        """Add a monitor; ``journal``: store its specification, because the state lacks it."""
         runner = Runner(self.accounts, self._noise, spec)
         offset = self.next_offset(spec.topic)
         if offset is not None:
@@ -155,17 +158,17 @@ class Engine:
         return runner
 
     def store_plan(self, plan: Plan) -> None:
-        """Keep the plan of a monitor in the state."""
+        """Store the specification of a monitor's plan."""
         record = SpecRecord(VERSION, plan.hash, plan.spec.to_json())
         self.accounts.next.records[f"m/{plan.spec.name}".encode()] = to_bytes(record)
 
     def declare(self, spec: MonitorSpec) -> None:
-        """Keep, and announce, what a monitor declares of its topic."""
+        """Store and announce what a monitor declares about its topic, if it is more cautious than before."""
         known = self.declared.get(spec.topic)
         declared = Declared.by(spec) | known
         if declared != known:
             self._store_declared(spec.topic, declared)
-            if self.accounts.sequence:  # else the event that begins the state comes first
+            if self.accounts.sequence:  # before the first event, `begin_state` announces it
                 self._announce_declared(spec.topic, declared)
 
     def _announce_declared(self, topic: str, declared: Declared) -> None:
@@ -189,11 +192,11 @@ class Engine:
         return [runner for runner in self.runners.values() if runner.spec.topic == topic]
 
     def next_offset(self, topic: str) -> int | None:
-        """Return where reading ``topic`` goes on, None where it was never read."""
+        """Return the offset at which to continue reading ``topic``, None if it was never read."""
         return min((runner.offset for runner in self.runners_of(topic) if runner.started), default=None)
 
     def begin(self, topic: str, offset: int) -> None:
-        """Journal where ``topic`` is read from, for monitors that never read it."""
+        """Set the offset at which the monitors that never read ``topic`` begin."""
         for runner in self.runners_of(topic):
             if not runner.started:
                 runner.offset, runner.row, runner.started = offset, 0, True
@@ -207,36 +210,37 @@ class Engine:
         return [(runner.spec.topic, name) for name, runner in self.runners.items()]
 
     def needs_timestamps(self, topic: str) -> bool:
-        """Tell whether durations or periods of some monitor of a topic run on the timestamps of its records."""
+        """Return whether durations or periods of some monitor depend on the timestamps of the topic's records."""
         timed = self.datasets.periods is not None
         return any(timed or runner.spec.needs_broker_time for runner in self.runners_of(topic))
 
     # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test queries of a batch, or of what earlier calls left of it: a bounded number.
+        """Test a bounded number of the batch's queries, after those that earlier calls tested.
 
-        With ``durable_first`` the shard commits before the next call: an opened run is compared only after that, and
-        no commit grows beyond what a transaction takes.
+        After ``durable_first`` the caller commits before the next call: an opened run is used only after that, and no
+        commit grows beyond what a transaction takes.
         """
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = self.runners_of(batch.topic)
         stop, end = self._next_part(batch, runners)
-        before = _place(batch, runners)
+        before = _next_unread(batch, runners)
         done = True
         for runner in runners:
             done &= runner.advance(batch, stop, end)
             self._refuse_outside(runner, batch)
-        # Before a commit in the middle, what lies before the place that it stores: it is not read again.
+        # A commit reports the rejects before the position that it stores: these records are not read again.
         advanced, done = done, done and end == batch.end
-        after = batch.end if done else _place(batch, runners)
-        named = [reject for reject in batch.rejects if before <= reject[0] < after]
-        self.accounts.next.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
+        after = batch.end if done else _next_unread(batch, runners)
+        self.accounts.next.rejects.extend(
+            (batch.topic, offset, reason) for offset, reason in batch.rejects if before <= offset < after
+        )
         return Step(done=done, durable_first=not advanced, urgent=bool(self.accounts.next.events))
 
     def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[int, int]:
-        """Return before which row and offset all monitors stop next: a dataset's record is written once for all."""
+        """Return the row and offset before which all monitors stop, so that a commit has a dataset's record once."""
         bounds, accounts = self._bounds, self.accounts
         size = len(batch)
         offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
@@ -248,14 +252,14 @@ class Engine:
             stop = min(stop, start + refused)
         stop = _rows_to_open(batch, runners, start, stop, max(1, bounds.runs - len(accounts.next.opened)))
         end = batch.end if stop == size else int(batch.offset[stop])
-        rest = [refused_at for refused_at, _ in batch.rejects if refused_at >= offset]
-        if len(rest) > refused and rest[refused] < end:
-            end = rest[refused]
+        later = [rejected for rejected, _ in batch.rejects if rejected >= offset]
+        if len(later) > refused and later[refused] < end:
+            end = later[refused]
             stop = int(np.searchsorted(batch.offset, end))
         return stop, end
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
-        """Refuse rows that came outside their dataset's period; of the monitors they are meant for, the first does."""
+        """Refuse rows outside their dataset's period, each for the first of the monitors that it is for."""
         rejects, runner.refused = runner.refused, []
         for row in rejects:
             dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
@@ -272,11 +276,11 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether the next commit is as large as one may be."""
+        """Whether the next commit has reached its bounds."""
         return self.accounts.full
 
     def take_commit(self) -> Commit:
-        """Return what has to be durable next."""
+        """Return everything that has to become durable next."""
         accounts = self.accounts
         names = self.number.keys() & {queue.dataset for queue in accounts.queues.changed}
         self.projection.changed.update(self.number[name] for name in names)
@@ -305,7 +309,7 @@ class Engine:
         )
 
     def committed(self) -> None:
-        """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
+        """Note that all taken commits are durable: queries may be compared with their new thresholds."""
         for name, number, run in self._taken:
             runner = self.runners.get(name)
             if runner is not None:
@@ -313,19 +317,19 @@ class Engine:
         self._taken = []
 
     def discard(self) -> list[DatasetAccount]:
-        """Return the accounts, for the caller to free little by little: they hold most objects."""
+        """Return the accounts, which hold most objects, so that the caller can free them gradually."""
         self.retirement.discard()
         accounts, self.accounts.held = list(self.accounts.held.values()), {}
         return accounts
 
 
-def _place(batch: QueryBatch, runners: Sequence[Runner]) -> int:
-    """Return the first offset of a batch that some of its monitors have yet to look at."""
+def _next_unread(batch: QueryBatch, runners: Sequence[Runner]) -> int:
+    """Return the first offset of a batch that some monitor has not read."""
     return max(batch.first, min((runner.offset for runner in runners), default=batch.first))
 
 
 def _rows_to_open(batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int, room: int) -> int:
-    """Return before which row at most ``room`` runs open, one for each dataset and monitor that waits."""
+    """Return the row before which at most ``room`` runs open, one per dataset and monitor without a run."""
     rows = batch.dataset[start:stop]
     waiting = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
     if not waiting:

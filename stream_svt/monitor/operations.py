@@ -1,6 +1,6 @@
-"""Carries out an operator's command on a shard, at a barrier between two commits.
+"""Operators' commands, and how a shard carries them out, between two commits.
 
-A command that cannot be carried out changes nothing. Replies say why, and hold public facts only.
+A refused command changes nothing. The reply states the reason, and holds public facts only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stream_svt.monitor.snapshot import State
 from stream_svt.privacy.loss import as_text, exact, to_units
 
 REASONS_SHOWN = 3
-"""Refusals that the reply to a command to all datasets repeats."""
+"""Number of refusals whose reasons the reply to a command to all datasets repeats."""
 DATASETS_AT_ONCE = 200
-"""Datasets that a command to all of them is carried out on between two yields: a few milliseconds of work."""
+"""Datasets that `apply_to_all` takes between two yields: a few milliseconds of work."""
 ID_LENGTH = 100
-"""Most characters of a command's id: the shard keeps the last one."""
+"""Maximum length of a command's id: the state holds the last one."""
 _Id = Annotated[str, msgspec.Meta(max_length=ID_LENGTH)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -45,26 +45,25 @@ class Action(StrEnum):
 
 
 FOR_ALL = frozenset({Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.CLOSE_APPLICATION})
-"""What may be asked of all datasets of a shard at once; the last one of nothing less."""
+"""Commands that may address all datasets of a shard; `close-application` always does."""
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One command as it stands on the control topic (JSON, key = dataset).
+    """A command on the control topic (JSON, key = dataset).
 
     Attributes:
-        id: Chosen by who issues it; the reply on the alert topic repeats it.
+        id: Chosen by the issuer; the reply on the alert topic repeats it.
         dataset: The dataset addressed; empty for all datasets of the shard, and for a command to the shard
             itself (`accept-loss`, `close-application`).
         monitor: One monitor of the dataset; empty for all of them.
         limit: For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
         now: For `pause`: act before a replay has ended, and close the open run at its full price.
-        topic, offset: For `accept-loss`: the query topic, and the offset that the shard wants and the topic
-            does not hold.
-        successor: For `close-application`: the application that may go on with what is left of each budget.
-        cluster, event, origin: For `close-application` of a shard whose state is given up: cluster id, and
-            number and origin of the newest event on its alert partition; 0 and empty where it has none.
-        state, number: The `stateid` of the shard's events, and the number that follows the last command's: a
-            shard carries out nothing else.
+        topic, offset: For `accept-loss`: the query topic, and the offset that the shard needs and the topic has lost.
+        successor: For `close-application`: the application that may use what is left of each budget.
+        cluster, event, origin: For `close-application` of a shard whose state is given up: the cluster id, and number
+            and origin of the newest event on its alert partition (0 and empty if it has none).
+        state, number: The `stateid` of the shard's events, and the last command's number plus one; a shard refuses any
+            other command.
     """
 
     id: _Id
@@ -90,16 +89,16 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def gives_up(self) -> bool:
-        """Whether it closes a shard whose state cannot be proved."""
+        """Whether it closes a shard whose state cannot be verified."""
         return self.action is Action.CLOSE_APPLICATION and bool(self.cluster)
 
 
 class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A command to all datasets of a shard, as far as it was carried out.
+    """Progress of a command to all datasets of a shard, which are taken in the order of their names.
 
     Attributes:
-        after: The last dataset that was looked at; they are taken in the order of their names.
-        done, refused: Datasets that it was carried out on, and refused on, with ``reasons`` for the first ones.
+        after: The last dataset taken.
+        done, refused: Numbers of datasets on which it was carried out, and refused; ``reasons`` of the first refusals.
     """
 
     command: Command
@@ -110,17 +109,17 @@ class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def accepted(self) -> bool:
-        """Whether it was carried out on any dataset; an application closes with none, too."""
+        """Whether it was carried out on any dataset; closing the application needs none."""
         return self.done > 0 or self.closes
 
     @property
     def closes(self) -> bool:
-        """Whether it closes the application: nothing is tested any more."""
+        """Whether it closes the application, which then tests no more queries."""
         return self.command.action is Action.CLOSE_APPLICATION
 
 
 def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> None:
-    """Acknowledge a command on the alert topic, with the next commit."""
+    """Reply to a command on the alert topic, with the next commit."""
     accounts = engine.accounts
     accounts.add_size(command.id, message)
     detail: dict[str, Any] = {
@@ -152,10 +151,10 @@ def apply(engine: Engine, command: Command) -> bool:
 
 
 def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandProgress]:
-    """Carry out a command on those datasets that are left, in the order of their names; reply to it at the end.
+    """Carry out a command on the remaining datasets, in the order of their names, and reply to it at the end.
 
-    Yields how far it has come after each slice; where the next commit is full then, the caller commits before it goes
-    on. Datasets on which no monitor meant runs are passed over.
+    Yields the progress after each slice; if the next commit is full then, the caller commits before it resumes.
+    Datasets on which no addressed monitor runs are skipped.
     """
     command = progress.command
     names = yield from _remaining_names(engine, progress)
@@ -183,7 +182,7 @@ def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandP
 def _remaining_names(
     engine: Engine, progress: CommandProgress
 ) -> Generator[CommandProgress, None, Iterator[str]]:
-    """Return the datasets that are left in order, sorted in slices; a close concerns the retired ones, too."""
+    """Return the remaining datasets in order, sorted in slices; a close includes the retired ones."""
     retired = engine.retirement.retired if progress.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, AT_ONCE)):
@@ -224,25 +223,25 @@ def _carry_out(engine: Engine, command: Command) -> str:
 
 
 def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
-    """Pause, resume, close or resample; return the monitors on which that was done: all that are meant, or none."""
-    meant = [
+    """Pause, resume, close or resample all addressed monitors; return them. A refusal by one changes none."""
+    addressed = [
         runner.runs
         for name, runner in engine.runners.items()
         if runner.runs.covers[number] and command.monitor in ("", name)
     ]
-    for runs in meant:
+    for runs in addressed:
         run_state = runs.run_state(number)
         if command.action is Action.RESUME and not run_state.paused:
             why = "is not paused"
         elif command.action is Action.PAUSE and run_state.paused:
-            why = "is paused already"
+            why = "is already paused"
         elif command.action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
             why = "is exhausted: raise the budget first"
         else:
             continue
-        place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
-        raise CommandRefused(f"{place} {why}; nothing was changed")
-    for runs in meant:
+        subject = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
+        raise CommandRefused(f"{subject} {why}; nothing was changed")
+    for runs in addressed:
         if command.action in (Action.PAUSE, Action.RESUME):
             paused = command.action is Action.PAUSE
             runs.pause(number, paused=paused, full_price=paused and command.now)
@@ -250,7 +249,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
             runs.end_run(number, "command", close=True)
         else:
             runs.reopen(number)
-    return meant
+    return addressed
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:
@@ -268,7 +267,7 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
 
 
 def _close_ledger(engine: Engine, name: str) -> bool:
-    """Close a dataset and its open runs for ever, and announce its balance; return whether it has a ledger."""
+    """Close a dataset's open runs and announce its final balance; return whether it has a ledger."""
     if name in engine.retirement.retired:
         engine.retirement.announce_balance(name)
         return True
@@ -283,14 +282,14 @@ def _close_ledger(engine: Engine, name: str) -> bool:
 
 
 def close_runs_of_topic(engine: Engine, topic: str) -> Iterator[None]:
-    """Close the open runs of a topic whose records are lost at full price, and drop what waits.
+    """Close the open runs of a topic whose records are lost at full price, and drop its waiting queries.
 
-    Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+    Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
     """
     for runner in engine.runners_of(topic):
         held = [n for n, account in engine.accounts.held.items() if runner.name in account.run_states]
         for count, number in enumerate(held, start=1):
-            runner.runs.forget_waiting(number)
+            runner.runs.drop_waiting(number)
             if runner.runs.is_open(number):
                 runner.runs.end_run(number, "loss", full_price=True)
             if engine.full or count % AT_ONCE == 0:
@@ -306,7 +305,7 @@ def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None =
     """
     for runner in engine.runners_of(topic):
         kept = offset <= runner.offset and (end is None or runner.offset <= end)
-        if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
+        if not kept or runner.offset == end:  # the record is lost whose first rows it may have tested
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
     engine.accounts.shard_event(EventType.LOSS_ACCEPTED, "command", topic=topic, offset=offset)

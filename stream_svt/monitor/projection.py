@@ -1,6 +1,6 @@
-"""What is shown of a shard: its first datasets one by one, and sums over all of them, updated by what changes.
+"""Released state of a shard for metrics and status pages: views of the first datasets, and sums over all of them.
 
-A view of each dataset would be a second copy of the state: a few numbers of each are kept in arrays.
+Sums are updated by what changed since the last commit, from a few numbers of each dataset in arrays.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stream_svt.monitor.snapshot import PAUSED, RunState, State
 from stream_svt.privacy.loss import Kind, to_float
 
 STATES = (*(state.value for state in State), PAUSED)
-"""What a monitor may be doing on a dataset; a pause hides what is behind it."""
+"""States of a monitor on a dataset, as shown: a pause hides the state behind it."""
 
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_RUN = RunState()
 _KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
-"""What the ledgers of a group count that is not shown one by one."""
+"""Measure of the ledgers in each group of datasets that are not shown one by one."""
 
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
@@ -36,7 +36,7 @@ DATASETS_AT_ONCE = 500
 class _Table:
     """Numbers of datasets in columns, and their exact sums by group.
 
-    Groups are the datasets that are shown one by one, and the others whose ledgers count epsilon, and rho.
+    Group 0 are the datasets shown one by one, group 1 the others with ledgers in epsilon, group 2 those in rho.
     """
 
     def __init__(self, group: NDArray[np.int8], **columns: NDArray[Any]) -> None:
@@ -44,7 +44,7 @@ class _Table:
         self._columns = columns
         members = [group == number for number in range(3)]
         self.sums = {
-            name: [sum(column[mine].tolist()) for mine in members] if column.any() else [0, 0, 0]
+            name: [sum(column[rows].tolist()) for rows in members] if column.any() else [0, 0, 0]
             for name, column in columns.items()
         }
 
@@ -89,9 +89,9 @@ class _MonitorTable(_Table):
 
 
 class Projection:
-    """What is shown of the datasets of a shard, kept up to date by what changes; at first none has an account.
+    """Views and sums of the datasets of a shard.
 
-    ``changed`` are those that the sums do not know as they are, beside those that changed since the last commit.
+    ``changed`` are datasets that the sums have not taken yet, besides those with changes since the last commit.
     """
 
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
@@ -108,35 +108,35 @@ class Projection:
         self._monitors: dict[str, _MonitorTable] = {}
 
     def cover(self, name: str, covers: Mask) -> None:
-        """Let a monitor begin anew on the datasets it covers; what it holds there is told by `update`."""
+        """Add or reset a monitor on the datasets it covers; `update` adds its numbers there."""
         self._monitors[name] = _MonitorTable(self._group, covers)
         self._views_changed = True
 
     def remove(self, name: str) -> None:
-        """Forget a monitor."""
+        """Remove a monitor."""
         del self._monitors[name]
         self._views_changed = True
 
     def shown(self) -> list[DatasetView]:
-        """Return the released state, as it stands after loading, of the datasets that are shown one by one."""
+        """Return the views of all datasets that are shown one by one."""
         self._views_changed = False
         return list(map(self.view, np.flatnonzero(self._datasets.shown).tolist()))
 
     def changed_views(self) -> list[DatasetView]:
-        """Return the views of what the next commit changes; where monitors changed, of every dataset shown."""
+        """Return the views that the next commit changes: all of them if the monitors changed."""
         if self._views_changed:
             return self.shown()
         return [self.view(n) for n in sorted(self._accounts.dirty) if self._datasets.shown[n]]
 
     def take(self) -> Totals:
-        """Sum up what the next commit changes."""
+        """Return the sums with the changes of the next commit."""
         self.changed |= self._accounts.dirty
         for _ in self.sum_up():
             pass
         return self.totals()
 
     def sum_up(self) -> Iterator[None]:
-        """Sum up what changed, in slices: `totals` are those of the state when no slice is left."""
+        """Update the sums from ``changed``, in slices: `totals` is valid after the last one."""
         numbers = sorted(self.changed)
         for at in range(0, len(numbers), DATASETS_AT_ONCE):
             if at:
@@ -179,7 +179,7 @@ class Projection:
         )
 
     def update(self, numbers: Sequence[int]) -> None:
-        """Take what datasets that have an account hold now, each named once."""
+        """Take the present numbers of some datasets that have an account; no number occurs twice."""
         held = {number: self._accounts.held[number] for number in numbers}
         where = np.array(numbers, dtype=np.int64)
         self._ledgers.put(
@@ -189,7 +189,7 @@ class Projection:
             reserved=[account.ledger.reserved for account in held.values()],
             charges=[account.charges for account in held.values()],
         )
-        # Where a monitor has no slot, or runs no more, nothing has changed since `cover`.
+        # A monitor without a state on a dataset has not changed since `cover`.
         for name in {name for one in held.values() for name in one.run_states} & self._monitors.keys():
             table, runs = self._monitors[name], self._runners[name].runs
             slots = {
@@ -232,7 +232,7 @@ def sums_of(totals: Iterable[Totals]) -> Totals:
 
 
 def _plus(one: Any, other: Any) -> Any:  # noqa: ANN401 - records, mappings and numbers
-    """Return a sum: of records by field, of mappings by name."""
+    """Return the sum of two records by field, two mappings by key, or two numbers."""
     if isinstance(one, Mapping):
         return {**one, **other} | {name: _plus(one[name], other[name]) for name in one if name in other}
     if is_dataclass(one):

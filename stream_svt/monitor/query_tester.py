@@ -1,4 +1,4 @@
-"""Tests queries of one monitor: noise is drawn for many rows at once, and only crossings are handled one by one."""
+"""Tests queries of one monitor: noise is drawn for many rows at once, only crossings are handled one by one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runs import Runs, Status, series_hashes
 
 QueryNoise = Callable[[Law, Identity], Integers]
-"""What query noise is drawn from: see `KeyedSampler.draw`."""
+"""Source of query noise: see `KeyedSampler.draw`."""
 
 
 class QueryTester:
-    """Tests queries in the runs of a monitor, and reports what crosses the noisy threshold."""
+    """Tests queries in the runs of a monitor, and reports the tops."""
 
     def __init__(self, runs: Runs, noise: QueryNoise) -> None:
         self.runs = runs
         self.noise = noise
 
     def test_arrivals(self, view: View, start: int, stop: int) -> Segment:
-        """Test rows [start, stop) once; the segment ends before a run that is not durable, or a row a top concerns."""
+        """Test rows [start, stop) once; the segment ends early before a run that is not durable or is to be opened."""
         segment = self._begin(view, start, self.open_waiting(view, start, stop))
         self._find_tops(segment)
         size, runs = segment.stop - start, self.runs
@@ -42,9 +42,10 @@ class QueryTester:
         return segment
 
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
-        """Open runs for rows [first, last) in order, perhaps ``ahead`` of the tests, for one commit to make durable.
+        """Open the runs that rows [first, last) need, in order, so that one commit makes all of them durable.
 
-        Returns the row reached: ``last``, or the first one whose run has to wait for the next commit.
+        ``ahead``: earlier rows are not tested yet. Returns ``last``, or the first row whose run has to wait because the
+        commit is full.
         """
         runs = self.runs
         waiting = view.only_eligible(runs.status[view.batch.dataset[first:last]] == Status.WAITING, first)
@@ -61,7 +62,7 @@ class QueryTester:
         return last
 
     def _begin(self, view: View, start: int, stop: int) -> Segment:
-        """Return the segment from ``start`` on, up to ``stop`` or the first run that is not durable."""
+        """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable."""
         status = self.runs.status[view.batch.dataset[start:stop]]
         pending = view.only_eligible(status == Status.PENDING, start)
         if pending.any():
@@ -74,7 +75,7 @@ class QueryTester:
         return segment
 
     def _mute_rows(self, segment: Segment, rows: Integers) -> None:
-        """Skip those of some rows whose series is muted at their clock."""
+        """Skip those of these rows whose series is muted at their clock."""
         mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
         datasets = segment.view.batch.dataset[rows].tolist()
         muted = [
@@ -87,7 +88,7 @@ class QueryTester:
         segment.mute(np.array(muted, dtype=np.int64))
 
     def _find_tops(self, segment: Segment) -> None:
-        """Report the tops of a segment in order; each may skip later rows, or end the segment before one of them."""
+        """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
         view, batch, runs = segment.view, segment.view.batch, self.runs
         for row, gaps, threshold in self.candidates(view, segment.start, segment.live):
             if row >= segment.stop:
@@ -104,7 +105,7 @@ class QueryTester:
                 segment.stop = min(segment.stop, row + 1)
 
     def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
-        """Skip later rows as a top demands; end the segment where a run may begin or a series is no longer muted."""
+        """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
         later = segment.later(row)
         if len(later) == 0:
             return
@@ -115,8 +116,8 @@ class QueryTester:
         elif status == Status.SKIP:
             segment.live[later - start] = segment.muted[later - start] = False
         elif series is not None:
-            alike = later[_hashes(batch)[later] == series_hashes([series], 1)]
-            self._mute_rows(segment, alike)
+            same = later[_hashes(batch)[later] == series_hashes([series], 1)]
+            self._mute_rows(segment, same)
             if woken:
                 rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)
@@ -124,33 +125,33 @@ class QueryTester:
     def candidates(self, view: View, start: int, live: Mask) -> list[tuple[int, Integers, int]]:
         """Return the rows of ``live``, a mask from ``start`` on, that reach the noisy threshold at some branch.
 
-        They come in order, with their gaps by branch and their threshold in grid steps.
+        Returns (row, gaps by branch, threshold in grid steps) in order of the rows.
         """
         if not live.any():
             return []
         batch = view.batch
         values, thresholds = self.on_grid(batch, start, live)
         rows = np.flatnonzero(live) + start
-        # A slice is no copy.
+        # A slice makes no copy.
         part = slice(start, start + len(live)) if len(rows) == len(live) else rows
         tests = Tests(batch.dataset[part], batch.offset[part], batch.row[part], values, thresholds, 0)
         chosen, gaps = self.reached(tests)
-        found = np.broadcast_to(thresholds, len(rows))[chosen].tolist()
-        return list(zip(rows[chosen].tolist(), gaps.T, found, strict=True))
+        reached = np.broadcast_to(thresholds, len(rows))[chosen].tolist()
+        return list(zip(rows[chosen].tolist(), gaps.T, reached, strict=True))
 
     def on_grid(self, batch: QueryBatch, start: int, live: Mask) -> tuple[Integers, Integers | int]:
         """Return values and thresholds of the rows of ``live`` in grid steps."""
         plan = self.runs.plan
         values = plan.grid.values(batch, start, start + len(live))
         common = plan.grid.threshold(self.runs.spec.threshold)
-        whole = bool(live.all())
+        all_live = bool(live.all())
         if not batch.threshold:
-            return (values if whole else values[live]), common
+            return (values if all_live else values[live]), common
         thresholds = np.full(len(live), common, dtype=np.int64)
         for row, threshold in batch.threshold.items():
             if start <= row < start + len(live):
                 thresholds[row - start] = plan.grid.threshold(threshold)
-        return (values, thresholds) if whole else (values[live], thresholds[live])
+        return (values, thresholds) if all_live else (values[live], thresholds[live])
 
     def reached(self, tests: Tests) -> tuple[Integers, Integers]:
         """Return which tests reach the noisy threshold at some branch, and their gaps at every branch."""
@@ -166,7 +167,7 @@ class QueryTester:
         return chosen, gaps[:, chosen]
 
     def draw(self, tests: Tests, branch: int) -> Integers:
-        """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
+        """Return the query noise of every test for a branch: a function of run, position, attempt and value."""
         mechanism, secrets = self.runs.plan.mechanism, self.runs.secrets
         identity = Identity(
             salt=(secrets["salt_high"][tests.dataset], secrets["salt_low"][tests.dataset]),
@@ -179,16 +180,16 @@ class QueryTester:
         return self.noise(Law(mechanism.query_noise, mechanism.branches[branch].rate), identity)
 
     def branch(self, dataset: int, gaps: Integers) -> int | None:
-        """Return the first branch that fired and that the run can still pay."""
+        """Return the first branch that fired and that the run can pay, None if there is none."""
         return self.runs.plan.mechanism.branch_of(gaps, self.runs.run_state(dataset).left)
 
 
 class Append:
-    """How often a monitor tests its queries: once, on arrival, unless a subclass says otherwise.
+    """Tests each query once, on arrival; subclasses test queries again.
 
     Attributes:
-        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
-        queue: What queries of a dataset wait in for another test, None where none waits.
+        row_cost: Time per query, as a multiple of that of a query tested with its whole batch at once.
+        queue: Type of the queue in which queries of a dataset wait for another test, None if none waits.
     """
 
     row_cost: ClassVar[int] = 1
@@ -199,20 +200,20 @@ class Append:
         self.runs = tester.runs
 
     def test(self, view: View, start: int, stop: int) -> int:
-        """Test rows [start, stop); return the row reached, before ``stop`` where something comes first."""
+        """Test rows [start, stop); return the row reached: less than ``stop`` if a commit or a new run comes first."""
         return self.tester.test_arrivals(view, start, stop).stop
 
     def next_close(self, view: View, start: int) -> int:  # noqa: ARG002 - nothing closes
-        """Return the next row from ``start`` on before which a set closes; the view's end where none does."""
+        """Return the next row from ``start`` on before which a set closes; the view's end if none does."""
         return view.stop
 
     def close(self, view: View, row: int) -> bool:  # noqa: ARG002
-        """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
+        """Test the queries of sets that close before a row again; False if a commit has to come first."""
         return True
 
 
 def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:
-    """Return a number for the series of each row, computed once for all monitors."""
+    """Return the hash of each row's series, computed once for all monitors."""
     if batch.series_hashes is None:
         batch.series_hashes = series_hashes(batch.series, len(batch))
     return batch.series_hashes

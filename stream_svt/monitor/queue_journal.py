@@ -1,7 +1,7 @@
-"""Journal of queues: what changed in the queues of a shard since its last commit, in records that they share.
+"""Journal of queues: records, shared by all queues of a shard, with the changes of each commit.
 
-Reading all records in order gives every queue as it was. They are deleted oldest first; what still lives in the oldest
-one is first written again. Nothing depends on the rules of a monitor, and no length on a value.
+Reading all records in order restores every queue. Records are deleted oldest first, after their live entries have been
+written again. Nothing depends on a monitor's rules, and no length on a value.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stream_svt.monitor.snapshot import VERSION, Entry, Name, QueueRecord, from_
 
 RECORD_BYTES = 100_000
 _OVERHEAD = 130
-"""Bytes of a record beside its content: its frame, seal and key, and what Kafka adds."""
+"""Bytes of a record besides its content: frame, seal, key and Kafka's overhead."""
 _FLOOR = 65_536
 """A journal up to this size is never compacted."""
 SLACK = 2 * RECORD_BYTES
-"""Bytes that a save may have beyond what was announced: of the last record that it writes again."""
+"""Bytes by which a save may exceed `QueueJournal.pending_bytes`: of the last record written again."""
 _DELETED = 100
-"""Records that one save deletes at most."""
+"""Maximum number of records that one save deletes."""
 _NUMBER_BYTES, _GROUP_BYTES, _NUMBERS_AT_ONCE = 9, 50, 5_000
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -61,18 +61,18 @@ class Queue(Generic[E]):
         return len(self.entries)
 
     def put(self, entry: E) -> None:
-        """Keep an entry, in the place of the one of this name if there is one."""
+        """Store an entry; it replaces the entry of the same name."""
         name, line = entry.name, _ENCODER.encode(entry)
-        known = self.entries.get(name)
-        if known is not None:
-            self.journal.live -= size_of(known)
+        previous = self.entries.get(name)
+        if previous is not None:
+            self.journal.live -= size_of(previous)
         self.entries[name] = entry
         self.unsaved[name] = line
         self.journal.live += len(line)
         self.journal.mark_changed(self, len(line))
 
     def remove(self, name: Name) -> E:
-        """Take an entry out, and return it."""
+        """Remove an entry, and return it."""
         entry = self.entries.pop(name)
         self.unsaved.pop(name, None)
         self.gone.append(entry.number)
@@ -80,29 +80,29 @@ class Queue(Generic[E]):
         self.journal.mark_changed(self, _NUMBER_BYTES)
         return entry
 
-    def forget(self) -> None:
-        """Take all entries out; the count stays."""
+    def clear(self) -> None:
+        """Remove all entries; the count stays."""
         for name in list(self.entries):
             self.remove(name)
 
     def drop(self) -> None:
-        """Forget the queue with everything in it."""
-        self.forget()
+        """Remove the queue with all its entries."""
+        self.clear()
         self.gone, self.newest_record, self.dropped = [], -1, True
         self.journal.mark_changed(self)
 
     def finish_loading(self) -> None:
-        """Make ready for use what was loaded; `ValueError` where entries are missing, or damaged."""
+        """Prepare loaded entries for use; `ValueError` if entries are missing or damaged."""
 
 
 def size_of(entry: Entry) -> int:
-    """Return how many bytes an entry takes in a record."""
+    """Return the size of an entry in a record."""
     return len(_ENCODER.encode(entry))
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class _Stored:
-    """A record that was written, with the entries that were written to it: those that changed later live elsewhere."""
+    """A written record with its queues and entries; entries that changed later live in a newer record."""
 
     size: int = _OVERHEAD
     queues: list[Queue[Any]] = field(default_factory=list)
@@ -112,8 +112,8 @@ class _Stored:
 class QueueJournal:
     """Records of the queues of a shard: ``size`` bytes, of which about ``live`` are needed.
 
-    ``changed`` are the queues that changed since the last `save`; the records of the next one have at most
-    ``pending_bytes``, `SLACK` aside.
+    ``changed`` are the queues with changes since the last `save`; the next one writes at most ``pending_bytes`` +
+    `SLACK`.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class QueueJournal:
         self._loading: dict[tuple[int, str, str], tuple[Queue[Any], dict[int, Entry]]] = {}
 
     def mark_changed(self, queue: Queue[Any], size: int = 0) -> None:
-        """Take note of a change that takes at most ``size`` bytes."""
+        """Note that a queue has changed, by at most ``size`` bytes."""
         if not queue.changed:
             queue.changed = True
             self.changed.append(queue)
@@ -136,28 +136,28 @@ class QueueJournal:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self) -> dict[bytes, bytes | None]:
-        """Return the records of what changed since the last save, by key; None for those that go."""
+        """Return the records with the changes since the last save, by key; None deletes a record."""
         writer = _Writer(self._next)
         for queue in self.changed:
-            for at in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
-                writer.write(queue, gone=queue.gone[at : at + _NUMBERS_AT_ONCE])
+            for start in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
+                writer.write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
             for name, line in queue.unsaved.items():
                 writer.write(queue, queue.entries[name], line)
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
-        gone = self._compact(writer)
+        deleted = self._compact(writer)
         writer.end_record()
         self._records |= writer.stored
         self.size += sum(stored.size for stored in writer.stored.values())
         self._next = writer.number
-        return writer.records | dict.fromkeys(gone)
+        return writer.records | dict.fromkeys(deleted)
 
     def _compact(self, writer: _Writer) -> list[bytes]:
-        """Write again what lives in the oldest records, as much as changed at most; return the keys that go."""
-        gone: list[bytes] = []
-        most = 2 * writer.size
+        """Delete the oldest records, after writing their live entries again: at most about as much as changed."""
+        deleted: list[bytes] = []
+        max_size = 2 * writer.size
         for number, oldest in list(self._records.items())[:_DELETED]:
-            if self.size + writer.size <= max(2 * self.live, _FLOOR) or writer.size > most:
+            if self.size + writer.size <= max(2 * self.live, _FLOOR) or writer.size > max_size:
                 break
             for queue in oldest.queues:
                 if queue.newest_record == number:
@@ -167,13 +167,13 @@ class QueueJournal:
                     writer.write(queue, entry, _ENCODER.encode(entry))
             del self._records[number]
             self.size -= oldest.size
-            gone.append(record_key(number))
-        return gone
+            deleted.append(record_key(number))
+        return deleted
 
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self, number: int, data: bytes, kinds: Mapping[int, type[Queue[Any]]]) -> None:
-        """Take the next record in; `UnreadableState` where it cannot be decoded, or does not follow the one before."""
+        """Load the next record; `UnreadableState` if it cannot be decoded or does not follow the previous one."""
         key = record_key(number).decode()
         if self._records and number != self._next:
             raise UnreadableState(
@@ -201,9 +201,9 @@ class QueueJournal:
                 stored.entries.append((queue, entry))
 
     def loaded(self) -> Iterator[Queue[Any]]:
-        """End the loading; yield the queues, each once it is of use. `UnreadableState` where entries are missing."""
-        found, self._loading = list(self._loading.values()), {}
-        for queue, entries in found:
+        """End loading: prepare and yield each queue; `UnreadableState` if entries are missing or damaged."""
+        queues, self._loading = list(self._loading.values()), {}
+        for queue, entries in queues:
             queue.entries = {entry.name: entry for _, entry in sorted(entries.items())}
             self.live += sum(map(size_of, entries.values()))
             try:
@@ -215,7 +215,7 @@ class QueueJournal:
 
 
 class _Writer:
-    """Puts changes into records of a bounded size; ``size`` is that of all."""
+    """Writes changes into records of bounded size; ``size`` is their total size."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -228,7 +228,7 @@ class _Writer:
     def write(
         self, queue: Queue[Any], entry: Entry | None = None, line: bytes = b"", gone: Sequence[int] = ()
     ) -> None:
-        """Write an entry of a queue with its ``line``, or numbers that are gone, and in any case its counts."""
+        """Write an encoded entry of a queue, or numbers of removed entries, and always the queue's counts."""
         size = len(line) + _NUMBER_BYTES * len(gone)
         if self._open.size + size > RECORD_BYTES:
             self.end_record()
@@ -246,7 +246,7 @@ class _Writer:
         self.size += size
 
     def end_record(self) -> None:
-        """Finish the record that is written to."""
+        """Finish the open record."""
         if not self._groups:
             return
         groups = [
@@ -268,7 +268,7 @@ def record_key(number: int) -> bytes:
 
 
 def record_number(rest: str) -> int:
-    """Return the number of a record by the rest of its key; `UnreadableState` where it is none."""
+    """Return the number of a record from the rest of its key; `UnreadableState` if that is not a number."""
     if not (rest.isascii() and rest.isdigit() and len(rest) <= 18):
         raise UnreadableState(f"state record {f'w/{rest}'.encode()!r} has a key that no release writes")
     return int(rest)

@@ -1,4 +1,4 @@
-"""What may leave the trusted zone: events, the views of metrics and status, and what a reader of events knows.
+"""Everything that may leave the trusted zone: events, views for metrics and status pages, and the fold of events.
 
 A field belongs here only if it is public, a released outcome of a charged test, or an account of charges. Amounts have
 at most nine (epsilon) or twelve (rho) decimals: ``round(amount * 10**9)`` is the ledger's exact integer.
@@ -21,7 +21,7 @@ from stream_svt.monitor.snapshot import RunState, State
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 LARGEST_SEQUENCE = 2**63 - 1
 PERIOD_OVER = "period-over"
-"""Why a run or a dataset ends whose period, and the lateness, are over."""
+"""Reason of a run or dataset that ends with its period and lateness."""
 
 
 class EventType(StrEnum):
@@ -49,7 +49,7 @@ class EventType(StrEnum):
 
 
 CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
-"""Events that a successor relies on: they carry a proof of who wrote them, where a sealing key is configured."""
+"""Events that a successor relies on: with a sealing key configured, they carry a proof of their writer."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the query stands on Kafka; ``row`` counts inside a columnar record and is 0 for JSON."""
+    """Position of a query on Kafka; ``row`` counts inside a columnar record and is 0 for JSON."""
 
     topic: str
     partition: int
@@ -88,11 +88,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         query_id, position, series: The query that was tested.
         threshold, correction, gap: Real units. The noisy value exceeded the corrected noisy threshold by
             ``gap`` (0 or more).
-        branch, attempt: Which branch of the mechanism fired, at which attempt (1 is the first test).
-        estimate: Threshold + correction + gap less the mean noise; unbiased only before selection, None where
+        branch, attempt: The branch of the mechanism that fired, and the attempt (1 is the first test).
+        estimate: Threshold + correction + gap minus the mean noise; unbiased only before selection, None if
             the bound is not certified.
         bound, beta: With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported
-            before; None where nothing can be certified.
+            before; None if nothing can be certified.
         run, top: Number of the run within dataset and monitor, and of this top within the run, both from 1.
     """
 
@@ -118,7 +118,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything else that happened to a monitor, a dataset or a shard; ``type`` of the event says what.
+    """Any other event of a monitor, a dataset or a shard; the event's ``type`` names it.
 
     ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the mute's
     end, the changed fields, a command's id and result).
@@ -133,11 +133,11 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event, complete but for its time, which the service freezes when it enters the outbox.
+    """One event without its time, which the service sets when the event enters the outbox.
 
     Attributes:
-        id: Function of application, dataset, monitor, run and the dataset's event number: the same event has
-            the same id however often it is computed or read.
+        id: Function of application, dataset, monitor, run and the dataset's event number: an event that is
+            computed or read again has the same id.
         sequence: Number of the event in its shard, from 1, without gaps.
         subject: "dataset" or "dataset/series".
     """
@@ -181,7 +181,7 @@ class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class MonitorTotals:
-    """A monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown one by one."""
+    """Sums of a monitor over a shard; ``spent`` and ``run_left``, by measure, are of the datasets not shown singly."""
 
     states: Mapping[str, int]
     muted: int
@@ -192,7 +192,7 @@ class MonitorTotals:
 
 @dataclass(frozen=True, slots=True)
 class OtherTotals:
-    """The ledgers of one measure that are not shown one by one."""
+    """Sums over the ledgers of one measure that are not shown one by one."""
 
     datasets: int
     limit: float
@@ -203,7 +203,7 @@ class OtherTotals:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the datasets of a shard, as of a commit: ``others`` are those not shown one by one, by measure."""
+    """Sums over the datasets of a shard after a commit; ``others`` are those not shown one by one, by measure."""
 
     monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
     others: Mapping[str, OtherTotals] = field(default_factory=dict)
@@ -225,9 +225,9 @@ def encode(
 ) -> bytes:
     """Return the event as a CloudEvents 1.0 JSON document.
 
-    ``time`` is RFC 3339 text; ``origin`` names the transaction that charged the event, by its sequence and random bits;
-    ``state_id`` and ``command`` are the id of the shard's state and the number of the last command used up; ``prove``
-    makes the proof of who wrote it, of what `proved_content` returns.
+    ``time`` is RFC 3339 text. ``origin`` identifies the transaction that charged the event, by its sequence and random
+    bits; ``state_id`` the shard's state; ``command`` is the number of the last command that was carried out or refused.
+    ``prove`` makes a proof of the writer from `proved_content`.
     """
     data = msgspec.Raw(_ENCODER.encode(event.data))
     attributes = {
@@ -269,7 +269,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def proved_content(envelope: Envelope) -> bytes:
-    """Return what the proof of an event is made of: the event without it."""
+    """Return the bytes that the proof of an event covers: the event without the proof."""
     return _ENCODER.encode(msgspec.structs.replace(envelope, proof=""))
 
 
@@ -279,7 +279,7 @@ _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
 
 
 def identity_of(record: bytes | None) -> tuple[int, str]:
-    """Return an event's sequence and origin; 0 where the record is no event of this package."""
+    """Return an event's sequence and origin; 0 and empty if the record is not an event of this package."""
     try:
         envelope, _ = decode(record or b"")
     except msgspec.DecodeError:
@@ -288,7 +288,7 @@ def identity_of(record: bytes | None) -> tuple[int, str]:
 
 
 def number_of(event_id: str) -> int:
-    """Return the number of an event among those of its dataset, with which its id ends; 0 for none that can be."""
+    """Return the number, at the end of its id, of an event among those of its dataset; 0 for an impossible one."""
     last = event_id.rpartition("/")[2]
     number = int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
     return number if number <= LARGEST_SEQUENCE else 0
@@ -307,13 +307,15 @@ def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
     except msgspec.MsgspecError:
         raise
     except (ValueError, RecursionError):
-        raise msgspec.DecodeError("a text is no UTF-8, a number too long, or it is nested too deep") from None
+        raise msgspec.DecodeError(
+            "a text is not UTF-8, a number is too long, or the nesting too deep"
+        ) from None
 
 
-# -- what a reader of events knows ---------------------------------------------------------------------------
+# -- the fold of events --------------------------------------------------------------------------------------
 
 CHARGES_KEPT = 50
-"""Latest charges of a dataset: enough to know its pace, and no more than that."""
+"""Number of latest charges kept of a dataset: enough to estimate its pace."""
 
 _AFTER: Mapping[str, State] = {
     EventType.ALERT: State.RUNNING,
@@ -329,8 +331,8 @@ class Budget:
     """A dataset's account after its latest event, in epsilon or rho as ``measure`` says.
 
     Attributes:
-        charges: The latest ones as (Unix time in seconds, amount), oldest first.
-        reported: Whether an event has told them: until then the limit is that of the declaration.
+        charges: The latest charges as (Unix time in seconds, amount), oldest first.
+        reported: Whether an event carried the account: before, the limit is that of the declaration.
     """
 
     limit: float
@@ -341,7 +343,7 @@ class Budget:
     reported: bool = False
 
     def take(self, account: Account, time: str) -> None:
-        """Take an event's account: monitors of a dataset share it, and every event carries all of it."""
+        """Take the account of an event: every event about a dataset carries the complete account."""
         self.measure, self.limit = account.measure, account.limit
         self.spent, self.reserved, self.reported = account.spent, account.reserved, True
         if account.charge > 0:
@@ -349,14 +351,14 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """What may still be spent, what open runs have reserved included."""
+        """What may still be spent, reservations of open runs included."""
         return max(self.limit - self.spent, 0.0)
 
 
 class ReleasedStatus:
-    """Folds released events, in the order read, into accounts and states; those about other datasets leave no trace.
+    """Folds released events, in the order read, into accounts and states; ignores those about unknown datasets.
 
-    ``statuses`` has by monitor and dataset the state, run, tops and halts, as far as the events tell.
+    ``statuses`` has state, run, tops and halts by monitor and dataset, as far as the events contain them.
     """
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:
@@ -373,17 +375,17 @@ class ReleasedStatus:
         if data.account is not None:
             budget.take(data.account, envelope.time)
         if kind == EventType.BUDGET_RAISED:
-            for woken in self.of_dataset(data.dataset).values():
-                if woken.state is State.EXHAUSTED:
-                    woken.state = State.IDLE
-        status = self.statuses.get(data.monitor, {}).get(data.dataset)
-        if status is not None:
-            status.run = data.run
-            status.tops += kind == EventType.ALERT
-            status.halts += kind == EventType.RUN_HALTED
+            for status in self.of_dataset(data.dataset).values():
+                if status.state is State.EXHAUSTED:
+                    status.state = State.IDLE
+        own = self.statuses.get(data.monitor, {}).get(data.dataset)
+        if own is not None:
+            own.run = data.run
+            own.tops += kind == EventType.ALERT
+            own.halts += kind == EventType.RUN_HALTED
             if kind in (EventType.PAUSED, EventType.RESUMED):
-                status.paused = kind == EventType.PAUSED
-            status.state = _AFTER.get(kind, status.state)
+                own.paused = kind == EventType.PAUSED
+            own.state = _AFTER.get(kind, own.state)
 
     def of_dataset(self, dataset: str) -> dict[str, RunState]:
         """Return the monitors on a dataset, by name."""
@@ -392,7 +394,7 @@ class ReleasedStatus:
         }
 
     def exhausted(self) -> list[str]:
-        """Return the datasets whose every monitor has nothing left to spend."""
+        """Return the datasets all of whose monitors are exhausted."""
         return [
             dataset
             for dataset in self.budgets

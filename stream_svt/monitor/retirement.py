@@ -1,7 +1,7 @@
-"""Datasets of a shard's state that are declared no longer, and names that can never be used again.
+"""Retirement of datasets that the configuration no longer declares; their names can never be used again.
 
-What stays of a retired dataset is a record ``r/`` with ledger and name, which refuses a second ledger. Of a period that
-is over nothing stays: its generator's watermark, the end of the last period that is over, refuses it.
+A record ``r/`` keeps name and ledger of a retired dataset, to refuse a second ledger of that name. A generated period
+that is over leaves no record: its generator's watermark, the end of the last such period, refuses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stream_svt.settings.datasets import DatasetSpec, RetiredDatasets, is_over
 
 
 class Retirement:
-    """Ends ledgers; ``retired`` has what stays of them by name, ``watermarks`` when periods were over by pattern."""
+    """Ends ledgers; ``retired`` has the records by name, ``watermarks`` the end of the last past period by pattern."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -28,11 +28,11 @@ class Retirement:
         self.retired: dict[str, bytes] = {}
 
     def add(self, account: DatasetAccount) -> None:
-        """Take a stored dataset that is declared no longer."""
+        """Add a stored dataset that is no longer declared."""
         self._undeclared.append((account, is_over(account.name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
-        """Find datasets that have the name of a period that is over; yields now and then."""
+        """Find declared datasets that have the name of a past period, in slices."""
         for count, dataset in enumerate(datasets if self.watermarks else (), start=1):
             if not dataset.pattern and is_over(dataset.name, self.watermarks):
                 self._reused.append(dataset.name)
@@ -40,16 +40,16 @@ class Retirement:
                 yield
 
     def check(self, declared: Container[str], shard: int, *, may_retire: bool) -> None:
-        """Refuse, with a `ConfigError`, datasets whose ledger was ended before, and those that are declared no longer.
+        """Raise `ConfigError` for declared datasets that were retired before, and for undeclared ones in the state.
 
-        ``may_retire``: the configuration is one that was applied, so that `retire` may end the latter.
+        ``may_retire``: the configuration was applied, so that `retire` may end the ledgers of the latter.
         """
-        again = next((name for name in self.retired if name in declared), None)
+        reused = next((name for name in self.retired if name in declared), None)
         undeclared = [] if may_retire else [account.name for account, over in self._undeclared if not over]
-        if again is not None:
+        if reused is not None:
             message = (
-                f"dataset {again} was retired at shard {shard}: its name cannot be used again. Declare another "
-                "one; only a successor of the application can go on with the ledger"
+                f"dataset {reused} was retired at shard {shard}: its name cannot be used again. Declare another "
+                "one; only a successor of the application can continue the ledger"
             )
         elif self._reused:
             message = (
@@ -66,11 +66,11 @@ class Retirement:
         raise ConfigError([Problem(0, "datasets", message)])
 
     def close_runs(self) -> Iterator[None]:
-        """Close the open runs of datasets that are declared no longer at full price, and of periods that are over.
+        """Close the open runs of undeclared datasets: at full price, but for those of past periods.
 
-        This comes before any query is read again: those of these datasets are passed over from now on, and an owner
-        before may have tested them and lost the outcomes; but none of a period that was over before what it replayed.
-        Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+        To be called before any query is read again. Queries of these datasets are skipped from now on, though an
+        earlier owner may have tested them and lost the outcomes; no owner replays queries of a past period.
+        Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
         """
         for account, over in self._undeclared:
             for name, run_state in account.run_states.items():
@@ -84,10 +84,10 @@ class Retirement:
             yield
 
     def retire(self) -> Iterator[None]:
-        """End the ledgers of datasets that are declared no longer; `close_runs` has closed their runs.
+        """End the ledgers of undeclared datasets, after `close_runs` has closed their runs.
 
-        To be called once the configuration that does not declare them is adopted: an older one, which does, must not
-        find them gone. Yields as `close_runs`.
+        To be called once the configuration without them is adopted: a worker with an older one, which declares them,
+        still needs the ledgers. Yields as `close_runs` does.
         """
         while self._undeclared:
             account, over = self._undeclared.pop()
@@ -99,13 +99,13 @@ class Retirement:
             yield
 
     def announce_balance(self, name: str) -> None:
-        """Announce what is left of the ledger of a retired dataset, for ever."""
+        """Announce the final balance of a retired dataset."""
         account = from_bytes(DatasetAccount, self.retired[name], key=f"r/{name}")
         self._accounts.announce_balance(account)
         self._keep(account)
 
     def discard(self) -> None:
-        """Let go of what was loaded."""
+        """Release the loaded accounts."""
         self._undeclared = []
 
     def _keep(self, account: DatasetAccount) -> None:
@@ -117,7 +117,7 @@ class Retirement:
 def ended_datasets(
     spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None
 ) -> RetiredDatasets:
-    """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
+    """Return the datasets that never come back, from the carried-over file and a state's keys and progress."""
     watermarks = dict(spec.carried.watermarks)
     if progress is not None:
         watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks

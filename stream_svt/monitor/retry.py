@@ -1,8 +1,8 @@
 """Append on a stream: series whose last test was a bottom wait in a bounded queue and are tested again.
 
-A newer query of a waiting series replaces its value, keeps its place and attempt count, and gets no test of its
-own. Every ``every`` queries of the dataset the queue is tested once, oldest place first. A place is given up after
-its last attempt, beyond its lifetime, or when the queue is full and a newer one comes. None of this reads a value.
+A newer query of a waiting series replaces the entry's value, keeps its order and attempt count, and gets no test of
+its own. After each ``every`` queries of the dataset the queue is tested once, oldest entry first. An entry leaves after
+its last attempt, after its lifetime, or when a new entry comes to a full queue. None of this reads a value.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class RetryQueue(Queue[Waiting]):
     kind: ClassVar[int] = 1
     entry_types: ClassVar[tuple[type, ...]] = (Waiting,)
 
-    def attempt(self, place: Waiting) -> int:
-        """Return how often a place was tested."""
-        return 1 + self.sweeps - place.begun
+    def attempt(self, entry: Waiting) -> int:
+        """Return how often an entry was tested."""
+        return 1 + self.sweeps - entry.begun
 
     def count_sweep(self) -> None:
-        """Take note that all places had one more attempt."""
+        """Count one more attempt of all entries."""
         self.sweeps += 1
         self.journal.mark_changed(self)
 
     def count_sweep_up_to(self, last: Waiting) -> None:
-        """Take note that the places up to the ``last`` one had one more attempt."""
-        for place in self.entries.values():
-            if place.number > last.number:
+        """Count one more attempt of the entries up to ``last``."""
+        for entry in self.entries.values():
+            if entry.number > last.number:
                 break
-            self.put(replace(place, begun=place.begun - 1))
+            self.put(replace(entry, begun=entry.begun - 1))
 
 
 class RetryAppend(Append):
@@ -53,29 +53,29 @@ class RetryAppend(Append):
 
     @property
     def rules(self) -> Retry:
-        """Attempts, lifetime, capacity and pace, as specified now."""
+        """Attempts, lifetime, capacity and pace, as currently specified."""
         return cast("Retry", self.runs.spec.append)
 
     def test(self, view: View, start: int, stop: int) -> int:
-        """Test rows [start, stop) on arrival or take them as news of a waiting series; sweep queues that are due.
+        """Test each of rows [start, stop) on arrival or update its waiting series; sweep queues that are due.
 
-        Noise is drawn for all arrival tests at once; which of them are made is decided row by row.
+        Noise is drawn for all rows at once; a loop over the rows decides which tests count.
         """
         batch, runs = view.batch, self.runs
         datasets = batch.dataset[start:stop]
         live = view.only_eligible(runs.status[datasets] == Status.TESTABLE, start)
         reached = {row: gaps for row, gaps, _ in self.tester.candidates(view, start, live)}
         columns: tuple[bytes, list[int]] | None = None
-        # Looked up once: this loop is what a query costs.
+        # Local names: the loop below dominates the time per query.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
         queues = cast("dict[int, RetryQueue]", runs.queues)
         journal, mutes = runs.accounts.queues, runs.mutes
         status, covers, names = runs.status, runs.covers, batch.series
         offsets, clock = batch.offset[start:stop].tolist(), view.clock[start:stop].tolist()
-        look = True
+        check_full = True
         for row, dataset in enumerate(datasets.tolist(), start=start):
-            if look or not row & 63:
-                look = False
+            if check_full or not row & 63:
+                check_full = False
                 if runs.accounts.full:
                     return row
             if not covers[dataset] or (eligible is not None and not eligible[row]):
@@ -84,7 +84,7 @@ class RetryAppend(Append):
             if status[dataset] != testable:
                 if status[dataset] == Status.WAITING:
                     runs.open_run(dataset, now)
-                    look = True
+                    check_full = True
                 if status[dataset] == Status.PENDING:
                     return row
                 runs.skip(runs.run_state(dataset).shown, 1)
@@ -101,27 +101,27 @@ class RetryAppend(Append):
             else:
                 columns = columns or self._columns(view, start, stop)
                 values, thresholds = columns
-                within, place_row = row - start, int(batch.row[row])
-                known = queue.entries.get((offset, place_row) if series is None else series)
-                place = Waiting(
-                    queue.count if known is None else known.number,
+                within, record_row = row - start, int(batch.row[row])
+                previous = queue.entries.get((offset, record_row) if series is None else series)
+                entry = Waiting(
+                    queue.count if previous is None else previous.number,
                     offset,
-                    place_row,
+                    record_row,
                     values[8 * within : 8 * within + 8],
                     thresholds[within],
-                    offset if known is None else known.entered,
-                    now if known is None else known.entered_ms,
-                    queue.sweeps if known is None else known.begun,
+                    offset if previous is None else previous.entered,
+                    now if previous is None else previous.entered_ms,
+                    queue.sweeps if previous is None else previous.begun,
                     series,
                     batch.query_id[row],
                 )
-                if known is None:
-                    look |= self._arrive(dataset, queue, place, reached.get(row), now)
+                if previous is None:
+                    check_full |= self._arrive(dataset, queue, entry, reached.get(row), now)
                 else:
-                    queue.put(place)
+                    queue.put(entry)
             if queue.count % rules.every == 0 and status[dataset] == testable:
                 self._sweep(dataset, queue, offset, now)
-                look = True
+                check_full = True
         return stop
 
     def _columns(self, view: View, start: int, stop: int) -> tuple[bytes, list[int]]:
@@ -133,7 +133,7 @@ class RetryAppend(Append):
     def _arrive(
         self, dataset: int, queue: RetryQueue, arrival: Waiting, gaps: Integers | None, now: int
     ) -> bool:
-        """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
+        """Test a query whose series does not wait; enqueue a bottom. Returns whether it is a top."""
         self.runs.accounts.next.tested[self.runs.name] += 1
         branch = None if gaps is None else self.tester.branch(dataset, gaps)
         if gaps is not None and branch is not None:
@@ -145,18 +145,18 @@ class RetryAppend(Append):
         queue.put(arrival)
         return False
 
-    def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
-        query = place.offset, place.row, place.threshold, place.series, place.query_id
+    def _report(self, dataset: int, entry: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
+        query = entry.offset, entry.row, entry.threshold, entry.series, entry.query_id
         self.runs.report(Crossing(dataset, *query, branch, gap, attempt), now)
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
-        """Test every waiting series once more, oldest place first."""
+        """Test every waiting series once more, oldest entry first."""
         rules, runs = self.rules, self.runs
         lifetime = rules.lifetime
-        for name, place in list(queue.entries.items()):
-            too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
-            too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
-            if too_old or too_late or runs.is_muted(dataset, place.series, now):
+        for name, entry in list(queue.entries.items()):
+            too_old = lifetime.offsets is not None and offset - entry.entered > lifetime.offsets
+            too_late = lifetime.ms is not None and now - entry.entered_ms > lifetime.ms
+            if too_old or too_late or runs.is_muted(dataset, entry.series, now):
                 queue.remove(name)
         waiting = list(queue.entries.values())
         if not waiting:
@@ -169,14 +169,14 @@ class RetryAppend(Append):
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
         chosen, gaps = self.tester.reached(Tests(numbers, offsets, rows, values, thresholds, attempts))
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
-        for index, place in enumerate(waiting):
+        for index, entry in enumerate(waiting):
             branch = self.tester.branch(dataset, fired[index]) if index in fired else None
-            attempt = queue.attempt(place)
+            attempt = queue.attempt(entry)
             if branch is not None or attempt + 1 >= rules.attempts:
-                queue.remove(place.name)
+                queue.remove(entry.name)
             if branch is not None:
-                self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
+                self._report(dataset, entry, branch, int(fired[index][branch]), attempt=attempt, now=now)
                 if runs.status[dataset] != Status.TESTABLE:
-                    queue.count_sweep_up_to(place)
+                    queue.count_sweep_up_to(entry)
                     return
         queue.count_sweep()

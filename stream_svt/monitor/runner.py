@@ -1,6 +1,6 @@
-"""Steps one monitor through batches: which rows are tested next, and when runs end by schedule.
+"""Steps one monitor through batches: chooses the rows to test next, and ends runs by schedule.
 
-It stops at a row whose run is not durable yet, or where the next commit is full, until the shard has committed.
+It stops at a row whose run is not durable yet, or when the next commit is full, until the shard has committed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Runner:
     """Steps one monitor.
 
     Attributes:
-        runs, tester, append: Its runs, what tests queries in them, and how often that is done.
-        offset, row, clock_ms: The next query to look at, and the running maximum of the broker's timestamps
-            before it.
+        runs, tester, append: Its runs, the tester of queries in them, and its way to append.
+        offset, row: Position of the next query.
+        clock_ms: Maximum of the broker's timestamps before it.
         started: Whether the monitor's topic was ever read.
-        refused: Rows of the batch outside their dataset's period, since the engine took note of them last.
+        refused: Rows outside their dataset's period, until the engine takes them.
     """
 
     def __init__(self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec) -> None:
@@ -48,15 +48,13 @@ class Runner:
 
     @property
     def spec(self) -> MonitorSpec:
-        """The specification that new runs are opened under."""
+        """The specification of the monitor's runs."""
         return self.runs.spec
 
-    # -- what comes next ---------------------------------------------------------------------------------------
-
     def advance(self, batch: QueryBatch, stop: int, end: int) -> bool:
-        """Consume the batch from where the monitor stands, before row ``stop`` and offset ``end``.
+        """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
 
-        False where the engine has to commit before the end: durable noise is needed, or the commit is full.
+        Returns False if the engine has to commit before that: durable noise is needed, or the commit is full.
         """
         view = self._view(batch, stop)
         at = view.start
@@ -68,7 +66,7 @@ class Runner:
             last = min(at + int(due.argmax()) if due.any() else stop, self.append.next_close(view, at))
             reached = self.append.test(view, at, last)
             if at < reached < last:
-                at = reached  # cut short, to look again at what comes next
+                at = reached  # the segment was shortened: choose the next rows again
                 continue
             if reached < last:
                 return self._stop_at(view, reached)
@@ -79,14 +77,14 @@ class Runner:
             if at >= stop:
                 break
             at += at in view.markers
-        self._passed(view, stop)
-        # Where monitors of a topic stand apart, a batch may lie behind this one.
+        self._finish_rows(view, stop)
+        # Monitors of a topic may be at different positions: the batch may lie before this one's.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
         self.offset, self.row = max((self.offset, self.row), (end, int(batch.row[stop]) if inside else 0))
         return True
 
     def _view(self, batch: QueryBatch, stop: int) -> View:
-        """Return the batch before row ``stop`` as this monitor sees it."""
+        """Return this monitor's view of the batch before row ``stop``."""
         start = 0
         if self.offset > batch.first or self.row > 0:
             start = min(stop, batch.index_of(self.offset, self.row))
@@ -105,7 +103,7 @@ class Runner:
         return View(batch, start, stop, clock, eligible, outside, markers, sorted(markers))
 
     def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
-        """Return which rows are queries for this monitor (None: all), and which are but for their period."""
+        """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
         if self.runs.covers.all() and not batch.markers and not batch.monitor and self.periods is None:
             return None, _NO_ROWS
         eligible: Mask = self.runs.covers[batch.dataset]
@@ -118,8 +116,8 @@ class Runner:
         outside = np.flatnonzero(eligible & ~inside)
         return eligible & inside, outside[outside >= start]
 
-    def _passed(self, view: View, end: int) -> None:
-        """Go by the clock before row ``end``; count and note the rows that came outside their dataset's period."""
+    def _finish_rows(self, view: View, end: int) -> None:
+        """Advance the clock to row ``end``; count and record the rows before it outside their dataset's period."""
         outside = view.outside[view.outside < end].tolist()
         self.runs.skip("outside-period", len(outside))
         self.refused += outside
@@ -127,13 +125,13 @@ class Runner:
             self.clock_ms = int(view.clock[end - 1])
 
     def _stop_at(self, view: View, at: int) -> bool:
-        """Remember row ``at`` as the next one; return False."""
-        self._passed(view, at)
+        """Set the position to row ``at``; return False."""
+        self._finish_rows(view, at)
         self.offset, self.row = int(view.batch.offset[at]), int(view.batch.row[at])
         return False
 
     def _resample_due(self, view: View, at: int) -> Mask:
-        """Return which of the rows from ``at`` on are queries that meet a run past its scheduled end."""
+        """Return the mask, from row ``at`` on, of queries whose run is past its scheduled end."""
         if self.spec.resample_every is None:
             return _NO_ROW
         datasets = view.batch.dataset[at : view.stop]
@@ -141,10 +139,10 @@ class Runner:
         return view.only_eligible((view.clock[at : view.stop] >= self.runs.deadline[datasets]) & is_open, at)
 
     def _resample(self, view: View, at: int) -> None:
-        """End the run that row ``at`` meets past its scheduled end, and open the next one.
+        """If the run of row ``at`` is past its scheduled end, end it and open the next one.
 
-        Where it is due, so are those of other datasets whose next query comes too late for theirs: all are opened
-        now, each at the clock of its own query, for one commit to make them durable.
+        At the same time open the runs of other datasets whose next query comes after their scheduled end, each at
+        the clock of that query, so that one commit makes all of them durable.
         """
         due = self._resample_due(view, at)
         if not due.any() or not due[0]:

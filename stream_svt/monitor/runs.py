@@ -1,6 +1,6 @@
-"""The runs of one monitor: opened, charged and ended here, and nowhere else; and the series that their tops mute.
+"""The runs of one monitor: only this module opens, charges and ends them; and the series that their tops mute.
 
-What a query meets stands in arrays over the datasets of the shard: it costs the same whether they are one or 100,000.
+The state that a query needs is in arrays over the shard's datasets, so that its time does not depend on their number.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import Mute, OnHalt, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
-_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is loaded
+_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # as in `accounts`
 
 Q = TypeVar("Q", bound=Queue[Any])
 
 
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
-"""Instead of a clock: when a mute ends."""
+"""Ends of mutes that are not a clock."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_LEAST, _LOAD = 2**12, 16
+_SMALLEST, _LOAD = 2**12, 16
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -46,18 +46,18 @@ class Mutes(Queue[StoredMute]):
     entry_types: ClassVar[tuple[type, ...]] = (StoredMute,)
 
     def is_muted(self, series: str | None, clock_ms: int) -> bool:
-        """Tell whether a series is muted at a clock."""
+        """Return whether a series is muted at a clock."""
         mute = None if series is None else self.entries.get(series)
-        return mute is not None and _holds(mute, clock_ms)
+        return mute is not None and _is_active(mute, clock_ms)
 
-    def add(self, series: str, until: int, clock_ms: int, most: int) -> list[str]:
-        """Mute a series; forget those that ran out, and return the oldest ones, which end beyond ``most``."""
-        self._discard(takewhile(lambda mute: not _holds(mute, clock_ms), self.entries.values()))
+    def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
+        """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
+        self._discard(takewhile(lambda mute: not _is_active(mute, clock_ms), self.entries.values()))
         if series in self.entries:
             self.remove(series)
         self.count += 1
         self.put(StoredMute(self.count, series, until))
-        return self._discard(islice(self.entries.values(), max(0, len(self.entries) - most)))
+        return self._discard(islice(self.entries.values(), max(0, len(self.entries) - max_mutes)))
 
     def end_run(self) -> None:
         """End the mutes that hold until the run ends."""
@@ -70,13 +70,13 @@ class Mutes(Queue[StoredMute]):
         return names
 
 
-def _holds(mute: StoredMute, clock_ms: int) -> bool:
+def _is_active(mute: StoredMute, clock_ms: int) -> bool:
     return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is opened under; it keeps this until it ends, whatever the specification becomes."""
+    """A monitor's specification with its mechanism and grid. A run has one plan from its begin to its end."""
 
     spec: MonitorSpec
     hash: str
@@ -86,54 +86,54 @@ class Plan:
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, spec: MonitorSpec) -> Plan:
-        """Return the plan of a specification; every takeover of every shard asks for the same few."""
+        """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
         low, high = spec.grid_bounds
         return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))
 
 
 def series_hashes(series: Iterable[object], count: int) -> NDArray[np.uint64]:
-    """Return one number for each series; equal series have equal numbers."""
+    """Return the hashes of some series; equal series have equal hashes."""
     return np.fromiter(map(hash, series), dtype=np.int64, count=count).view(np.uint64)
 
 
 class MuteFilter:
-    """Finds the queries that may meet a mute of a monitor: all that do, and few others, which spares most look-ups.
+    """A Bloom filter, with one hash function, of a monitor's mutes: finds all muted queries and few others.
 
-    What it finds is looked up: outcomes do not depend on Python's hash, which differs between processes.
+    The caller looks each hit up: outcomes do not depend on Python's hash, which differs between processes.
     """
 
     def __init__(self, mutes: Mapping[int, Mutes]) -> None:
         self._mutes = mutes
-        self._begin()
+        self._rebuild()
 
     def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
-        """Return which queries may be muted, by dataset and hash of their series."""
-        return np.flatnonzero(self._marks[self._places(datasets, hashes)])
+        """Return the indexes of queries that may be muted, given dataset and hash of their series."""
+        return np.flatnonzero(self._marks[self._indexes(datasets, hashes)])
 
     def add(self, dataset: int, series: Collection[object]) -> None:
-        """Take in new mutes of a dataset; those that have ended are forgotten where the filter is made anew."""
+        """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
         self._count += len(series)
         if self._count * _LOAD > len(self._marks):
-            self._begin()
+            self._rebuild()
         else:
             hashes = series_hashes(series, len(series))
-            self._marks[self._places(np.full(len(series), dataset), hashes)] = True
+            self._marks[self._indexes(np.full(len(series), dataset), hashes)] = True
 
-    def _begin(self) -> None:
+    def _rebuild(self) -> None:
         entries = [mutes.entries for mutes in self._mutes.values()]
-        sizes = [len(one) for one in entries]
+        sizes = [len(series) for series in entries]
         self._count = sum(sizes)
-        self._marks = np.zeros(max(_LEAST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
+        self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
         datasets = np.repeat(np.array(list(self._mutes), dtype=np.int64), sizes)
-        self._marks[self._places(datasets, series_hashes(chain.from_iterable(entries), self._count))] = True
+        self._marks[self._indexes(datasets, series_hashes(chain.from_iterable(entries), self._count))] = True
 
-    def _places(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
+    def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD
         return (keys >> np.uint64(64 - (len(self._marks).bit_length() - 1))).view(np.int64)
 
 
 class Status:
-    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested."""
+    """What happens to a dataset's next query: it is skipped, opens a run, waits for durable noise, or is tested."""
 
     SKIP: Final = 0
     WAITING: Final = 1
@@ -142,18 +142,18 @@ class Status:
 
 
 def _status_of(run_state: RunState) -> int:
-    """Return the `Status` of a slot whose open run, if there is one, is durable."""
+    """Return the `Status` of a state whose open run, if any, is durable."""
     if run_state.paused or run_state.stopped or run_state.state is _EXHAUSTED:
         return Status.SKIP
     return Status.TESTABLE if run_state.state is _RUNNING else Status.WAITING
 
 
 class Runs:
-    """The runs of one monitor, all opened under one ``plan``.
+    """The runs of one monitor, all under one ``plan``.
 
-    Over the datasets of the shard, ``covers`` says on which of them it runs, ``status`` what a query meets, ``secrets``
-    are the `SECRETS` of the open runs, and ``deadline`` is the clock (ms) at which a run ends by schedule. What waits
-    for another test is in ``queues``, by dataset.
+    Arrays by dataset number: ``covers`` (whether the monitor runs there), ``status`` (`Status`), ``secrets`` (`SECRETS`
+    of the open run) and ``deadline`` (the clock, in ms, at which the run ends by schedule). ``queues`` has the queries
+    that wait for another test, by dataset number.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -175,50 +175,50 @@ class Runs:
         return self.plan.spec
 
     def cover(self, covers: Mask) -> None:
-        """Run on these datasets; `refresh` has to follow for those that hold an account."""
+        """Run on these datasets; `refresh` has to follow for those that have an account."""
         self.covers = covers
         self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
 
     def refresh(self, datasets: Sequence[int]) -> list[int]:
-        """Go by the slots of some held datasets, whose open runs are durable; return those that have one."""
-        held, every = self.accounts.held, self.spec.resample_every
-        found = [(n, slot) for n in datasets if (slot := held[n].run_states.get(self.name)) is not None]
-        where = np.array([number for number, _ in found], dtype=np.int64)
-        secrets = b"".join([run_state.secrets for _, run_state in found])
-        self.secrets[where] = np.frombuffer(secrets, dtype=SECRETS)
-        status = [_status_of(run_state) for _, run_state in found]
-        self.status[where] = np.where(self.covers[where], status, Status.SKIP)
-        self.deadline[where] = [
-            NEVER if every is None or run_state.state is not _RUNNING else run_state.started_ms + every
-            for _, run_state in found
+        """Update the arrays from the states on some datasets with durable runs; return those where one exists."""
+        held, interval = self.accounts.held, self.spec.resample_every
+        states = [(n, state) for n in datasets if (state := held[n].run_states.get(self.name)) is not None]
+        numbers = np.array([number for number, _ in states], dtype=np.int64)
+        secrets = b"".join([run_state.secrets for _, run_state in states])
+        self.secrets[numbers] = np.frombuffer(secrets, dtype=SECRETS)
+        status = [_status_of(run_state) for _, run_state in states]
+        self.status[numbers] = np.where(self.covers[numbers], status, Status.SKIP)
+        self.deadline[numbers] = [
+            NEVER if interval is None or run_state.state is not _RUNNING else run_state.started_ms + interval
+            for _, run_state in states
         ]
-        return [number for number, _ in found]
+        return [number for number, _ in states]
 
     def run_state(self, dataset: int) -> RunState:
-        """Return the slot of a dataset, to read."""
+        """Return the state on a dataset, to read."""
         return self.accounts.run_state(self.name, dataset)
 
-    def _slot(self, dataset: int) -> tuple[DatasetAccount, RunState]:
-        """Return the account of a dataset and the monitor's slot in it, to change."""
+    def _to_change(self, dataset: int) -> tuple[DatasetAccount, RunState]:
+        """Return the account of a dataset and the monitor's state in it, to change."""
         account = self.accounts.account(dataset)
         return account, account.run_state(self.name)
 
     def _announce(
         self, kind: EventType, dataset: int, reason: str, charge: int = 0, **detail: object
     ) -> None:
-        account, run_state = self._slot(dataset)
+        account, run_state = self._to_change(dataset)
         self.accounts.announce(kind, account, reason, self.name, run_state.run, charge, **detail)
 
     def is_open(self, dataset: int) -> bool:
-        """Tell whether a run of a dataset is open, paused or not."""
+        """Return whether a run of a dataset is open, paused or not."""
         return self.run_state(dataset).state is _RUNNING
 
     # -- runs ------------------------------------------------------------------------------------------------
 
     def open_run(self, dataset: int, clock_ms: int) -> None:
-        """Open a run where the ledger admits one: charged and drawn now, compared once its noise is durable."""
+        """Open a run if the ledger admits it: charge it and draw its noise, to be used once durable."""
         accounts, plan = self.accounts, self.plan
-        account, run_state = self._slot(dataset)
+        account, run_state = self._to_change(dataset)
         if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
             self.refresh([dataset])
             return
@@ -243,14 +243,14 @@ class Runs:
         self.status[dataset] = Status.PENDING
 
     def committed(self, dataset: int, run: int) -> None:
-        """Take note that the noise of an opened run is durable: it may be compared from now on."""
+        """Note that the noise of a run is durable: queries may be tested in it from now on."""
         if self.status[dataset] == Status.PENDING and self.run_state(dataset).run == run:
             self.status[dataset] = Status.TESTABLE
 
     def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
-        """Charge a top, release and mute, halt after the last one; return series whose mutes ended to make room."""
+        """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
         accounts, dataset = self.accounts, crossing.dataset
-        account, run_state = self._slot(dataset)
+        account, run_state = self._to_change(dataset)
         charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge)
         run_state.run_tops += 1
         run_state.tops += 1
@@ -279,7 +279,7 @@ class Runs:
         guess = None
         if bound is not None:
             guess = estimate(bar, crossing.gap, **laws) * float(grid.granularity)
-        place = Position(
+        position = Position(
             topic=spec.topic, partition=self.accounts.shard, offset=crossing.offset, row=crossing.row
         )
         scale = float(grid.granularity / mechanism.threshold_rate)
@@ -289,7 +289,7 @@ class Runs:
             monitor=spec.name,
             series=crossing.series,
             query_id=crossing.query_id,
-            position=place,
+            position=position,
             threshold=grid.real(crossing.threshold),
             correction=grid.real(correction),
             gap=grid.real(crossing.gap),
@@ -311,24 +311,24 @@ class Runs:
         if series is None or rule is Mute.NONE:
             return []
         until: int = FOR_EVER
-        said: str | int = "period"
+        text: str | int = "period"
         if rule is Mute.RUN:
-            until, said = UNTIL_RUN_ENDS, "run"
+            until, text = UNTIL_RUN_ENDS, "run"
         elif not isinstance(rule, Mute):
-            until = said = clock_ms + rule
+            until = text = clock_ms + rule
         if dataset not in self.mutes:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
         self.filter.add(dataset, [series])
-        self._announce(EventType.MUTED, dataset, "top", series=series, until=said)
+        self._announce(EventType.MUTED, dataset, "top", series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
-        """End the open run of a dataset before its last top, as `DatasetAccount.end_run` says.
+        """End the open run of a dataset before its last top: see `DatasetAccount.end_run`.
 
-        ``close``: no other one follows until an operator reopens the monitor; there need not be an open one.
+        ``close``: no run follows until an operator reopens the monitor; a run need not be open.
         """
-        account, run_state = self._slot(dataset)
+        account, run_state = self._to_change(dataset)
         is_open = run_state.state is _RUNNING
         run_state.signal(Signal.CLOSED if close else Signal.ENDED)
         run_state.stopped = run_state.stopped or close
@@ -337,28 +337,28 @@ class Runs:
         self._ended(dataset)
 
     def _ended(self, dataset: int) -> None:
-        """Forget the secrets of a run, and end the mutes that held until then."""
+        """Remove the secrets of an ended run, and the mutes that end with it."""
         if dataset in self.mutes:
             self.mutes[dataset].end_run()
         self.refresh([dataset])
 
     def pause(self, dataset: int, *, paused: bool = True, full_price: bool = False) -> None:
-        """Skip the queries of a dataset, or test them again; an open run stays open, or is closed ``full_price``."""
+        """Pause or resume a dataset: its queries are skipped; an open run stays open, or closes at ``full_price``."""
         if full_price and self.is_open(dataset):
             self.end_run(dataset, "paused", full_price=True)
-        self._slot(dataset)[1].paused = paused
+        self._to_change(dataset)[1].paused = paused
         self._announce(EventType.PAUSED if paused else EventType.RESUMED, dataset, "command")
         self.refresh([dataset])
 
     def reopen(self, dataset: int) -> None:
-        """Let the next query of a dataset open a new run with a new threshold."""
+        """End the open run, so that the next query of a dataset opens a new one with new noise."""
         if self.is_open(dataset):
             self.end_run(dataset, "command")
-        self._slot(dataset)[1].stopped = False
+        self._to_change(dataset)[1].stopped = False
         self.refresh([dataset])
 
     def top_branch_only(self, run_state: RunState) -> bool:
-        """Tell whether what is left of an open run pays the cheapest branch only."""
+        """Return whether the rest of an open run cannot pay its most expensive branch."""
         charges = [branch.charge for branch in self.plan.mechanism.branches]
         return run_state.state is _RUNNING and len(charges) > 1 and run_state.left < max(charges)
 
@@ -367,7 +367,7 @@ class Runs:
         if count:
             self.accounts.next.skipped[self.name, reason] += count
 
-    # -- what waits for another test -------------------------------------------------------------------------
+    # -- mutes and waiting queries ---------------------------------------------------------------------------
 
     def new_queue(self, kind: type[Q], dataset: int) -> Q:
         """Return an empty queue for a dataset."""
@@ -379,7 +379,7 @@ class Runs:
         return 0 if mutes is None else mutes.waiting
 
     def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
-        """Tell whether a series of a dataset is muted at a clock."""
+        """Return whether a series of a dataset is muted at a clock."""
         mutes = self.mutes.get(dataset)
         return mutes is not None and mutes.is_muted(series, clock_ms)
 
@@ -389,11 +389,11 @@ class Runs:
         return 0 if queue is None else queue.waiting
 
     def acts_on_queries_alone(self, dataset: int) -> bool:
-        """Tell whether nothing happens to a dataset before its next query, so that this may be prepared for."""
+        """Return whether only queries change a dataset, so that its next query may be prepared for."""
         return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
 
-    def forget_waiting(self, dataset: int) -> None:
-        """Drop what waits on a dataset: the grid it was measured on is no longer the monitor's."""
+    def drop_waiting(self, dataset: int) -> None:
+        """Drop the waiting queries of a dataset."""
         queue = self.queues.get(dataset)
         if queue is not None:
-            queue.forget()
+            queue.clear()

@@ -1,4 +1,4 @@
-"""The datasets of one shard: what every engine of the shard needs of their declarations, gathered once."""
+"""The datasets of one shard: their declarations in the form that every engine of the shard needs, gathered once."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
 
 AT_ONCE = 5_000
-"""Datasets, names or slots looked at between two yields: a few milliseconds of work."""
+"""Datasets, names or monitors' states taken between two yields: a few milliseconds of work."""
 
 NEVER = np.iinfo(np.int64).max
 
 
 class ShardDatasets(Sequence[DatasetSpec]):
-    """The datasets of one shard, by number; nothing in it changes once they are filled in.
+    """The datasets of one shard, by number; immutable after `fill_in_slices`.
 
     Attributes:
-        number: A dataset's number, by its name.
-        shown, zcdp, limit: Which are shown one by one, which count in rho, and the declared limits in ledger units.
-        periods: When queries of a dataset begin and cease to count, in milliseconds; None where no dataset is
-            a period.
-        patterns: Of each generator the numbers of its datasets, and their longest lateness in milliseconds.
+        number: Dataset numbers by name.
+        shown, zcdp, limit: Masks of those shown one by one, and of those in rho; declared limits, in ledger units.
+        periods: Begin and end (ms) of each dataset's period; None if no dataset has a period.
+        patterns: Numbers of each generator's datasets, and their longest lateness in milliseconds.
     """
 
     def __init__(self, names_shown: Container[str] = frozenset()) -> None:
@@ -39,11 +38,11 @@ class ShardDatasets(Sequence[DatasetSpec]):
 
     @classmethod
     def of_names(cls, spec: ApplicationSpec, names: Sequence[str]) -> ShardDatasets:
-        """Return the datasets of these names; KeyError where one is not declared."""
-        made = cls(spec.names_shown)
-        for _ in made.fill_in_slices([spec.dataset(name) for name in names]):
+        """Return the datasets of these names; KeyError if one is not declared."""
+        datasets = cls(spec.names_shown)
+        for _ in datasets.fill_in_slices([spec.dataset(name) for name in names]):
             pass
-        return made
+        return datasets
 
     def __len__(self) -> int:
         return len(self._datasets)
@@ -55,26 +54,26 @@ class ShardDatasets(Sequence[DatasetSpec]):
         return iter(self._datasets)
 
     def covers(self, monitor: MonitorSpec) -> Mask:
-        """Return on which of them a monitor runs."""
+        """Return the mask of the datasets that a monitor covers."""
         for _ in self.cover_in_slices(monitor):
             pass
         return self._covered[monitor.datasets]
 
     def cover_in_slices(self, monitor: MonitorSpec) -> Iterator[None]:
-        """Look in slices at which of them a monitor covers; `covers` returns it at once then."""
+        """Compute the mask of a monitor in slices, so that `covers` returns it at once."""
         if monitor.datasets in self._covered:
             return
-        found = np.ones(len(self._datasets), dtype=np.bool_)
+        covered = np.ones(len(self._datasets), dtype=np.bool_)
         if "*" not in monitor.datasets:
             covers = monitor.covers
-            for at in range(0, len(found), AT_ONCE):
-                part = self._datasets[at : at + AT_ONCE]
-                found[at : at + len(part)] = [covers(dataset.name) for dataset in part]
+            for start in range(0, len(covered), AT_ONCE):
+                part = self._datasets[start : start + AT_ONCE]
+                covered[start : start + len(part)] = [covers(dataset.name) for dataset in part]
                 yield
-        self._covered[monitor.datasets] = found
+        self._covered[monitor.datasets] = covered
 
     def fill_in_slices(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
-        """Take the datasets in, in slices; they are of use once no slice is left."""
+        """Add the datasets, in slices; they may be used after the last one."""
         count = len(datasets)
         self.shown = np.zeros(count, dtype=np.bool_)
         self.zcdp = np.zeros(count, dtype=np.bool_)
@@ -84,19 +83,19 @@ class ShardDatasets(Sequence[DatasetSpec]):
         has_periods = False
         generated: dict[str, list[int]] = {}
         lateness: dict[str, int] = {}
-        for at in range(0, count, AT_ONCE):
-            part = datasets[at : at + AT_ONCE]
-            end = at + len(part)
+        for start in range(0, count, AT_ONCE):
+            part = datasets[start : start + AT_ONCE]
+            end = start + len(part)
             self._datasets += part
-            self.number.update((dataset.name, number) for number, dataset in enumerate(part, at))
-            self.shown[at:end] = [dataset.name in self._names_shown for dataset in part]
-            self.zcdp[at:end] = [dataset.kind is Kind.ZCDP for dataset in part]
-            self.limit[at:end] = [dataset.limit for dataset in part]
+            self.number.update((dataset.name, number) for number, dataset in enumerate(part, start))
+            self.shown[start:end] = [dataset.name in self._names_shown for dataset in part]
+            self.zcdp[start:end] = [dataset.kind is Kind.ZCDP for dataset in part]
+            self.limit[start:end] = [dataset.limit for dataset in part]
             if any(dataset.from_ms is not None for dataset in part):
                 has_periods = True
-                begins[at:end] = [0 if one.from_ms is None else one.from_ms for one in part]
-                ends[at:end] = [NEVER if one.ends_ms is None else one.ends_ms for one in part]
-                for number, one in enumerate(part, at):
+                begins[start:end] = [0 if one.from_ms is None else one.from_ms for one in part]
+                ends[start:end] = [NEVER if one.ends_ms is None else one.ends_ms for one in part]
+                for number, one in enumerate(part, start):
                     if one.pattern:
                         generated.setdefault(one.pattern, []).append(number)
                         lateness[one.pattern] = max(lateness.get(one.pattern, 0), one.lateness_ms or 0)

@@ -3,12 +3,12 @@
 Records, by key:
 
 - ``d/<dataset>``: ledger and monitors of a dataset (`DatasetAccount`);
-- ``r/<dataset>``: the same of a dataset that is declared no longer, without monitors;
-- ``m/<monitor>``: the monitor's specification as last applied;
-- ``t/<topic>``: what was ever declared about the answers on a query topic (`TopicRecord`);
-- ``w/<number>``: what changed in the queues of waiting queries and of mutes (`QueueRecord`), in order.
+- ``r/<dataset>``: the same of a retired dataset, without monitors;
+- ``m/<monitor>``: the monitor's specification as last applied (`SpecRecord`);
+- ``t/<topic>``: the most cautious declaration about a query topic (`TopicRecord`);
+- ``w/<number>``: changes of the queues of waiting queries and of mutes (`QueueRecord`), in order.
 
-Every record starts with its format version; a version this code does not know is refused, never guessed.
+Every record starts with its format version; an unknown version is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from stream_svt.transitions import follow
 
 
 class State(StrEnum):
-    """Where a monitor stands on a dataset; public, because it follows from released outcomes and commands alone.
+    """State of a monitor on a dataset; public, because it follows from released outcomes and commands alone.
 
-    *Idle* until its first query. *Admitted* by the ledger it runs, with a fresh threshold noise; its last top halts it.
-    A halted one is admitted again where its policy says so, unless the ledger refuses: then it is exhausted until its
-    budget is raised. An operator's *close* halts it for good, until a *reopen*.
+    A monitor is *idle* until its first query. When the ledger *admits* a run, it is *running*, with fresh threshold
+    noise; after the run's last top it is *halted*. Its policy may then request another run; if the ledger *refuses* it,
+    the monitor is *exhausted* until its budget is raised. After an operator's *close* it is halted until a *reopen*.
     """
 
     IDLE = "idle"
@@ -43,7 +43,7 @@ PAUSED = "paused"
 
 
 class Signal(StrEnum):
-    """What can happen to a monitor."""
+    """Event that changes the state of a monitor."""
 
     ADMITTED = "admitted"
     REFUSED = "refused"
@@ -74,10 +74,10 @@ VERSION = 1
 
 
 class _Secret(msgspec.Struct, array_like=True):
-    """What must not show when it is printed."""
+    """A struct whose content is not printed."""
 
     def __repr__(self) -> str:
-        """Nothing of the content."""
+        """Return the type's name only."""
         return f"{type(self).__name__}()"
 
 
@@ -88,17 +88,17 @@ class StateRecord(_Secret, array_like=True):
 
 
 SECRETS = np.dtype([("noise", "<i8"), ("salt_high", "<u8"), ("salt_low", "<u8")])
-"""Threshold noise of a run, and the halves of the salt of its query noise."""
+"""Threshold noise of a run, and the two halves of the salt of its query noise."""
 NO_SECRETS = bytes(SECRETS.itemsize)
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
 
 class RunState(_Secret, array_like=True, gc=False):
-    """One monitor on one dataset, in memory as it is stored.
+    """State of one monitor on one dataset, stored in this layout.
 
-    ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record tells nothing of them; it is zero once the
-    run is closed. ``left`` is what the open run may still spend, in epsilon units. A shard holds up to millions of
-    these: they refer to text, bytes and numbers alone, so that the garbage collector need not know them.
+    ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record does not depend on them; they are zero
+    without an open run. ``left`` is what the open run may still spend, in epsilon units. A shard has up to millions of
+    these structs: they refer to text, bytes and numbers only, so that the garbage collector can ignore them.
     """
 
     state: State = State.IDLE
@@ -115,39 +115,39 @@ class RunState(_Secret, array_like=True, gc=False):
     spent: int = 0
 
     def signal(self, signal: Signal) -> None:
-        """Go to the state that follows; MisuseError where the signal cannot happen in this one."""
+        """Change to the next state; MisuseError if the signal cannot occur in this one."""
         self.state = follow(TRANSITIONS, self.state, signal, "a monitor")
 
     @property
     def shown(self) -> str:
-        """The state in one word: a pause hides what is behind it."""
+        """The state as shown: a pause hides the state behind it."""
         return PAUSED if self.paused else self.state.value
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""A number of a queue: what a damaged record holds beyond these limits is refused by name."""
+"""A number in a queue record; one beyond these limits means that the record is damaged."""
 Grid = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-"""A grid value in eight bytes, little-endian: the length of a record does not depend on it."""
+"""A grid value in eight bytes, little-endian, so that the length of a record does not depend on it."""
 Name = str | int | tuple[int, int]
-"""What identifies an entry in its queue."""
+"""Identity of an entry in its queue."""
 
 
 class _Entry(_Secret, array_like=True, gc=False):
-    """Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
+    """An immutable entry of a queue, stored in this layout; a change makes a new entry of the same number."""
 
     number: WholeNumber
 
     @property
     def name(self) -> Name:
-        """What identifies it in its queue."""
+        """Its identity in its queue."""
         return self.number
 
 
 class Waiting(_Entry, array_like=True, gc=False, tag=0):
-    """A place of a retry queue: the latest query of a series.
+    """An entry of a retry queue: the latest query of a series, or a query without series.
 
-    ``entered`` and ``entered_ms`` are offset and clock at which the series entered, ``begun`` the queue's count of
-    sweeps before its first test. A query without series has a place of its own.
+    ``entered`` and ``entered_ms`` are offset and clock at which the series entered the queue, ``begun`` is the queue's
+    count of sweeps before its first test.
     """
 
     offset: WholeNumber
@@ -167,7 +167,7 @@ class Waiting(_Entry, array_like=True, gc=False, tag=0):
 
 
 class OpenSet(_Entry, array_like=True, gc=False, tag=1):
-    """A finite set of queries that is still growing, and the tops found in it so far."""
+    """A finite set of queries that is still open, with its number of tops so far."""
 
     set_id: str
     opened_ms: WholeNumber
@@ -180,9 +180,9 @@ class OpenSet(_Entry, array_like=True, gc=False, tag=1):
 
 
 class Block(_Entry, array_like=True, gc=False, tag=2):
-    """Waiting queries of an open set, in the order in which they came.
+    """Waiting queries of an open set, in order of arrival; ``owner`` is the set's number.
 
-    ``numbers`` holds all offsets, then rows, values and thresholds, in eight bytes each.
+    ``numbers`` has all offsets, then rows, values and thresholds, in eight bytes each.
     """
 
     owner: WholeNumber
@@ -192,7 +192,7 @@ class Block(_Entry, array_like=True, gc=False, tag=2):
 
 
 class StoredMute(_Entry, array_like=True, gc=False, tag=3):
-    """A muted series, and the clock (ms) at which it wakes, or what stands for one."""
+    """A muted series, and the clock (ms) at which its mute ends, or a negative code."""
 
     series: str
     until: WholeNumber
@@ -207,7 +207,7 @@ Entry = Waiting | OpenSet | Block | StoredMute
 
 
 class QueueGroup(_Secret, array_like=True):
-    """What changed in one queue, its counts, the numbers that are gone (None: the whole queue is), and new entries."""
+    """Changes of a queue: counts, numbers of removed entries (None: the queue is removed), and new entries."""
 
     kind: Annotated[int, msgspec.Meta(ge=0, le=2)]
     monitor: str
@@ -219,16 +219,16 @@ class QueueGroup(_Secret, array_like=True):
 
 
 class QueueRecord(StateRecord, array_like=True):
-    """What changed in the queues of a shard, or was written again from an older record."""
+    """Changes of the queues of a shard, and entries written again from older records."""
 
     groups: list[QueueGroup]
 
 
 class ProgressRecord(StateRecord, array_like=True):
-    """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
+    """Position of every monitor in its topic, as (offset, row, clock in ms), and the shard's counters.
 
-    ``carried`` is the digest of the file with what an earlier application spent, ``configuration`` number and digest of
-    the version adopted last. ``watermarks`` stay where a generator is declared no longer.
+    ``carried`` is the digest of the file with the amounts that an earlier application spent, ``configuration`` is the
+    number and digest of the last adopted version. ``watermarks`` of undeclared generators are kept.
     """
 
     sequence: int
@@ -240,7 +240,7 @@ class ProgressRecord(StateRecord, array_like=True):
 
 
 class SpecRecord(StateRecord, array_like=True):
-    """A monitor's specification as JSON, and its hash when it was written."""
+    """A monitor's specification as JSON, and its hash by the release that wrote it."""
 
     hash: str
     spec: str
@@ -259,12 +259,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def to_bytes(record: StateRecord) -> bytes:
-    """Return the record's plain bytes."""
+    """Return the unsealed bytes of a record."""
     return _ENCODER.encode(record)
 
 
 def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
-    """Return the record in ``data``; `UnreadableState` where it is none of this kind and `VERSION`."""
+    """Return the record in ``data``; `UnreadableState` if it is not of this kind and `VERSION`."""
     record = _decoded(kind, data) or _decoded(StateRecord, data)
     if record is not None and record.version != VERSION:
         message = (
@@ -273,12 +273,12 @@ def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
     elif isinstance(record, kind):
         return record
     else:
-        message = "cannot be decoded; the shard parks rather than start afresh"
+        message = "cannot be decoded; the shard parks, so that no budget is spent twice"
     raise UnreadableState(f"state record {key} {message}")
 
 
 def _decoded(kind: type[R], data: bytes) -> R | None:
-    """Return a record, None where it is none of this kind; of any kind, the first field is the version."""
+    """Return a record, None if it is not of this kind; `StateRecord` accepts any kind, with its version only."""
     decoder: msgspec.msgpack.Decoder[R] = _decoder(kind)
     try:
         return decoder.decode(data)

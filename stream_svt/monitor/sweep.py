@@ -1,8 +1,8 @@
-"""Append over finite sets: bottoms of an open set are tested again, pass after pass, once the set has closed.
+"""Append over finite sets: the bottoms of a set are tested again, in several passes, after the set has closed.
 
-The first test comes on arrival at the highest correction. When a marker record (or the public clock) closes the
-set, the bottoms meet falling corrections until the tops allowed for the set are found, the run ends, or the last
-correction was tried. Which query is tested when depends on released outcomes and public facts alone.
+The first test is on arrival, at the highest correction. When a marker record (or the public clock) closes the set, the
+bottoms are tested at falling corrections until the set has its maximum of tops, the run ends, or the last correction
+was tried. The choice of tests depends on released outcomes and public facts alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stream_svt.monitor.snapshot import Block, OpenSet
 from stream_svt.settings.fields import Sweep
 
 _BLOCK_BYTES = 60_000
-"""A block whose line is longer is stored in halves: it is written again as a whole."""
+"""A larger block is stored in halves, because the journal rewrites entries as a whole."""
 
 
 Columns = tuple[Integers, list[str | None], list[str]]
 
 
 def columns_of(blocks: Sequence[Block]) -> Columns:
-    """Return offsets, rows, values and thresholds of the queries in blocks as rows, their series, and their ids."""
+    """Return an array with the offsets, rows, values and thresholds of all queries in blocks, their series and ids."""
     numbers = [np.frombuffer(block.numbers, dtype="<i8").reshape(4, -1) for block in blocks]
     series = [name for block in blocks for name in block.series]
     return np.hstack(numbers).astype(np.int64), series, [name for block in blocks for name in block.query_id]
@@ -40,7 +40,7 @@ def columns_of(blocks: Sequence[Block]) -> Columns:
 
 @dataclass(slots=True, repr=False, eq=False)
 class OpenSets(Queue[OpenSet | Block]):
-    """The open sets of a monitor on a dataset. ``blocks`` has the queries that wait, by set: the bottoms of a batch."""
+    """The open sets of a monitor on a dataset; ``blocks`` has their waiting queries, one block per set and batch."""
 
     kind: ClassVar[int] = 0
     entry_types: ClassVar[tuple[type, ...]] = (OpenSet, Block)
@@ -57,9 +57,9 @@ class OpenSets(Queue[OpenSet | Block]):
         return sum(map(self.size_of, self.blocks))
 
     def open(self, set_id: str) -> OpenSet | None:
-        """Return an open set, None where none of this name is open."""
-        found = self.entries.get(set_id)
-        return found if isinstance(found, OpenSet) else None
+        """Return an open set, None if none of this name is open."""
+        entry = self.entries.get(set_id)
+        return entry if isinstance(entry, OpenSet) else None
 
     def size_of(self, set_id: str) -> int:
         """Return the number of queries that wait in a set."""
@@ -74,7 +74,7 @@ class OpenSets(Queue[OpenSet | Block]):
         return opened
 
     def add(self, growing: OpenSet, numbers: Integers, series: list[str | None], query_id: list[str]) -> None:
-        """Keep the bottoms of one batch: columns as `columns_of` returns them."""
+        """Store the bottoms of one batch: columns as `columns_of` returns them."""
         data = numbers.astype("<i8").tobytes()
         block = Block(self.count + 1, growing.number, data, series, query_id)
         if size_of(block) > _BLOCK_BYTES and len(series) > 1:
@@ -87,12 +87,12 @@ class OpenSets(Queue[OpenSet | Block]):
         self.put(block)
 
     def close(self, set_id: str) -> None:
-        """Forget a set."""
+        """Remove a set and its queries."""
         self.remove(set_id)
         for block in self.blocks.pop(set_id):
             self.remove(block.number)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Close all sets."""
         for set_id in list(self.blocks):
             self.close(set_id)
@@ -104,16 +104,16 @@ class OpenSets(Queue[OpenSet | Block]):
         for block in self.entries.values():
             if isinstance(block, Block):
                 if block.owner not in names:
-                    raise ValueError(f"there is no line of set {block.owner}")
+                    raise ValueError(f"the entry of set {block.owner} is missing")
                 if {len(block.numbers), 32 * len(block.series)} != {32 * len(block.query_id)}:
-                    raise ValueError("its columns are not of one length")
+                    raise ValueError("the columns of a block differ in length")
                 self.blocks[names[block.owner]].append(block)
 
 
 class SweepAppend(Append):
     """Append with ``sweep``."""
 
-    row_cost = 100  # each is looked up in its set by itself, and all that wait have to fit a commit
+    row_cost = 100  # one dictionary access per query, and the waiting queries of a step have to fit a commit
     queue = OpenSets
 
     def __init__(self, tester: QueryTester) -> None:
@@ -122,7 +122,7 @@ class SweepAppend(Append):
 
     @property
     def rules(self) -> Sweep:
-        """Caps of sets and sweeps, as specified now."""
+        """Limits of sets and sweeps, as currently specified."""
         return cast("Sweep", self.runs.spec.append)
 
     @property
@@ -132,8 +132,8 @@ class SweepAppend(Append):
 
     @property
     def opened(self) -> list[tuple[int, int, str]]:
-        """A heap of (clock at opening, dataset, set) of the open sets, in which closed ones may still stand."""
-        if self._opened is None:  # first looked at after the state was loaded
+        """A heap of (clock at opening, dataset, set) of the open sets; it may contain closed ones."""
+        if self._opened is None:  # first use after the state was loaded
             self._opened = [
                 (entry.opened_ms, dataset, entry.set_id)
                 for dataset, sets in self.sets.items()
@@ -144,19 +144,19 @@ class SweepAppend(Append):
         return self._opened
 
     def test(self, view: View, start: int, stop: int) -> int:
-        """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
+        """Test rows [start, stop) on arrival, and store the bottoms of sets."""
         segment = self.tester.test_arrivals(view, start, stop)
-        self._keep(segment)
+        self._store_bottoms(segment)
         return segment.stop
 
-    def _keep(self, segment: Segment) -> None:
-        """Keep the bottoms of open sets and count the tops found in them; sets open in order of their rows."""
+    def _store_bottoms(self, segment: Segment) -> None:
+        """Store the bottoms of open sets and count their tops; sets open in the order of their rows."""
         view, batch, live, start = segment.view, segment.view.batch, segment.live, segment.start
         names = batch.set_id
         rows = np.flatnonzero(live) + start
         if names is None or not len(rows):
             return
-        found = set(segment.tops)
+        tops = set(segment.tops)
         members: dict[tuple[int, str], list[int]] = defaultdict(list)
         for row, dataset in zip(rows.tolist(), batch.dataset[rows].tolist(), strict=True):
             name = names[row]
@@ -166,23 +166,23 @@ class SweepAppend(Append):
             return
         values, thresholds = self.tester.on_grid(batch, start, np.ones(len(live), dtype=np.bool_))
         thresholds = np.broadcast_to(thresholds, len(live))
-        for (dataset, name), mine in members.items():
-            waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
-            bottoms = [row for row in mine if row not in found]
+        for (dataset, name), arrived in members.items():
+            opened = self._open_set(dataset, name, int(view.clock[arrived[0]]))
+            bottoms = [row for row in arrived if row not in tops]
             sets = self.sets[dataset]
-            room = 0 if waiting is None else self.rules.max_set_size - sets.size_of(name)
+            room = 0 if opened is None else self.rules.max_set_size - sets.size_of(name)
             chosen = bottoms[: max(room, 0)]
             self.runs.skip("set-overflow", len(bottoms) - len(chosen))
-            if waiting is not None and len(mine) > len(bottoms):
-                sets.put(replace(waiting, tops=waiting.tops + len(mine) - len(bottoms)))
-            if waiting is not None and chosen:
+            if opened is not None and len(arrived) > len(bottoms):
+                sets.put(replace(opened, tops=opened.tops + len(arrived) - len(bottoms)))
+            if opened is not None and chosen:
                 kept = np.array(chosen, dtype=np.int64)
                 columns = batch.offset[kept], batch.row[kept], values[kept - start], thresholds[kept - start]
                 series = [batch.series[row] if batch.series else None for row in chosen]
-                sets.add(waiting, np.stack(columns), series, [batch.query_id[row] for row in chosen])
+                sets.add(opened, np.stack(columns), series, [batch.query_id[row] for row in chosen])
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
-        """Return a set, opened if need be; None where no further set may open."""
+        """Return a set, and open it if necessary; None if no further set may open."""
         opened, sets = self.opened, self.sets.get(dataset)
         if sets is None:
             sets = self.sets[dataset] = self.runs.new_queue(OpenSets, dataset)
@@ -193,9 +193,9 @@ class SweepAppend(Append):
         return waiting
 
     def next_close(self, view: View, start: int) -> int:
-        """Return the next row before which a set closes: a marker, or by the clock.
+        """Return the next row before which a set closes: at a marker, or by the clock.
 
-        By the clock a set closes that is open already, or that opens from ``start`` on.
+        The clock can close a set that is open now, or one that opens from ``start`` on.
         """
         marker = bisect_left(view.marked, start)
         stop = view.marked[marker] if marker < len(view.marked) else view.stop
@@ -207,7 +207,7 @@ class SweepAppend(Append):
         return stop
 
     def _oldest(self) -> tuple[int, int, str] | None:
-        """Return the open set that was opened first; forget those before it that have closed."""
+        """Return the oldest open set; remove closed ones from the heap."""
         while self.opened:
             opened_ms, dataset, name = self.opened[0]
             sets = self.sets.get(dataset)
@@ -218,7 +218,7 @@ class SweepAppend(Append):
         return None
 
     def close(self, view: View, row: int) -> bool:
-        """Sweep the sets that close before a row; False where durable noise is needed first."""
+        """Sweep the sets that close before a row; False if a commit has to come first."""
         if row >= view.stop:
             return True
         now, after = int(view.clock[row]), self.rules.close_after
@@ -232,7 +232,7 @@ class SweepAppend(Append):
         return True
 
     def _sweep(self, dataset: int, name: str, now: int) -> bool:
-        """Test the bottoms of a closed set, pass after pass; False where a commit has to come first."""
+        """Test the bottoms of a closing set in passes; False if a commit has to come first."""
         sets, runs = self.sets[dataset], self.runs
         closing, blocks = sets.open(name), sets.blocks[name]
         if runs.accounts.full:
@@ -261,7 +261,7 @@ class SweepAppend(Append):
     def _pass(
         self, dataset: int, columns: Columns, rest: Integers, attempt: int, allowed: int, now: int
     ) -> list[int]:
-        """Test what is left of a set once; return what was a top."""
+        """Test the rest of a set once; return the indexes of the tops."""
         runs = self.runs
         tops: list[int] = []
         numbers, series, query_id = columns

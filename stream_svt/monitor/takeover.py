@@ -1,6 +1,6 @@
-"""Takes over a shard: loads the stored state, then changes to the specification wanted.
+"""Takeover of a shard: an engine loads the stored state, then changes to another specification.
 
-Each function works in slices of a few milliseconds: it yields after each.
+Both work in slices of a few milliseconds, and yield after each.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, 
 KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
 
 LOADED_AT_ONCE = 80_000
-"""Bytes of state records that are loaded between two yields: a few milliseconds of work."""
+"""Bytes of state records that are loaded between two yields."""
 QUEUES_AT_ONCE = 10
-"""Queues that are put in order between two yields: a thousand places take a millisecond."""
+"""Queues that are loaded between two yields: a thousand entries take a millisecond."""
 
 Named = list[tuple[str, bytes]]
-"""State records of one kind, with what follows the kind in their keys."""
+"""State records of one kind: the rest of the key after the kind, and the content."""
 
 
 def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
-    """Take over as `load_in_slices` does, at once."""
+    """Load the state as `load_in_slices` does, at once, and check it."""
     for _ in load_in_slices(engine, records, progress):
         pass
     engine.retirement.check(engine.number, engine.shard, may_retire=False)
 
 
 def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
-    """Take over from the live state records; an empty mapping and no progress is the very first start.
+    """Load the live state records into a new engine; ``progress`` is None at the first start.
 
-    The engine is of use once no slice is left, and `Retirement.check` has accepted what is declared. `UnreadableState`
-    and `ConfigError` are raised for records and declarations that cannot be gone on with.
+    The engine may be used after the last slice, once `Retirement.check` has accepted the declared datasets. Raises
+    `UnreadableState` for records, and `ConfigError` for declarations, that cannot be used.
     """
     if progress is None:
         return
-    found = yield from _by_kind(records)
+    by_kind = yield from _by_kind(records)
     same: set[str] = set()
-    if found["m"]:
-        engine.declared = {topic: _declared(data, f"t/{topic}") for topic, data in found["t"]}
-        same = _load_monitors(engine, found["m"])
+    if by_kind["m"]:
+        engine.declared = {topic: _declared(data, f"t/{topic}") for topic, data in by_kind["t"]}
+        same = _load_monitors(engine, by_kind["m"])
     stored = from_bytes(ProgressRecord, progress, key="meta")
     if stored.carried != engine.spec.carried.digest:
         raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
@@ -66,21 +66,21 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
         if name in engine.runners:
             runner = engine.runners[name]
             runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-    engine.retirement.retired = dict(found["r"])
+    engine.retirement.retired = dict(by_kind["r"])
     engine.retirement.watermarks |= stored.watermarks
-    yield from _load_datasets(engine, found["d"], same)
-    yield from _load_queues(engine, found["w"])
+    yield from _load_datasets(engine, by_kind["d"], same)
+    yield from _load_queues(engine, by_kind["w"])
     yield from engine.retirement.find_reused(engine.datasets)
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:
-    found: dict[str, Named] = defaultdict(list)
+    by_kind: dict[str, Named] = defaultdict(list)
     for count, (key, data) in enumerate(records.items(), start=1):
         kind, _, rest = key.decode().partition("/")
-        found[kind].append((rest, data))
+        by_kind[kind].append((rest, data))
         if count % AT_ONCE == 0:
             yield
-    return found
+    return by_kind
 
 
 def _declared(data: bytes, key: str) -> Declared:
@@ -89,13 +89,13 @@ def _declared(data: bytes, key: str) -> Declared:
         return Declared(Fraction(record.sensitivity), not record.general)
     except (ValueError, ZeroDivisionError):
         message = (
-            f"state record {key} holds a sensitivity that is no number; the shard stops rather than guess"
+            f"state record {key} holds a sensitivity that is not a number; use the release that wrote it"
         )
         raise UnreadableState(message) from None
 
 
 def _load_monitors(engine: Engine, named: Named) -> set[str]:
-    """Go on with the monitors of the state; return the names of those whose hash, and so noise, is still the same."""
+    """Add the monitors of the state; return those whose hash, and therefore noise, is unchanged in this release."""
     current: dict[str, MonitorSpec] = {}
     same: set[str] = set()
     for name, data in named:
@@ -114,7 +114,7 @@ def _load_monitors(engine: Engine, named: Named) -> set[str]:
         engine.projection.remove(name)
     engine.runners.clear()
     engine.accounts.next.records = {}
-    # Runners act in this order: it must not depend on how the state topic was compacted.
+    # The order in which runners act must not depend on the compaction of the state topic.
     order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
     for name in [*order, *sorted(current.keys() - set(order))]:
         engine.add(current[name], journal=name not in same)
@@ -156,13 +156,13 @@ def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
             size = 0
             yield
     for count, queue in enumerate(engine.accounts.queues.loaded(), start=1):
-        _take_queue(engine, queue)
+        _load_queue(engine, queue)
         if count % QUEUES_AT_ONCE == 0:
             yield
 
 
-def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
-    """Go on with a queue; drop one of a dataset or monitor that the shard has no more."""
+def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
+    """Give a queue to its monitor; drop it if the shard no longer has its dataset or monitor."""
     number, runner = engine.number.get(queue.dataset), engine.runners.get(queue.monitor)
     if number is not None and isinstance(queue, Mutes):
         engine.accounts.mutes.setdefault(queue.monitor, {})[number] = queue
@@ -180,11 +180,11 @@ def _take_queue(engine: Engine, queue: Queue[Any]) -> None:
         engine.projection.changed.add(number)
 
 
-# -- another specification -----------------------------------------------------------------------------------
+# -- another specification -------------------------------------------------------------------------------
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-    """Go on with another specification as `check_spec`, `close_removed` and `change_spec_in_slices` do, at once."""
+    """Change to another specification as `check_spec`, `close_removed` and `change_spec_in_slices` do, at once."""
     check_spec(engine, spec)
     for _ in close_removed(engine, spec, unread):
         pass
@@ -193,7 +193,7 @@ def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = 
 
 
 def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
-    """Refuse, with a `ConfigError`, another specification that cannot be gone on with; changes nothing."""
+    """Raise `ConfigError` if the engine cannot change to another specification; change nothing."""
     running = {name: runner.spec for name, runner in engine.runners.items()}
     refusals = changes_refused(running, engine.declared, spec.monitors)
     if spec.carried.digest != engine.spec.carried.digest:
@@ -203,13 +203,14 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
 
 
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
-    """Close the open runs that another specification has no place for, and drop what waits there.
+    """Close the open runs that cannot continue under another specification, and drop queries that wait there.
 
-    Those of a monitor whose noise or price changes are among them: all its runs are of one specification. What waits
-    is dropped, too, where the declaration or the grid changes that it was measured under. Of the topics ``unread``
-    since the takeover, an owner before may have tested queries and lost the outcomes: runs there close at full price.
+    These are the runs of removed monitors and datasets, and of monitors whose noise or price changes: all runs of a
+    monitor have one specification. Waiting queries are dropped, too, if the monitor's grid or the declaration of its
+    topic changes. Runs on topics ``unread`` since the takeover close at full price: an earlier owner may have tested
+    queries there and lost the outcomes.
 
-    Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+    Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
@@ -217,13 +218,13 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
         stale = monitor is None or ends_runs(runs.spec, monitor)
         lost = stale and runs.spec.topic in unread
         gone = runs.covers if monitor is None else runs.covers & ~engine.datasets.covers(monitor)
-        forgets = monitor is not None and (
+        regrids = monitor is not None and (
             Plan.of(monitor).grid != runs.plan.grid
             or Declared.by(runs.spec) | Declared.by(monitor) != Declared.by(runs.spec)
         )
         for count, number in enumerate(np.flatnonzero(runs.covers if stale else gone).tolist(), start=1):
-            if forgets or gone[number]:
-                runs.forget_waiting(number)
+            if regrids or gone[number]:
+                runs.drop_waiting(number)
             if runs.is_open(number):
                 reason = "unread" if lost else "removed" if gone[number] else "changed"
                 runs.end_run(number, reason, full_price=lost)
@@ -233,10 +234,9 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
 
 
 def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
-    """Go on with another specification at a barrier; nothing happens where it is the one in use.
+    """Change to another specification between two commits, after `check_spec` and `close_removed`.
 
-    The engine is of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
-    `close_removed` has closed what it has no place for.
+    The engine may be used, and committed, after the last slice.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name in [name for name in engine.runners if name not in wanted]:
@@ -281,7 +281,7 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
 
 
 def _refresh_all(engine: Engine, runs: Runs) -> Iterator[None]:
-    """Let a monitor go on where its slots stand, of which it may have had some before."""
+    """Refresh a monitor on all datasets: it may have states there from an earlier time."""
     numbers = list(engine.accounts.held)
     for at in range(0, len(numbers), AT_ONCE):
         engine.projection.changed.update(runs.refresh(numbers[at : at + AT_ONCE]))

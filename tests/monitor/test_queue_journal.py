@@ -76,7 +76,7 @@ def test_the_count_of_a_queue_in_which_nothing_waits_outlives_the_records_that_h
     journal = QueueJournal()
     idle, busy = RetryQueue(journal, "m", "idle"), RetryQueue(journal, "m", "busy")
     arrive(idle, "x")
-    idle.forget()
+    idle.clear()
     records: dict[bytes, bytes] = {}
     for k in range(50):
         arrive(busy, "y", k)
@@ -103,7 +103,7 @@ def test_records_in_which_nothing_lives_are_deleted_a_hundred_at_a_time(monkeypa
         arrive(queue, f"s{k}")
         journal.save()
     monkeypatch.setattr(queue_journal, "_FLOOR", 0)
-    queue.forget()
+    queue.clear()
     deleted = [sum(data is None for data in journal.save().values()) for _ in range(2)]
     assert deleted[0] == 100
     assert 0 < deleted[1] <= 52
@@ -133,9 +133,12 @@ def test_a_record_that_is_missing_between_others_is_named() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda group: group[6].pop(0), r"m on dataset s are damaged: there is no line of set 1"),
-        (lambda group: group[6][1].__setitem__(3, bytes(24)), r"damaged: its columns are not of one length"),
-        (lambda group: group[6][1].__setitem__(4, []), r"damaged: its columns are not of one length"),
+        (lambda group: group[6].pop(0), r"m on dataset s are damaged: the entry of set 1 is missing"),
+        (
+            lambda group: group[6][1].__setitem__(3, bytes(24)),
+            r"damaged: the columns of a block differ in length",
+        ),
+        (lambda group: group[6][1].__setitem__(4, []), r"damaged: the columns of a block differ in length"),
         (lambda group: group.__setitem__(0, 1), "holds an entry of another kind of queue"),
         (lambda group: group.__setitem__(0, 9), "cannot be decoded"),
     ],

@@ -16,7 +16,7 @@ def test_the_filter_finds_every_mute_however_they_came_in_and_few_others(at_once
     for dataset in range(3):
         mutes = held[dataset] = Mutes(QueueJournal(), "m", f"d{dataset}")
         for name in (f"s{k}" for k in range(dataset, 3000, 3)):
-            mutes.add(name, UNTIL_RUN_ENDS, 0, most=1000)
+            mutes.add(name, UNTIL_RUN_ENDS, 0, max_mutes=1000)
             found.add(dataset, () if at_once else [name])
         found.add(dataset, mutes.entries if at_once else ())
     for dataset in range(3):

@@ -153,7 +153,7 @@ def test_what_no_release_writes_is_refused_by_name(change, said):
         ),
         (
             "{names: [a, b, c], limit: 99, unit: one basket}",
-            "journaled as epsilon 100, the file says 99. Write 100 here; a limit never falls$",
+            "journaled as epsilon 100, the file says 99. Write 100 here; a limit cannot be lowered$",
         ),
         ("{names: [a, b, c], limit: {rho: 100}, unit: one basket}", "the measure cannot change"),
         ("{names: [a, b, c], limit: 100, unit: one user}", "privacy unit is journaled as 'one basket'"),

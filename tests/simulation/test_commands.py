@@ -43,7 +43,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
     model.serve()
     paused = [event["dataset"] for event in model.told(EventType.PAUSED)]
     assert paused == ["d007", *(name for name in NAMES if name != "d007")]
-    why = "monitor 'm0' on dataset 'd007' is paused already; nothing was changed"
+    why = "monitor 'm0' on dataset 'd007' is already paused; nothing was changed"
     assert model.replies()[1:] == [("accepted", 2, f"pause carried out on 59 datasets, refused on 1: {why}")]
     assert model.standing()[1] == 2
 

@@ -154,7 +154,7 @@ def state_records(
     finish(kept.open())
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
-    under_way = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is paused already",))
+    under_way = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is already paused",))
     kept.meta.commands = Standing(3, 4, "c", accepted=True, under_way=under_way)
     finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
     broker.mark("app-0", everything=True)
