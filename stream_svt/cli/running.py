@@ -52,7 +52,7 @@ def demo(
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
         seconds = 2.0 if pace is None else pace
-        return asyncio.run(feed(common.load(path), seconds=seconds, duration=duration, say=click.echo))
+        return asyncio.run(feed(common.load(path), seconds=seconds, duration=duration, write=click.echo))
     from stream_svt.demo.session import run_demo
 
     return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)

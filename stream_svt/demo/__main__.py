@@ -1,6 +1,7 @@
 """The demo's service: ``python -m stream_svt.demo run -c FILE`` is ``stream-svt run -c FILE`` that ends with the demo.
 
-Its standard input ends when the demo is gone, however it went; then it ends as on SIGTERM.
+Its standard input is a pipe from the demo. When the demo ends, even by a crash, the pipe closes, and the service gets
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import threading
 from importlib.metadata import entry_points
 
 
-def _follow_parent() -> None:
+def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_follow_parent, name="demo-watch", daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="demo-watch", daemon=True).start()
     (command,) = entry_points(group="console_scripts", name="stream-svt")
     command.load()()

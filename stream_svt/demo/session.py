@@ -1,6 +1,6 @@
-"""One demo from start to end: broker, topics, service, queries, screen, summary; nothing is left running.
+"""One demo from start to end: broker, topics, service, queries, screen, summary. Nothing is left running.
 
-Or its queries alone, for a service that runs elsewhere.
+`feed` sends only the queries, to a service that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from stream_svt.service.embedded import EmbeddedKafka, free_ports
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
 from stream_svt.service.topology import require
 
-AHEAD = 200_000
-"""Queries the producer may be ahead of the service: enough to keep it busy, little to drain at the end."""
+MAX_AHEAD = 200_000
+"""Queries that the producer may be ahead of the service: enough to keep it busy, and few to drain at the end."""
 READY_SECONDS = 60.0
 STALLED_SECONDS = 30.0
 DELETE_SECONDS = 15.0
-GRACE = 15.0
+STOP_SECONDS = 15.0
 TAIL_LINES = 15
 INTERRUPTED = 130
 
@@ -65,10 +65,10 @@ def run_demo(
     clock: WeekClock | None = None,
     console: Console | None = None,
 ) -> int:
-    """Show private monitoring live and return the exit code: 0, or that of what went wrong.
+    """Show private monitoring live and return the exit code: 0, or that of the error.
 
-    After ``duration`` seconds no further set of queries is begun; what was sent is still drained and summarised.
-    ``broker`` is a running Kafka to use instead of an own one, ``summary`` a file for the summary as JSON.
+    After ``duration`` seconds no further set of queries is sent; the summary still covers all that were sent.
+    ``broker`` is a running Kafka to use instead of a new one, ``summary`` a file for the summary as JSON.
     """
     clock = clock or WeekClock()
     if show_config:
@@ -91,20 +91,20 @@ def run_demo(
 
 
 async def _interruptible(work: Coroutine[None, None, Board]) -> Board:
-    """Run ``work``; the first SIGINT or SIGTERM cancels it, further ones do not disturb the clearing up."""
+    """Run ``work``; the first SIGINT or SIGTERM cancels it, later ones do not interrupt the cleanup."""
     task = asyncio.ensure_future(work)
     on_signals(lambda: task.cancelling() or task.cancel())
     return await task
 
 
 async def _demo(duration: float | None, broker: str | None, clock: WeekClock, console: Console) -> Board:
-    """Run the demo; what was started is ended by the exit stack."""
+    """Run the demo; the exit stack ends everything that was started."""
     screen = Screen(console, clock.lines)
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-svt-demo-")))
         counting = asyncio.create_task(asyncio.to_thread(lambda: truth_of(load_baskets(), clock, THRESHOLD)))
         if broker is None:
-            screen.say("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
+            screen.write("starting an Apache Kafka on this machine (the first time it is downloaded) ...")
             kafka = EmbeddedKafka()
             stack.push_async_callback(asyncio.to_thread, kafka.stop)
             await asyncio.to_thread(kafka.start)
@@ -121,66 +121,66 @@ async def _demo(duration: float | None, broker: str | None, clock: WeekClock, co
         cluster = Cluster({"bootstrap_servers": setting.bootstrap})
         if broker is not None:
             stack.push_async_callback(delete_topics, setting)
-            screen.say(
-                f"the topics {setting.application}.* are deleted from {broker} at the end; offsets and "
-                "transactional ids of this name it forgets by itself"
+            screen.write(
+                f"the topics {setting.application}.* are deleted from {broker} at the end; their offsets and "
+                "transactional ids expire there"
             )
-        screen.say("creating topics: stream-svt check --create-topics ...")
+        screen.write("creating topics: stream-svt check --create-topics ...")
         made = await create_missing(load_config(config), cluster)
         if problems := [finding.message for finding in made if finding.level == "problem"]:
             raise StreamSvtError("; ".join(problems))
-        screen.say("starting the service: stream-svt run --apply ...")
+        screen.write("starting the service: stream-svt run --apply ...")
         log = directory / "service.log"
         service = await start(["run", "--apply", "-c", str(config)], log)
         stack.push_async_callback(stop, service)
         address = f"http://127.0.0.1:{setting.port}"
-        await _first(_ready(address), must_go_on(service, log))
+        await _first(_ready(address), raise_when_ended(service, log))
         events = await stack.enter_async_context(started(cluster.reader(), "reading the alerts"))
         events.assign([TopicPartition(setting.topic("alerts"), part) for part in range(setting.partitions)])
         pages = {"page": "/", "metrics": "/metrics", "health": "/health/ready", "status": "/api/v1/status"}
         links = "   ".join(f"{name} {address}{path}" for name, path in pages.items())
         screen.foot = f"Kafka {setting.bootstrap}   {links}"
         if not console.is_terminal:
-            screen.say(screen.foot)
+            screen.write(screen.foot)
         board = Board({name: float(limit) for name, limit in limits(clock).items()}, await counting)
         await Session(setting, clock, board, events, address, screen).run(service, log, duration)
         return board
 
 
-async def must_go_on(service: Process, log: Path) -> None:
-    """Wait until the service ends, which it should not; raises then, with the end of its log."""
+async def raise_when_ended(service: Process, log: Path) -> None:
+    """Wait until the service ends, then raise: it must run as long as the demo."""
     code = await service.wait()
-    lines = log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]  # noqa: ASYNC240  it ends here
-    said = "".join(f"\n  {line}" for line in lines)
+    lines = log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]  # noqa: ASYNC240  the demo ends here
+    tail = "".join(f"\n  {line}" for line in lines)
     raise StreamSvtError(
-        f"the service ended too early, with exit code {code}; the end of its log:{said or ' empty'}"
+        f"the service ended too early, with exit code {code}; the end of its log:{tail or ' empty'}"
     )
 
 
 async def stop(service: Process) -> int:
-    """Ask the service to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
+    """Stop the service, kill it if it does not end in time, and return its exit code. May be called twice."""
     with contextlib.suppress(ProcessLookupError):
         service.terminate()
-        await asyncio.wait([asyncio.ensure_future(service.wait())], timeout=GRACE)
+        await asyncio.wait([asyncio.ensure_future(service.wait())], timeout=STOP_SECONDS)
         service.kill()
     return await service.wait()
 
 
 async def start(arguments: Sequence[str], log: Path) -> Process:
-    """Start ``stream-svt`` in a session of its own, so that Ctrl-C on the terminal reaches the demo alone.
+    """Start ``stream-svt`` in a session of its own, so that Ctrl-C on the terminal reaches only the demo.
 
-    Its environment lacks what moves a service: the demo's must not reach the user's brokers.
+    Its environment has no variable that configures a service: the demo must not use the user's brokers.
     """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
     command = [sys.executable, "-m", "stream_svt.demo", *arguments]
     with log.open("ab") as sink:
         return await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=sink, stderr=STDOUT, env=own, start_new_session=True
+            *command, stdin=PIPE, stdout=sink, stderr=STDOUT, env=environ, start_new_session=True
         )
 
 
 async def _ready(address: str) -> None:
-    """Wait for the service."""
+    """Wait until the service is ready."""
     until = time.monotonic() + READY_SECONDS
     while await _fetched(address + "/health/ready") is None:
         if time.monotonic() > until:
@@ -189,24 +189,24 @@ async def _ready(address: str) -> None:
 
 
 async def _fetched(url: str) -> bytes | None:
-    """Return what the service's web server answers, None unless it is a success."""
+    """Return the answer of the service's web server, None if there is none or it is an error."""
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with aiohttp.request("GET", url, timeout=aiohttp.ClientTimeout(5)) as answer:
             return await answer.read() if answer.ok else None
     return None
 
 
-def looked_at(status: dict[str, Any], topic: str) -> int:
-    """Return the queries before the committed positions, without the markers that close the sets."""
+def processed_queries(status: dict[str, Any], topic: str) -> int:
+    """Return the number of queries before the committed offsets, without the records that close sets."""
     records = sum(shard["offsets"].get(topic, 0) for shard in status["shards"])
     return int(records - records // (LAST_ITEM + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One stream of queries, what is released meanwhile, and the screen.
+    """One stream of queries, the events released for it, and the screen.
 
-    Of the service it reads committed records of the alert topic and the status API, and nothing else.
+    From the service it reads only committed records of the alert topic and the status API.
     """
 
     setting: Setting
@@ -218,64 +218,64 @@ class Session:
     began: float = field(default_factory=time.monotonic)
 
     async def run(self, service: Process, log: Path, duration: float | None) -> None:
-        """Stream, then stop the service and take what it has published."""
+        """Send the queries, then stop the service and read the last events."""
         with self.screen:
-            await _first(self._stream(duration), self._show(), must_go_on(service, log))
+            await _first(self._stream(duration), self._show(), raise_when_ended(service, log))
             if code := await stop(service):
                 raise StreamSvtError(f"stream-svt run ended with exit code {code} when asked to stop")
             async with deadline(CALL_DEADLINE, "reading the last alerts"):
-                for place, end in (await self.events.end_offsets(self.events.assignment())).items():
-                    while await self.events.position(place) < end:
+                for partition, end in (await self.events.end_offsets(self.events.assignment())).items():
+                    while await self.events.position(partition) < end:
                         await self._take()
             self.screen.show(self.board)
 
     async def _stream(self, duration: float | None) -> None:
-        """Send the queries, then wait until the service has looked at everything sent."""
+        """Send the queries, then wait until the service has tested all of them."""
         board, setting = self.board, self.setting
         kafka, topic = {"bootstrap_servers": setting.bootstrap}, setting.topic("counts")
         sets = produce(load_baskets(), self.clock, kafka=kafka, topic=topic, partitions=setting.partitions)
         async with contextlib.aclosing(sets):
             async for point, sent in sets:
-                board.asked.append(point.set_id)
+                board.closed.append(point.set_id)
                 board.sent, board.line = sent, point.end
-                while board.sent > board.seen + AHEAD:  # noqa: ASYNC110  `_show` refreshes it
+                while board.sent > board.tested + MAX_AHEAD:  # noqa: ASYNC110  `_show` refreshes it
                     await asyncio.sleep(0.05)
                 if duration is not None and time.monotonic() - self.began >= duration:
                     break
         board.phase = "draining"
-        while board.seen < board.sent:  # noqa: ASYNC110  `_show` refreshes it several times a second
+        while board.tested < board.sent:  # noqa: ASYNC110  `_show` refreshes it several times a second
             await asyncio.sleep(0.1)
 
     async def _show(self) -> None:
-        """Show what comes; raises where nothing was sent or looked at for `STALLED_SECONDS`.
+        """Refresh the screen; raises if no query was sent or tested for `STALLED_SECONDS`.
 
-        Clients retry for ever where a broker is gone.
+        Without that the demo would never end after the loss of a broker: clients retry for ever.
         """
         board, before, since = self.board, (-1, -1), time.monotonic()
         while time.monotonic() - since < STALLED_SECONDS:
             await self._take()
             if (body := await _fetched(self.address + "/api/v1/status")) is not None:
-                board.seen = looked_at(json.loads(body), self.setting.topic("counts"))
-            if (now := (board.sent, board.seen)) != before:
+                board.tested = processed_queries(json.loads(body), self.setting.topic("counts"))
+            if (now := (board.sent, board.tested)) != before:
                 before, since = now, time.monotonic()
             board.seconds = time.monotonic() - self.began
             self.screen.show(board)
             await asyncio.sleep(0.2)
         raise StreamSvtError(
-            f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {board.seen:,} of {board.sent:,}; "
+            f"no query was sent or tested for {STALLED_SECONDS:g} s, after {board.tested:,} of {board.sent:,}; "
             f"check that Kafka at {self.setting.bootstrap} still runs"
         )
 
     async def _take(self) -> None:
-        """Take what has been released since the last call; waits a moment at most."""
+        """Read the events released since the last call; waits for 50 ms at most."""
         for records in (await self.events.getmany(timeout_ms=50)).values():
             for record in records:
-                if (entry := self.board.tell(*decode(record.value))) is not None:
-                    self.screen.entry(entry)
+                if (entry := self.board.add(*decode(record.value))) is not None:
+                    self.screen.write_entry(entry)
 
 
 async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, None, None]) -> None:
-    """Wait for ``main``; an error of any of them ends all."""
+    """Wait until one of the coroutines ends, ``main`` or another with an error, and cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in (main, *others)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +288,7 @@ async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, Non
 
 
 async def delete_topics(setting: Setting) -> None:
-    """Delete the demo's topics; what cannot be deleted is left, for its name is the demo's alone."""
+    """Delete the demo's topics. After an error they stay, which does no harm: their names are not used again."""
     admin = Cluster({"bootstrap_servers": setting.bootstrap}).admin()
     names = ("counts", "alerts", "state", "rejects", "control", "config")
     with contextlib.suppress(BrokerError, KafkaError, TimeoutError, OSError):
@@ -301,21 +301,18 @@ async def feed(
     *,
     seconds: float = 2.0,
     duration: float | None = None,
-    say: Callable[[str], None] = print,
+    write: Callable[[str], None] = print,
     clock: WeekClock | None = None,
 ) -> int:
     """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes; return 0.
 
-    A set is sent every so many ``seconds``, and none begun after ``duration``; ``say`` is told a line for each.
+    A set is sent every ``seconds``, and none after ``duration``; ``write`` gets a line for each.
     """
     clock = clock or WeekClock()
     topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
     declared = {dataset.name for dataset in config.spec.datasets}
     if APPEND not in topics or not declared.issuperset(clock.weeks()):
-        message = (
-            "these are not the demo's: its queries fit the monitors and datasets that 'stream-svt demo "
-            "--show-config' prints"
-        )
+        message = "the demo's queries fit only the monitors and datasets that 'stream-svt demo --show-config' prints"
         raise ConfigError([Problem(0, "monitors", message)], config.source)
     await require(config, config.cluster())
     stopped, began = asyncio.Event(), time.monotonic()
@@ -328,7 +325,7 @@ async def feed(
         async with contextlib.aclosing(sets):
             async for point, sent in sets:
                 closed = f"set {point.set_id} of {point.dataset} is closed"
-                say(f"line {point.end:,} of {clock.lines:,}: {closed}, {sent:,} queries so far")
+                write(f"line {point.end:,} of {clock.lines:,}: {closed}, {sent:,} queries so far")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopped.wait(), seconds)
                 if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
@@ -339,7 +336,7 @@ async def feed(
 
 
 def on_signals(end: Callable[[], object]) -> None:
-    """Have SIGINT and SIGTERM call a function, where this is the main thread; no other gets signals."""
+    """Call a function on SIGINT and SIGTERM. Does nothing outside the main thread, which gets all signals."""
     with contextlib.suppress(ValueError, RuntimeError):
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end)

@@ -1,4 +1,4 @@
-"""What the demo's tests share, and released events as they stand on the alert topic."""
+"""Shared by the demo's tests: baskets, clock, queries and configuration."""
 
 from __future__ import annotations
 

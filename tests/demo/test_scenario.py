@@ -70,9 +70,9 @@ def test_records_differ_in_the_value_alone_and_not_in_length_whatever_the_counts
     high = records_of(point, np.full(LAST_ITEM, clock.week_lines, dtype=np.int64))
     assert list(map(len, low)) == list(map(len, high))
     for item, (one, other) in enumerate(zip(low[:-1], high[:-1], strict=True), 1):
-        asked = {"id": f"line-00300/{item}", "series": f"item-{item}", "set": "line-00300"}
-        assert json.loads(one) == asked | {"value": 0}
-        assert json.loads(other) == asked | {"value": clock.week_lines}
+        queried = {"id": f"line-00300/{item}", "series": f"item-{item}", "set": "line-00300"}
+        assert json.loads(one) == queried | {"value": 0}
+        assert json.loads(other) == queried | {"value": clock.week_lines}
     assert low[-1] == high[-1] == b'{"set": "line-00300", "closed": true}'
 
 

@@ -1,4 +1,4 @@
-"""How a demo ends when something goes wrong, and the real thing once, on a real broker."""
+"""How a demo ends after an error, and one demo on a real broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stream_svt.demo import session
 from stream_svt.demo.scenario import ADAPTIVE, APPEND, Setting, WeekClock, service_yaml
-from stream_svt.demo.session import INTERRUPTED, feed, must_go_on, run_demo, start, stop
+from stream_svt.demo.session import INTERRUPTED, feed, raise_when_ended, run_demo, start, stop
 from stream_svt.errors import ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import Cluster, partition_counts
@@ -26,7 +26,7 @@ def plain() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-async def test_a_service_that_ends_too_early_fails_the_demo_and_knows_nothing_of_the_users_own_brokers(
+async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_variables_of_the_user(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS", "production:9092")
@@ -35,7 +35,7 @@ async def test_a_service_that_ends_too_early_fails_the_demo_and_knows_nothing_of
     ended = r"the service ended too early, with exit code 2(?s:.*)nowhere.yaml"
     async with asyncio.timeout(30):
         with pytest.raises(StreamSvtError, match=ended):
-            await must_go_on(child, tmp_path / "log")
+            await raise_when_ended(child, tmp_path / "log")
     assert await stop(child) == 2
 
 
@@ -48,7 +48,7 @@ def test_an_unreachable_broker_is_named_with_what_to_check():
     assert "check" in text
 
 
-def test_show_config_prints_what_a_user_could_take_over_and_starts_nothing(capsys, clock, parsed):
+def test_show_config_prints_the_configuration_and_starts_nothing(capsys, clock, parsed):
     assert run_demo(show_config=True) == 0
     assert capsys.readouterr().out == service_yaml(Setting(), clock)
     assert parsed.spec.notes == ()
@@ -78,8 +78,8 @@ def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(brok
         assert part["queries"] == figures["queries"]
         assert part["alerts"] > 0
         assert part["precision"] >= 0.7
-    spent = sum(books["spent"] for books in figures["datasets"].values())
-    assert 0 < spent <= sum(books["limit"] for books in figures["datasets"].values())
+    spent = sum(budget["spent"] for budget in figures["datasets"].values())
+    assert 0 < spent <= sum(budget["limit"] for budget in figures["datasets"].values())
     assert "ALERT" in text
     assert "Tom Brijs" in text
     cluster = Cluster({"bootstrap_servers": broker.bootstrap_servers})
@@ -92,26 +92,26 @@ def test_an_interrupted_demo_ends_what_it_started(broker):
     def press_ctrl_c() -> None:
         deadline = time.monotonic() + 60
         while "ALERT" not in console.file.getvalue() and time.monotonic() < deadline:
-            if over.wait(0.1):  # it failed before there was anything to interrupt
+            if over.wait(0.1):  # the demo failed before its first alert
                 return
         os.kill(os.getpid(), signal.SIGINT)
 
     console, over = plain(), threading.Event()
-    finger = threading.Thread(target=press_ctrl_c)
-    finger.start()
+    signaller = threading.Thread(target=press_ctrl_c)
+    signaller.start()
     try:
         assert run_demo(broker=broker.bootstrap_servers, console=console) == INTERRUPTED
     finally:
         over.set()
-        finger.join()
+        signaller.join()
     assert "interrupted" in console.file.getvalue()
     assert children() == []
 
 
 def children() -> list[int]:
-    """Return this process's children that run a part of the demo."""
-    found = " ".join(place.read_text() for place in Path("/proc/self/task").glob("*/children")).split()
-    return [int(pid) for pid in found if b"stream_svt.demo" in of_process(pid, "cmdline")]
+    """Return the child processes that run a part of the demo."""
+    pids = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
+    return [int(pid) for pid in pids if b"stream_svt.demo" in of_process(pid, "cmdline")]
 
 
 def of_process(pid: int | str, name: str) -> bytes:
@@ -129,12 +129,12 @@ monitors:
 """
 
 
-async def test_a_configuration_of_something_else_is_refused_before_anything_connects():
+async def test_another_configuration_is_refused_before_anything_connects():
     with pytest.raises(ConfigError, match="demo --show-config"):
         await feed(parse_config(OTHER))
 
 
-async def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, parsed):
+async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypatch, parsed):
     async def no_brokers(config, cluster):
         del config, cluster
 
@@ -149,12 +149,12 @@ async def test_what_is_said_and_when_depends_on_the_clock_alone(monkeypatch, par
 
     monkeypatch.setattr(session, "require", no_brokers)
     monkeypatch.setattr(session, "produce", produce)
-    said: list[str] = []
-    assert await feed(parsed, seconds=0, say=said.append, clock=WeekClock(every=14_700)) == 0
-    assert said[0] == (
+    lines: list[str] = []
+    assert await feed(parsed, seconds=0, write=lines.append, clock=WeekClock(every=14_700)) == 0
+    assert lines[0] == (
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
-    assert len(said) == 6
-    said.clear()
-    assert await feed(parsed, seconds=0.2, duration=0.5, say=said.append) == 0
-    assert 1 <= len(said) <= 3
+    assert len(lines) == 6
+    lines.clear()
+    assert await feed(parsed, seconds=0.2, duration=0.5, write=lines.append) == 0
+    assert 1 <= len(lines) <= 3
