@@ -1,7 +1,7 @@
-"""Mechanisms on the integer grid: pure algorithms, given their noise. No clock, no I/O, no randomness.
+"""Private mechanisms on the integer grid, as pure algorithms: no clock, no I/O, no randomness of their own.
 
-One run, one form of outcome and the same verbs for all; each brings the randomness alignment that proves it, see
-`contract`. `docs/mechanisms.md` lists what each costs and where it comes from.
+The caller passes the noise. All mechanisms share `Run`, `Outcomes` and the methods described in `contract`, and each
+defines the randomness alignment that proves its charge. `docs/mechanisms.md` lists charges and sources.
 """
 
 from __future__ import annotations

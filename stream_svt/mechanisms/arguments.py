@@ -1,9 +1,9 @@
-"""What callers hand in, checked where it enters.
+"""Checks of the arguments of mechanisms.
 
-The guarantees are theorems about whole answers and one noise for each. Python and numpy take much else without a
-word: unsigned answers whose difference wraps around, one noise that is broadcast to all answers, a run of another
-mechanism that has more left. Each of them voids a guarantee and looks like an ordinary result, so it is refused,
-with `MisuseError`. Messages never hold an answer, a noise or what else is secret.
+The guarantees are theorems about integer answers, each with a noise of its own. Python and numpy silently accept more:
+unsigned answers whose difference wraps around, one noise broadcast to all answers, a run of another mechanism. Each of
+these voids the guarantee and its result looks ordinary, so the checks raise `MisuseError`. Messages contain no answer,
+no noise and no other secret.
 """
 
 from __future__ import annotations
@@ -18,50 +18,51 @@ from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.grid import NOISE_LIMIT, VALUE_LIMIT, Integers
 
 BranchNoise = Callable[[int], Integers]
-"""Fresh query noise of every test, by branch number."""
+"""Returns fresh query noise for a branch number: int64 grid steps, shape (tests,)."""
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
 
-def require(holds: bool, otherwise: str) -> None:
-    """Refuse what does not hold, with the reason."""
-    if not holds:
-        raise MisuseError(otherwise)
+def require(condition: bool, message: str) -> None:
+    """Raise `MisuseError` with the message unless the condition holds."""
+    if not condition:
+        raise MisuseError(message)
 
 
 def parse_choice(kind: type[_Kind], given: object, name: str) -> _Kind:
-    """Return the choice that is given, as itself or as its name in letters of any case.
+    """Return the member of an enumeration given as itself or as its name, in any case.
 
-    Refuses everything else: the message names the choices, and the reason where the kind's `refused` has one.
+    Raises:
+        MisuseError: For anything else. The message lists the choices, and the reason if the kind's `refused` has one.
     """
     if isinstance(given, kind):
         return given
-    word = given.lower() if isinstance(given, str) else ""
+    lowered = given.lower() if isinstance(given, str) else ""
     for choice in kind:
-        if choice.value == word:
+        if choice.value == lowered:
             return choice
     shown = repr(given) if isinstance(given, str) else f"of type {type(given).__name__}"
-    reason = getattr(kind, "refused", {}).get(word, "no such option is known")
+    reason = getattr(kind, "refused", {}).get(lowered, "no such option is known")
     *others, last = (repr(choice.value) for choice in kind)
     raise MisuseError(f"{name} {shown} is refused: {reason}. Use {', '.join(others)} or {last}.")
 
 
 def require_bool(given: object, name: str) -> None:
-    """Refuse what merely counts as true or false, such as the word "no"."""
+    """Raise `MisuseError` unless the value is a bool: the string "no" would count as true."""
     require(type(given) is bool, f"{name} is True or False, not of type {type(given).__name__}")
 
 
 def is_integer(given: object) -> TypeGuard[int]:
-    """Whether a number is an integer of Python or numpy."""
+    """Whether the value is an integer of Python or numpy."""
     return isinstance(given, int | np.integer)
 
 
 def integer_array(given: object, name: str) -> Integers:
-    """Array of one axis as int64; anything but a one-dimensional array of integers within int64 is refused."""
+    """Return a one-dimensional integer array as int64; anything else, or numbers beyond int64, is a `MisuseError`."""
     if not isinstance(given, np.ndarray) or given.ndim != 1 or given.dtype.kind not in "iu":
         raise MisuseError(
-            f"the {name} are a one-dimensional numpy array of whole numbers, of an integer dtype: no list, no floats "
-            "and no booleans. Round them to the grid first"
+            f"the {name} must be a one-dimensional numpy array of an integer dtype, not a list, floats or booleans. "
+            "Round them to the grid first"
         )
     if given.dtype.kind == "u":
         require(_within(given, 0, 2**63), f"one of the {name} does not fit int64")
@@ -69,11 +70,11 @@ def integer_array(given: object, name: str) -> Integers:
 
 
 def grid_values(given: object, name: str = "answers") -> Integers:
-    """Array of values of the grid, shape (answers,), as int64; below 2^47 in magnitude."""
+    """Return values on the grid as int64, shape (answers,); `MisuseError` unless all are below 2^47 in magnitude."""
     values = integer_array(given, name)
     require(
         _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT),
-        f"one of the {name} lies beyond the grid: they are below 2^47 in magnitude",
+        f"one of the {name} lies beyond the grid: all must be below 2^47 in magnitude",
     )
     return values
 
@@ -81,9 +82,9 @@ def grid_values(given: object, name: str = "answers") -> Integers:
 def checked_array(
     given: object, tests: int, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
 ) -> Integers:
-    """Array of one whole number in [least, limit) for each test; `error` is raised for numbers out of range."""
+    """Return an integer array, shape (tests,), as int64; raise `error` unless all numbers lie in [least, limit)."""
     if not isinstance(given, np.ndarray) or given.shape != (tests,) or given.dtype.kind not in "iu":
-        raise MisuseError(f"the {name} of {tests} tests is an array of as many whole numbers")
+        raise MisuseError(f"the {name} of {tests} tests must be an integer array of shape ({tests},)")
     if not _within(given, least, limit):
         raise error(_out_of_range(name, least, limit))
     return given.astype(np.int64, copy=False)
@@ -92,9 +93,9 @@ def checked_array(
 def checked_integer(
     given: object, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
 ) -> int:
-    """One whole number in [least, limit) for all tests, as Python's."""
+    """Return an integer that applies to all tests, as int; raise `error` unless it lies in [least, limit)."""
     if not is_integer(given):
-        raise MisuseError(f"the {name} of a test is a whole number")
+        raise MisuseError(f"the {name} of a test must be an integer")
     if not least <= given < limit:
         raise error(_out_of_range(name, least, limit))
     return int(given)
@@ -103,25 +104,25 @@ def checked_integer(
 def checked_integer_or_array(
     given: object, tests: int, name: str, least: int, limit: int, error: type[MisuseError] = MisuseError
 ) -> Integers | int:
-    """One whole number for all tests, or an array with one for each."""
+    """Return an integer that applies to all tests, or an integer array of shape (tests,)."""
     if isinstance(given, np.ndarray):
         return checked_array(given, tests, name, least, limit, error)
     return checked_integer(given, name, least, limit, error)
 
 
 def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
-    """Return the same noise, which is refused when it is read unless each answer has one of its own."""
+    """Wrap a noise source: it raises `MisuseError` unless it returns one draw for each answer."""
 
     def checked(branch: int) -> Integers:
         drawn: object = noise(branch)
         if not isinstance(drawn, np.ndarray) or drawn.dtype != np.int64 or drawn.shape != (answers,):
             raise MisuseError(
-                f"the noise of {answers} answers is an int64 array of shape ({answers},): one draw for each answer, "
-                "for two answers must never share one"
+                f"the noise of {answers} answers must be an int64 array of shape ({answers},): two answers must "
+                "never share a draw"
             )
         require(
             _within(drawn, -NOISE_LIMIT, NOISE_LIMIT + 1),
-            "noise lies within 2^62 grid steps, where every sampler saturates",
+            "noise must lie within 2^62 grid steps, where every sampler saturates",
         )
         return drawn
 
@@ -129,14 +130,14 @@ def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
 
 
 def next_word(word: Callable[[], int]) -> int:
-    """Next 64 bits of a source of uniform numbers, 0 to 2^64 - 1.
+    """Return the next 64 bits of a source of uniform numbers, as an integer from 0 to 2^64 - 1.
 
-    That they are 64, and uniform, is for the caller to see to: words of a 32-bit generator are in range.
+    The caller guarantees 64 uniform bits: words of a 32-bit generator would pass the check.
     """
     bits = word()
     require(
         is_integer(bits) and 0 <= bits < 2**64,
-        "a source of words returns whole numbers of 64 uniform bits, from 0 to 2^64 - 1",
+        "a source of words must return integers of 64 uniform bits, from 0 to 2^64 - 1",
     )
     return int(bits)
 
@@ -149,8 +150,8 @@ def _within(numbers: Integers, least: int, limit: int) -> bool:
 
 
 def _out_of_range(name: str, least: int, limit: int) -> str:
-    """Say that a number is out of range, without the number, which may be private."""
+    """Return the message for a number out of range, without the number, which may be private."""
     return (
-        f"the {name} of a test lies outside [{least}, {limit - 1}], the range that its comparison and its noise "
-        "allow; the batch was refused and no noise was drawn"
+        f"the {name} of a test lies outside [{least}, {limit - 1}], the range that comparisons and noise support; "
+        "the batch was refused and no noise was drawn"
     )

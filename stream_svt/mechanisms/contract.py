@@ -1,13 +1,13 @@
-"""What every mechanism is: parameters, a run, its outcomes, and a randomness alignment that costs at most the charge.
+"""The interface of all mechanisms: parameters, runs, outcomes, and a randomness alignment that proves the charge.
 
-A mechanism is a frozen description. `open` begins a run from fresh noise; `step` tests answers and returns the next
-run with the outcomes; `is_over` says whether the run can pay anything more. Nothing here draws noise: it is handed
-in, which is what lets the same code run in production, in proofs and in simulations.
+A mechanism is a frozen dataclass of parameters. `open` begins a run from fresh threshold noise, `step` tests answers
+and returns the next run and the outcomes, and `is_over` is true when the run cannot pay for another outcome. The
+caller passes all noise, so the same code serves production, proofs and simulations.
 
-For any output on one dataset, `shifts` says how far each noise moves so that the neighbouring dataset gives the same
-output. If the move is one-to-one, no noise moves down whose family prices moves up only, and the moves cost (rate
-times distance) at most what the output is charged, the output's likelihood ratio is at most e^charge. That is the
-whole proof, and the tests execute it.
+`shifts` is the alignment: for an output on one dataset it returns how far each noise moves so that the neighbouring
+dataset gives the same output. The output's likelihood ratio is at most e^charge if the map is one-to-one, the moves
+cost (rate times distance, summed) at most the charge of the output, and noise moves down only if its family has
+`Noise.may_move_down`. The tests in `tests/exact` execute this proof.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _AT_LEAST_ONE = {
 class Neighbours(StrEnum):
     """How the answers of the second dataset differ from those of the first.
 
-    Monotonic mechanisms promise their charge for UP and DOWN only, general ones for MIXED, which contains both.
+    The charge of monotonic mechanisms holds for UP and DOWN only, that of others for MIXED, which includes both.
     """
 
     UP = "up"
@@ -55,11 +55,11 @@ class Neighbours(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Noises:
-    """All noise of a run, or, as an alignment, how far each noise moves; in grid steps.
+    """All noise of a run, or the distance that an alignment moves each noise; in grid steps.
 
     Attributes:
-        threshold: Of the run's threshold noise; 0 where a mechanism has none.
-        queries: Of the query noises, shape (branches, tests).
+        threshold: The threshold noise; 0 for mechanisms without one.
+        queries: The query noise, shape (branches, tests).
     """
 
     threshold: int
@@ -68,15 +68,14 @@ class Noises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One use of a mechanism: a threshold noise and what is left to spend. Holds secrets; its repr does not.
+    """State of one run of a mechanism. Holds secrets, which its repr leaves out.
 
     Attributes:
-        threshold_noise: Grid steps; as sensitive as the data, since whoever knows it reads every bottom at
-            full price.
-        salt: 128 secret bits that keep the query noise of this run apart from that of all others.
-        mechanism: Name of the mechanism that opened it, see `mechanism_id`; no other steps it.
-        left: Units that tops may still cost.
-        tops: Tops reported so far.
+        threshold_noise: Grid steps. As sensitive as the data: given this noise, bottoms are no longer free.
+        salt: 128 secret bits that make the query noise of this run independent of that of all others.
+        mechanism: `mechanism_id` of the mechanism that opened the run; `step` of any other refuses it.
+        left: Units of 10^-9 epsilon that tops may still cost.
+        tops: Number of tops reported so far.
     """
 
     threshold_noise: int = field(repr=False)
@@ -86,19 +85,19 @@ class Run:
     tops: int = 0
 
     def after(self, outcomes: Outcomes) -> Run:
-        """Return the run that has told and paid these outcomes."""
+        """Return the run after these outcomes: their charge is spent and their tops are counted."""
         return replace(self, left=self.left - outcomes.charge, tops=self.tops + len(outcomes.tops))
 
     def to_bytes(self) -> bytes:
-        """Return the run in 57 bytes."""
+        """Return the run as 57 bytes, which hold its secrets."""
         return _RUN.pack(_RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left, self.tops)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Run:
-        """Run stored by `to_bytes`.
+        """Return the run stored by `to_bytes`.
 
         Raises:
-            UnreadableState: When the bytes are not a run of a known version. Never start afresh in its place.
+            UnreadableState: If the bytes are not a run of this format. Do not open a new run in its place.
         """
         if len(data) != _RUN.size or data[0] != _RUN_VERSION:
             raise UnreadableState(
@@ -117,13 +116,13 @@ class Top:
     """A reported answer.
 
     Attributes:
-        row: Index of the test in the batch.
-        branch: Number of the branch that fired.
-        gap: Grid steps, at least 0, by which the noisy answer passes its bar; of a ranking, what comes next, see the
-            mechanism. None where it is not released.
-        charge, left: Units that this top costs, and that the run has left after it; of a ranking, which is charged as
-            a whole, 0.
-        answer: The answer plus fresh discrete Laplace noise, in grid steps, unbiased; None where it has no price.
+        row: Index of the answer in the batch.
+        branch: Number of the branch that reported it.
+        gap: Grid steps, at least 0, by which the noisy answer exceeds its bar or, in a ranking, the next answer (see
+            the mechanism); None if the mechanism does not release it.
+        charge, left: Units that this top costs and that the run has left after it; 0 in a ranking, which is charged
+            per step.
+        answer: The answer plus fresh discrete Laplace noise, in grid steps, unbiased; None if it is not released.
     """
 
     row: int
@@ -136,13 +135,13 @@ class Top:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """What a step may tell.
+    """All that a step releases.
 
     Attributes:
-        consumed: Tests made before the run or the answers ended.
-        tops: The reported answers, in order; of a ranking from the largest.
-        charge: Units that they cost, beyond what the threshold cost when the run was opened.
-        threshold_gap: Gap from the noisy threshold to the next answer, where a ranking releases it.
+        consumed: Number of tests made before the run or the answers ended.
+        tops: The reported answers in order of test; in a ranking, the largest first.
+        charge: Units that the tops cost, in addition to the threshold charge paid when the run was opened.
+        threshold_gap: Grid steps from the noisy threshold to the next answer, if a ranking releases it.
     """
 
     consumed: int
@@ -152,27 +151,27 @@ class Outcomes:
 
     @property
     def rows(self) -> Integers:
-        """Indices of the reported answers, in order."""
+        """Indices of the reported answers, int64, shape (tops,)."""
         return np.array([top.row for top in self.tops], dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)
 def mechanism_id(mechanism: Hashable) -> bytes:
-    """Return 16 bytes that name a mechanism, in every release that writes runs of this version.
+    """Return a 16-byte digest of a mechanism's class and parameters.
 
-    They are a digest of its class and of all its parameters.
+    It is the same in every release that writes runs of this format.
     """
-    return hashlib.sha256(_described(mechanism).encode()).digest()[:_MECHANISM_BYTES]
+    return hashlib.sha256(_describe(mechanism).encode()).digest()[:_MECHANISM_BYTES]
 
 
-def _described(value: object) -> str:
-    """Return a parameter as text; numpy's integers as Python's."""
+def _describe(value: object) -> str:
+    """Return a parameter as text; integers of numpy like those of Python."""
     if is_dataclass(value):
-        parts = (f"{part.name}={_described(getattr(value, part.name))}" for part in fields(value))
+        parts = (f"{part.name}={_describe(getattr(value, part.name))}" for part in fields(value))
         return f"{type(value).__name__}({','.join(parts)})"
     match value:
         case tuple():
-            return f"({','.join(map(_described, value))})"
+            return f"({','.join(map(_describe, value))})"
         case Enum():
             return str(value.value)
         case bool() | float() | str() | Fraction() | None:
@@ -183,13 +182,13 @@ def _described(value: object) -> str:
     raise TypeError(message)
 
 
-def rate_of(units: int, reach: int) -> Fraction:
-    """Rate per grid step of noise that pays for moves of so many grid steps with so many units."""
-    return Fraction(units, UNITS_PER_EPSILON * reach)
+def rate_of(units: int, distance: int) -> Fraction:
+    """Return the noise rate, in epsilon per grid step, at which moving noise by `distance` steps costs `units`."""
+    return Fraction(units, UNITS_PER_EPSILON * distance)
 
 
 def check_fields(parameters: Hashable) -> None:
-    """Check the fields of a frozen dataclass by their types and names, and put options in place of their names."""
+    """Check the fields of a frozen dataclass by type and name, and replace names of options by the options."""
     for name, kind in _hints_of(type(parameters)).items():
         given = getattr(parameters, name)
         if kind is bool:
@@ -199,11 +198,11 @@ def check_fields(parameters: Hashable) -> None:
         elif name in _AT_LEAST_ONE:
             require(given >= 1, _AT_LEAST_ONE[name])
         elif name == "threshold":
-            require(abs(given) < VALUE_LIMIT, "a threshold lies below 2^47 grid steps in magnitude")
+            require(abs(given) < VALUE_LIMIT, "a threshold must be below 2^47 grid steps in magnitude")
         elif name == "split":
             require(
                 given is None or given > 0,
-                "a split is epsilon of the queries / epsilon of the threshold and greater than 0",
+                "split, epsilon of the queries / epsilon of the threshold, must be greater than 0",
             )
 
 
@@ -211,60 +210,60 @@ _hints_of = lru_cache(get_type_hints)
 
 
 def new_run(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
-    """Return a new run of a mechanism, with so many units left; a noise or a salt that is refused is not repeated."""
+    """Return a new run of a mechanism with `left` units; error messages do not contain the noise or the salt."""
     require(
         abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT,
-        "threshold noise beyond 2^60 grid steps; draw it with draw_threshold",
+        "threshold noise lies beyond 2^60 grid steps; draw it with draw_threshold",
     )
-    require(all(0 <= half < 2**64 for half in salt), "a salt is two numbers of 64 bits")
+    require(all(0 <= half < 2**64 for half in salt), "a salt must be two integers of 64 bits")
     return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
 
 
-def check_run(run: Run, mechanism: Hashable, most: int) -> None:
-    """Refuse a run that a mechanism, whose runs have at most so many units left, cannot have opened."""
+def check_run(run: Run, mechanism: Hashable, max_left: int) -> None:
+    """Raise `MisuseError` unless the mechanism can have opened the run; its runs have at most `max_left` units."""
     require(
         run.mechanism == mechanism_id(mechanism),
-        f"this run was opened by another mechanism than this {type(mechanism).__name__}: noise and charges would "
-        "not agree. Step it with a mechanism of exactly the parameters that opened it",
+        f"this run was opened by another mechanism than this {type(mechanism).__name__}: its noise would not match "
+        "the charges. Step it with a mechanism of exactly the parameters that opened it",
     )
     require(
-        run.left <= most,
-        "this run has more left than any run of this mechanism: its tops would not be paid for by its noise",
+        run.left <= max_left,
+        "this run has more units left than any run of this mechanism: its epsilon would be exceeded",
     )
     noise = run.threshold_noise
     require(
         is_integer(noise) and abs(noise) <= THRESHOLD_NOISE_LIMIT,
-        "the threshold noise of a run is a whole number within 2^60 grid steps",
+        "the threshold noise of a run must be an integer within 2^60 grid steps",
     )
 
 
 class Mechanism:
-    """A frozen dataclass of parameters whose runs are opened, stepped and proved alike.
+    """Base of the mechanisms, which are frozen dataclasses of parameters.
 
-    It has no fields of its own: a mechanism's fields name its runs. Where nothing else is said there is no threshold,
-    and the one step of a run costs all of `epsilon` at most. What has no meaning or no proof is refused with
-    `MisuseError`: parameters out of range, noise wider than the grid, arguments that are not whole numbers of it.
+    It has no fields, since all fields enter `mechanism_id`. By default a mechanism has no threshold, and a run makes
+    one step that costs at most `epsilon`. Constructors and methods raise `MisuseError` for parameters out of range, for
+    noise wider than the grid, and for arguments that are not integers on the grid.
     """
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # a field or a property of each
+    if TYPE_CHECKING:  # every mechanism has these as fields or properties
 
         @property
         def epsilon(self) -> int:
-            """Units that a run costs at most."""
+            """Units of 10^-9 epsilon that a run costs at most."""
 
         @property
         def sensitivity(self) -> int:
-            """D: the most that an answer changes between neighbours, in grid steps."""
+            """D: the largest change of an answer between neighbours, in grid steps."""
 
         @property
         def monotonic(self) -> bool:
-            """Whether neighbours move all answers the same way (counts under add or remove do)."""
+            """Whether neighbours move all answers in one direction, as counts under adding or removing a record."""
 
         @property
         def branch_laws(self) -> tuple[Law, ...]:
-            """Law of the noise of the answers, by branch."""
+            """Laws of the query noise, by branch."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -277,57 +276,60 @@ class Mechanism:
 
     @property
     def query_sensitivity(self) -> int:
-        """U: the farthest that one noise must move between neighbours, in grid steps."""
+        """U: the largest move of one query noise between neighbours, in grid steps."""
         return self.sensitivity if self.monotonic else 2 * self.sensitivity
 
     @property
     def threshold_charge(self) -> int:
-        """Units that are spent when a run is opened."""
+        """Units that opening a run costs."""
         return 0
 
     @property
     def threshold_law(self) -> Law | None:
-        """Law of a run's threshold noise."""
+        """Law of a run's threshold noise; None for mechanisms without a threshold."""
         return None
 
     @property
     def smallest_charge(self) -> int:
-        """Units of the cheapest outcome; a run that has less left is over."""
+        """Units of the cheapest outcome; a run with fewer units left is over."""
         return self.epsilon
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run, whose threshold charge is spent and whose secrets are durable before its first test.
+        """Begin a run and spend `threshold_charge`. The caller stores the run durably before its first test.
 
         Args:
-            threshold_noise: A fresh draw of `threshold_law` from the system's entropy; 0 where there is no threshold.
-            salt: 128 fresh secret bits.
+            threshold_noise: Fresh draw of `threshold_law` in grid steps, see `draw_threshold`; 0 without a threshold.
+            salt: 128 fresh secret bits, as two integers.
         """
         require(
             not threshold_noise or self.threshold_law is not None,
-            f"{type(self).__name__} has no threshold: its threshold noise is 0",
+            f"{type(self).__name__} has no threshold: its threshold noise must be 0",
         )
         return new_run(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:
-        """Whether the run cannot pay another outcome."""
+        """Whether the run cannot pay for another outcome."""
         return run.left < self.smallest_charge
 
     def checked_values(self, run: Run, values: object) -> Integers:
-        """Answers of a step as int64, once the run is known to be this mechanism's and not over."""
+        """Return the answers of a step as int64; `MisuseError` for another mechanism's run, `RunExhausted` if over."""
         check_run(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
-            raise RunExhausted("this run has reported all that it pays for; a new run pays again")
+            raise RunExhausted("this run has reported all that it pays for; open a new run")
         return grid_values(values)
 
     def threshold_shift(self, neighbours: Neighbours) -> int:
-        """How far an alignment moves threshold noise up: D, and not at all where answers only fall."""
+        """Grid steps that an alignment moves the threshold noise up: D, or 0 if answers only fall."""
         return (
             0 if parse_choice(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
         )
 
 
-def shifts_of_rows(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
-    """Alignment that moves the noise of `rows` up by what the threshold moves and their answers fall."""
+def shifts_of_rows(first: Integers, second: Integers, rows: Integers, threshold_shift: int) -> Integers:
+    """Return shifts, shape (answers,), that keep the noisy answers of `rows` level with the shifted threshold.
+
+    The noise of each of these rows moves by the threshold's shift plus the fall of its answer, the others not at all.
+    """
     moved = np.zeros(len(first), dtype=np.int64)
-    moved[rows] = lift + first[rows] - second[rows]
+    moved[rows] = threshold_shift + first[rows] - second[rows]
     return moved

@@ -1,9 +1,9 @@
-"""Threshold corrections: how far above the threshold a noisy answer must come before it is reported.
+"""Threshold corrections: how far above the threshold a noisy answer must lie to be reported.
 
-A correction is public: it may depend on the attempt and on past outputs, never on a value, and costs nothing. It is
-measured in scales of the query noise (1/rate grid steps), rounded up to the grid, and knows the split w = epsilon of
-all queries / epsilon of the threshold that it works best with. Queries that are not monotonic have twice the query
-scale at the same epsilon; w keeps threshold scale / query scale where it was.
+A correction is public and costs nothing: it may depend on the attempt and on past outputs, never on a value. It is
+given in scales of the query noise (1/rate grid steps) and rounded up to the grid. Each kind has a default split
+w = epsilon of all queries / epsilon of the threshold. Queries that are not monotonic have twice the query scale at the
+same epsilon; the defaults keep the ratio of threshold scale to query scale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stream_svt.mechanisms.noise import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a correction may know about the comparison whose bar it raises."""
+    """The public parameters of a comparison that a correction may depend on."""
 
     scale: Fraction
     """Query-noise scale of the branch, 1/rate, in grid steps."""
@@ -37,31 +37,31 @@ class Comparison:
     noise: Noise = Noise.EXPONENTIAL
     """Family of the query noise."""
     base: bool = True
-    """Whether this is the last and most accurate branch."""
+    """Whether this is the last branch, which has the least noise."""
     threshold_mean: float = 0.0
     """Mean of the threshold noise in grid steps."""
 
 
 class Correction(ABC):
-    """How far the bar of a test is raised, by attempt."""
+    """Grid steps by which the bar of a test is raised, by attempt."""
 
     __slots__ = ()
 
     @abstractmethod
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """Corrections in grid steps by attempt number; the last one holds for all later attempts."""
+        """Return corrections in grid steps by attempt number; the last one applies to all later attempts."""
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """Epsilon of all queries / epsilon of the threshold: that of least variance (Lyu, Su & Li 2017)."""
+        """Return epsilon of all queries / epsilon of the threshold; here the least variance (Lyu, Su & Li 2017)."""
         return least_variance_split(cutoff, monotonic=monotonic, threshold_noise=Noise.EXPONENTIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure(Correction):
-    """For streams: tolerate `false_alerts` over all the tests that the budget must last for.
+    """Correction for streams that allows `false_alerts` among all tests that the budget must last for.
 
-    r = s ln(branches * expected_queries * attempts / false_alerts): a query exactly on the noisy threshold is then
-    reported by chance with probability at most false_alerts / expected_queries, however often it is retried.
+    r = s ln(branches * expected_queries * attempts / false_alerts), s the query-noise scale. A query exactly on the
+    noisy threshold is then reported with probability at most false_alerts / expected_queries, over all its attempts.
     """
 
     expected_queries: int
@@ -75,27 +75,27 @@ class Exposure(Correction):
         )
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """One correction for all attempts; never below 0."""
+        """Return one correction for all attempts, at least 0."""
         tests = Fraction(comparison.branches * self.expected_queries * self.attempts) / self.false_alerts
         return (_steps(comparison.scale, max(0.0, math.log(tests))),)
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c/2: the threshold noise is half as wide as the query noise."""
+        """Return c/2 (c if not monotonic): the threshold noise is half as wide as the query noise."""
         return Fraction(cutoff, 2) if monotonic else Fraction(cutoff)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annealed(Correction):
-    """For finite sets: the bar falls from `start` to `end` query-noise scales, by `step` a pass.
+    """Correction for finite sets: the bar falls from `start` to `end` query-noise scales, by `step` per attempt.
 
-    Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams, where
-    fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold noise; stop
-    higher (3 to 6) where precision matters more than filling the cutoff.
+    It approaches the accuracy of ranking all noisy answers without knowledge of the workload. It does not suit open
+    streams, where new queries would keep reaching the lowest bar. `end` = -3 suits exponential threshold noise; choose
+    3 to 6 if precision matters more than using up the cutoff.
 
     Attributes:
-        start, end, step: Of the last and most accurate branch, in its query-noise scales.
-        upper: Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and
-            ln(items) keeps false alerts rare; 12 holds even where most items lie near the threshold.
+        start, end, step: Corrections of the last branch, in its query-noise scales.
+        upper: Correction of the cheaper branches at every attempt, in their own scales. The larger of 9 and ln(items)
+            keeps false alerts rare; 12 does so even if most items lie near the threshold.
     """
 
     start: Fraction = Fraction(12)
@@ -106,41 +106,38 @@ class Annealed(Correction):
     def __post_init__(self) -> None:
         require(
             self.step > 0 and self.end <= self.start,
-            "an annealed correction falls: start >= end and step > 0",
+            "an annealed correction must fall: start >= end and step > 0",
         )
-        require(
-            self.upper >= 0, "the cheap branches of an annealed correction are corrected upwards: upper >= 0"
-        )
-        require(self.passes <= 256, "an annealed correction has at most 256 passes; widen its step")
+        require(self.upper >= 0, "upper, the correction of the cheaper branches, must be at least 0")
+        require(self.passes <= 256, "an annealed correction has at most 256 attempts: widen its step")
 
     @property
     def passes(self) -> int:
-        """Number of attempts from start to end, both included where the step meets them."""
+        """Number of attempts from start to end, including end if the steps meet it."""
         return int((self.start - self.end) // self.step) + 1
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """One correction a pass; cheap branches stay at `upper` of their own, wider scales throughout.
+        """Return one correction per attempt; cheaper branches have the single correction `upper`.
 
-        Annealed down as well they would spend the budget on noise: nine scales of an eighth's branch are 72 of the
-        base.
+        A falling bar would make the cheaper branches spend the budget on noise: nine scales of a branch at an eighth
+        of the price are 72 scales of the last branch.
         """
         if not comparison.base:
             return (_steps(comparison.scale, self.upper),)
         return tuple(_steps(comparison.scale, self.start - j * self.step) for j in range(self.passes))
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c: threshold noise as wide as the query noise; it only shifts the sweep."""
+        """Return c (2c if not monotonic): threshold noise as wide as query noise, since it only shifts the sweep."""
         return Fraction(cutoff if monotonic else 2 * cutoff)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimal(Correction):
-    """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)), rounded up and never below 0.
+    """Correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)), rounded up, at least 0.
 
-    Here k = queries/cutoff and G is the distribution function of the query noise of scale s. At 1 - G(r) = 1/(k +
-    1) it is s ln(k + 1) for exponential, s ln((k + 1)/2) for Laplace, -s ln ln(1 + 1/k) for Gumbel noise;
-    `optimal_steps` finds the maximum on the grid itself. Retries multiply the exposure by their number; `Exposure`
-    accounts for them.
+    Here k = queries/cutoff and G is the distribution function of the query noise of scale s. The maximum, at
+    1 - G(r) = 1/(k + 1), is s ln(k + 1) for exponential, s ln((k + 1)/2) for Laplace and -s ln ln(1 + 1/k) for Gumbel
+    noise; `optimal_steps` finds the maximum on the grid. This rule ignores retries; `Exposure` accounts for them.
     """
 
     queries: int
@@ -153,17 +150,17 @@ class Optimal(Correction):
         )
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """One correction for all attempts."""
+        """Return one correction for all attempts."""
         scales = scales_at_odds(comparison.noise, Fraction(self.queries, self.cutoff))
         return (_steps(comparison.scale, max(0.0, scales)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean(Correction):
-    """Take away the means of both noises, so that an answer on the threshold is compared without bias."""
+    """Correction that removes the means of both noises: an answer on the threshold is compared without bias."""
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """Mean of the query noise less that of the threshold noise, for all attempts."""
+        """Return the mean of the query noise minus that of the threshold noise, for all attempts."""
         of_query = mean(comparison.noise, 1 / comparison.scale)
         return (_bounded(math.ceil(of_query - comparison.threshold_mean)),)
 
@@ -173,13 +170,13 @@ class Uncorrected(Correction):
     """No correction."""
 
     def table(self, _comparison: Comparison) -> tuple[int, ...]:
-        """Zero for all attempts."""
+        """Return 0 for all attempts."""
         return (0,)
 
 
 @dataclass(frozen=True, slots=True)
 class Explicit(Correction):
-    """Corrections written down by the user, in grid steps by attempt number."""
+    """Corrections given by the user, in grid steps by attempt number."""
 
     corrections: tuple[int, ...]
 
@@ -194,15 +191,15 @@ class Explicit(Correction):
 
 
 def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
-    """Optimal threshold correction of Liu et al. (2024) on the grid, for any pair of noises; use it with `Explicit`.
+    """Return the optimal correction of Liu et al. (2024) in grid steps, for any pair of noises; use with `Explicit`.
 
-    The integer r that maximises G(r)^k (1 - G(r)), G(r) the probability that the noise is less than r: an answer on
-    the bar is reported while k others are not. It rises while 1 - G(r) > 1/(k + 1) and falls afterwards.
+    It is the integer r that maximises G(r)^k (1 - G(r)), G(r) = P(noise < r): the probability that an answer on the
+    threshold is reported and k others are not. This rises while 1 - G(r) > 1/(k + 1) and falls afterwards.
 
-    `ratio` is k, queries for every answer wanted. Where the law of the threshold noise is given, G is that of query
-    noise - threshold noise; without it the noisy threshold is taken as given, as in the paper.
+    `ratio` is k, the number of queries per answer to report. If the law of the threshold noise is given, G is that of
+    query noise - threshold noise; otherwise the noisy threshold is fixed, as in the paper.
     """
-    require(ratio > 0, "queries for every answer wanted: the ratio must be greater than 0")
+    require(ratio > 0, "ratio, the number of queries per answer to report, must be greater than 0")
     balance = 1 / (float(ratio) + 1)
 
     def logarithm(steps: int) -> float:
@@ -220,12 +217,12 @@ def least_variance_split(
     query_noise: Noise = Noise.EXPONENTIAL,
     threshold_noise: Noise = Noise.LAPLACE,
 ) -> Fraction:
-    """Epsilon of all queries / epsilon of the threshold that the papers use (Liu et al. 2024, Table 4).
+    """Return epsilon of all queries / epsilon of the threshold of least variance (Liu et al. 2024, Table 4).
 
-    It minimises the variance of an answer's comparison. With V the variance at scale 1, u = 1 for monotonic queries
-    and 2 for others, and epsilon divided as 1 : w, V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum at
-    w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and better: a corrected
-    comparison suffers less from the threshold's noise, which all answers share.
+    It minimises the variance of query noise - threshold noise. With V the variance at scale 1, u = 1 for monotonic
+    queries and 2 for others, and epsilon divided as 1 : w, V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum
+    at w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and more accurate, because
+    all answers share the threshold noise, which matters less to a corrected comparison.
     """
     require(cutoff >= 1, "cutoff must be at least 1")
     require_bool(monotonic, "monotonic")
@@ -236,12 +233,12 @@ def least_variance_split(
 
 
 def _steps(scale: Fraction, scales: Fraction | float) -> int:
-    """So many scales in grid steps, rounded up."""
+    """Return a number of scales in grid steps, rounded up."""
     return _bounded(math.ceil(scale * Fraction(scales)))
 
 
 def _bounded(steps: int) -> int:
-    """Refuse a correction that does not fit the grid."""
+    """Return a correction; `MisuseError` if it lies beyond the grid."""
     require(
         abs(steps) < CORRECTION_LIMIT,
         "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity",

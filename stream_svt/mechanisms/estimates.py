@@ -1,18 +1,18 @@
-"""What a reported gap says about the answer behind it, alone and together with a measurement of the same answer.
+"""Estimates and bounds of an answer q from its reported gap, alone or merged with a measurement of the same answer.
 
-N = query noise - threshold noise and gap = q - bar + N, the bar being the threshold plus the correction of the branch
-and attempt that reported; `query` and `threshold` are the laws of the two noises. All numbers are in grid steps; the
-true value lies up to one grid step above q. They read what was released, and cost nothing.
+gap = q - bar + N, where N = query noise - threshold noise and the bar is the threshold plus the correction of the
+branch and attempt that reported. `query` and `threshold` are the laws of the two noises. All numbers are in grid
+steps; the true value lies up to one grid step above q. These functions read released outputs only and cost nothing.
 
-* `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
-* `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
-* `marginal_lower_bound` holds before selection only; among reports its coverage fails.
+* `estimate` is unbiased over the noise, and so biased upwards given that the gap was reported.
+* `lower_bound` holds for reported answers, given all earlier outputs, under exponential threshold noise.
+* `marginal_lower_bound` holds before selection only; its coverage fails among reported answers.
 
-A selection that costs half the budget releases gaps for free; the other half buys measurements of what was selected.
-Both are unbiased **before selection**; their weighted mean has less variance than the measurement. But an answer is
-reported because its noise was high (by up to three scales where most reports were false), and merging then makes the
-estimate **worse** than the measurement alone: mean squared error up to twice as large on real counts, elevenfold
-among those with a certified bound. Merge only where a plan predicts a precision near 1.
+A selection that costs half of the budget releases gaps for free; the other half pays for measurements of the selected
+answers. Both are unbiased **before selection**, and their weighted mean has less variance than the measurement. But
+answers are reported because their noise was high (by up to three scales if most reports are false). Merging can then
+be **worse** than the measurement alone: the mean squared error was up to twice as large on real counts, and eleven
+times among answers with a certified bound. Merge only if the plan predicts a precision near 1.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with
@@ -52,36 +52,35 @@ _DIGITS = 60
 
 
 def estimate(bar: int, gap: int, *, query: Law, threshold: Law) -> float:
-    """Answer estimated from its gap, in grid steps: bar + gap - E[query noise] + E[threshold noise].
+    """Return the answer estimated from its gap, in grid steps: bar + gap - E[query noise] + E[threshold noise].
 
-    Unbiased before selection only. Tops of one run share the threshold noise: averaging does not remove it.
+    It is unbiased before selection only. Averaging tops of one run does not remove the threshold noise they share.
     """
     return bar + gap - (mean(query.noise, query.rate) - mean(threshold.noise, threshold.rate))
 
 
 def standard_deviation(*, query: Law, threshold: Law) -> float:
-    """Standard deviation of `estimate` before selection, in grid steps."""
+    """Return the standard deviation of `estimate` before selection, in grid steps."""
     return math.sqrt(variance(query.noise, query.rate) + variance(threshold.noise, threshold.rate))
 
 
 def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
-    """g* = ceil(ln(1/beta) / rate): what query noise alone exceeds with probability at most beta."""
+    """Return g* = ceil(ln(1/beta) / rate), the grid steps that query noise exceeds with probability at most beta."""
     level = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
         return math.ceil(Fraction(-level.ln()) / query_rate)
 
 
 def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int | None:
-    """Level 1 - beta lower bound of a reported answer, in grid steps, or None where nothing can be said.
+    """Return a lower bound of a reported answer at level 1 - beta, in grid steps, or None if the gap is too small.
 
-    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It rests
-    on threshold noise >= 0: only exponential threshold noise is certified (with Laplace the coverage measured was
-    85 % instead of 95 %). Gumbel query noise is refused: given that it reached a bar below its middle, its excess
-    exceeds g with probability up to 1.6 e^(-rate g).
+    It holds given the report and everything before it: retries, annealing, other tops of the run. The proof needs
+    threshold noise >= 0, so the bound is None for Laplace threshold noise (measured coverage 85 % instead of 95 %).
+    Gumbel query noise is a `MisuseError`: above a bar below its middle, its excess exceeds g with probability up to
+    1.6 e^(-rate g). So is beta outside (0, 1).
 
-    The promise is per alert (for all c alerts of a run ask for beta / c), and that at most a share beta of the
-    **reports** gets a wrong bound. Where most reports are false most of the bounds given are wrong: read a bound
-    beside the precision that the plan predicts.
+    The level is per alert: use beta / c for all c alerts of a run. At most a share beta of the **reports** gets a wrong
+    bound. If most reports are false, most bounds given may be wrong: compare with the precision that the plan predicts.
     """
     _refuse_gumbel(query.noise)
     if not threshold.noise.is_one_sided:
@@ -91,10 +90,10 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fractio
 
 
 def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:
-    """Lower bound that holds with probability 1 - beta before the gap is known to be reported.
+    """Return a lower bound, in grid steps, that holds with probability 1 - beta for a gap that was not selected.
 
-    Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for
-    gaps that were not selected.
+    Among reported answers its coverage fails: 52 to 86 % was measured instead of 95 %. It serves for comparison.
+    `MisuseError` for Gumbel noise and for beta outside (0, 1).
     """
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
@@ -102,19 +101,19 @@ def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta
 
 
 def survival(query: Law, threshold: Law, t: int) -> float:
-    """P(query noise - threshold noise >= t); Gumbel noise is refused, as by the bounds built on this."""
+    """Return P(query noise - threshold noise >= t); `MisuseError` for Gumbel noise, which has no closed form."""
     with decimal.localcontext(prec=_DIGITS):
         return float(_survival(query, threshold, t))
 
 
 def _survival(query: Law, threshold: Law, t: int) -> Decimal:
-    """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
+    """Return the survival in sixty digits, since the closed forms suffer from cancellation."""
     a, b = (-to_decimal(threshold.rate)).exp(), (-to_decimal(query.rate)).exp()
     return exact_survival(query.noise, b, threshold.noise, a, t)
 
 
 def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
-    """P(query noise - threshold noise >= t) for a = e^-threshold rate and b = e^-query rate; exact in Fractions."""
+    """Return P(query noise - threshold noise >= t), a = e^-threshold rate, b = e^-query rate; exact in Fractions."""
     _refuse_gumbel(query_noise, threshold_noise)
     both = a * b / (1 - a * b)
     match threshold_noise, query_noise:
@@ -134,12 +133,12 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
             inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
             return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
         case _:
-            message = f"no bound is known for {query_noise} noise compared with {threshold_noise} noise"
+            message = f"no bound is known for {query_noise} query noise and {threshold_noise} threshold noise"
             raise MisuseError(message)
 
 
 def _overlap(a: Real, b: Real, t: int) -> Real:
-    """H(t) = [b^(t+1)/(1-b) - a^(t+1)/(1-a)]/(b-a), the part of a tail where both noises are positive."""
+    """Return H(t) = [b^(t+1)/(1-b) - a^(t+1)/(1-a)]/(b-a), the part of a tail where both noises are positive."""
     if a == b:
         return a**t * (t + 1 - t * a) / (1 - a) ** 2
     return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
@@ -148,20 +147,20 @@ def _overlap(a: Real, b: Real, t: int) -> Real:
 def _refuse_gumbel(*noises: Noise) -> None:
     require(
         set(noises) <= set(MONITORED),
-        "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "
-        "differences of it have no closed form. Use exponential or laplace noise, or `estimate`",
+        "no bound is certified for gaps with gumbel noise: its tail is not a power of e^-rate below its middle, and "
+        "its differences have no closed form. Use exponential or laplace noise, or `estimate`",
     )
 
 
 def _level(beta: Fraction | float) -> Decimal:
-    require(0 < beta < 1, "beta, the level of a bound, lies strictly between 0 and 1")
+    require(0 < beta < 1, "beta, the level of a bound, must lie strictly between 0 and 1")
     with decimal.localcontext(prec=_DIGITS):
         return to_decimal(Fraction(beta))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Estimated answers in grid steps and their variances before selection, each of shape (answers,)."""
+    """Estimated answers in grid steps and their variances before selection, float arrays of shape (answers,)."""
 
     values: Floats
     variances: Floats
@@ -173,7 +172,9 @@ def inverse_variance(
     second: Numbers | float,
     second_variance: Numbers | float,
 ) -> Estimate:
-    """Return the weighted mean of two independent unbiased estimates of the same answers with the least variance.
+    """Return the weighted mean of least variance of two independent unbiased estimates of the same answers.
+
+    Arguments are numbers or arrays of shape (answers,). `MisuseError` unless variances are finite and above 0.
 
     >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
     >>> merged.values.tolist(), merged.variances.tolist()
@@ -191,19 +192,21 @@ def joint(
     measurements: Numbers,
     measurement_variance: Numbers | float,
 ) -> Estimate:
-    """Return the best linear unbiased estimates of all alerts under one threshold noise.
+    """Return the best linear unbiased estimates of all alerts that share one threshold noise.
 
     With x_i = q_i + nu_i - rho and y_i = q_i + xi_i, the differences y_i - x_i estimate rho; its best linear
-    predictor has the precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). Each gap estimate, freed of it, is then
-    merged with its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
+    predictor has precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). The function adds it to each gap estimate, then
+    merges this with its measurement by inverse variance. One alert gives `inverse_variance` with Var nu + Var rho.
 
     Args:
-        gaps: Values of `estimate`, shape (alerts,).
-        query_variance, threshold_variance: Of nu, of each alert (branches differ) or of all; of rho.
-        measurements, measurement_variance: Independent unbiased estimates, shape (alerts,); of each or of all.
+        gaps: Values of `estimate` in grid steps, shape (alerts,).
+        query_variance: Variance of nu, one number or shape (alerts,), since branches differ.
+        threshold_variance: Variance of rho.
+        measurements, measurement_variance: Independent unbiased estimates, shape (alerts,), and their variance, one
+            number or shape (alerts,).
 
     Raises:
-        MisuseError: When a variance is not positive, or the numbers of gaps and measurements differ.
+        MisuseError: If a variance is not positive, there is no alert, or gaps and measurements differ in number.
     """
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(measurements, dtype=np.float64)
     require(
@@ -222,34 +225,36 @@ def joint(
 
 
 def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
-    """Return the best linear unbiased estimates of the k largest answers: Ding et al. 2019, Theorem 3.
+    """Return the best linear unbiased estimates of the k largest answers, shape (k,) (Ding et al. 2019, Theorem 3).
 
-    The deviations of the answers from their mean are the measured ones and those of the gaps, weighted lambda : 1,
-    and the mean is the measured one: (X y + Y g)/((1 + lambda) k) of the paper, in k steps.
+    This is (X y + Y g)/((1 + lambda) k) of the paper, in k steps: the mean of the measurements, plus the deviations
+    from the mean in the measurements and in the gaps, weighted lambda : 1.
 
     Args:
-        measurements: Of the answers reported by noisy top-k, in its order, shape (k,).
-        gaps: The k - 1 gaps between them; a last gap, to an answer that was not measured, takes no part.
-        ratio: lambda = Var(selection noise)/Var(measurement noise); 1 where the budget is halved and both noises are
-            of one family and sensitivity.
+        measurements: Measurements of the answers reported by noisy top-k, in its order, shape (k,).
+        gaps: Gaps between successive answers, shape (k - 1,), without the last gap to an answer that was not measured.
+        ratio: lambda = Var(selection noise)/Var(measurement noise); 1 if each gets half of the budget and both noises
+            have the same family and sensitivity.
 
     Raises:
-        MisuseError: When there is not one gap less than there are measurements, or the ratio is not positive.
+        MisuseError: If there are not k - 1 gaps for k measurements, or the ratio is not positive.
 
     Examples:
         >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
         [9.5, 6.5]
     """
     y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
-    require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements go with the k - 1 gaps between them")
+    require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements need the k - 1 gaps between them")
     relative = float(_positive(ratio)[0])
-    shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers, but for a common term
+    shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers up to a common term
     merged: Floats = y.mean() + (relative * (y - y.mean()) + shape - shape.mean()) / (1 + relative)
     return merged
 
 
 def blue_error_ratio(count: int, ratio: float) -> float:
-    """Mean squared error of `blue_top_k` / that of the measurements, (1 + lambda k)/(k + lambda k): Corollary 1.
+    """Return the mean squared error of `blue_top_k` relative to that of the measurements.
+
+    It is (1 + lambda k)/(k + lambda k) for k = `count`, lambda = `ratio` (Ding et al. 2019, Corollary 1).
 
     >>> blue_error_ratio(10, 1.0)
     0.55
@@ -260,12 +265,12 @@ def blue_error_ratio(count: int, ratio: float) -> float:
 
 
 def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> float:
-    """Share of the mean squared error that merging an alert's gap with its measurement saves, for small rates.
+    """Return the share of the mean squared error that merging gaps with measurements saves, for small rates.
 
-    Half of the budget goes to a sparse-vector run with `count` alerts (k) and the split of least variance, half to
-    Laplace measurements of each. With U/D = 1 for monotonic queries and 2 for others, the variance of a gap estimate
-    is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise.
-    For answers far above the threshold only.
+    A sparse-vector run with `count` alerts (k) and the split of least variance costs half of the budget, Laplace
+    measurements of the alerts the other half. With U/D = 1 for monotonic queries and 2 for others, the variance of a
+    gap estimate is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for
+    exponential noise. This holds only for answers far above the threshold.
 
     >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
     [0.358, 0.527]
@@ -278,10 +283,10 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
 
 
 def _positive(numbers: Numbers | float) -> Floats:
-    """Return variances, or a ratio of them, as an array."""
+    """Return variances, or a ratio of them, as an array; `MisuseError` unless finite and above 0."""
     result = np.atleast_1d(np.asarray(numbers, dtype=np.float64))
     require(
         bool(((result > 0) & (result < math.inf)).all()),
-        "variances, and ratios of them, are finite and greater than 0",
+        "variances, and ratios of them, must be finite and greater than 0",
     )
     return result

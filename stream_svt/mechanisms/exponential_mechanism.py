@@ -1,23 +1,23 @@
-"""The exponential mechanism with a gap, on the integer grid: which utility is the largest, and by how much.
+"""The exponential mechanism with gap on the integer grid: the index of a large utility, and its lead.
 
 With integer utilities u_i of sensitivity D, U = D for monotonic utilities and 2D for others, and l = epsilon/U::
 
     P(s, gap >= m) = e^(l (u_s - m)) / (e^(l (u_s - m)) + sum over i != s of e^(l u_i))        m = 0, 1, ..
 
-so that index s has the probability e^(l u_s)/sum of all e^(l u_i), and the gap is that of a logistic variable at
-u_s - ln(sum over i != s of e^(l u_i))/l of scale 1/l, given that it is at least 0, rounded down to grid steps: what
-noisy max with continuous Gumbel noise reports, and how much the winner could lose and still win.
+Index s has probability e^(l u_s)/sum of all e^(l u_i). The gap is a logistic variable with location
+u_s - ln(sum over i != s of e^(l u_i))/l and scale 1/l, given that it is at least 0, rounded down to grid steps. Noisy
+max with continuous Gumbel noise has the same law; there the gap is how much the winner could lose and still win.
 
-Charge: **epsilon**, gap included, for log P(s, gap = m) moves by at most l U between neighbours (Ding et al. 2023,
-Theorem 7). Their Algorithm 8 as printed lacks the factor epsilon in the logistic's location: its exact loss is
-about 1 whatever epsilon is (10.3 times the charge at epsilon = 0.1). Under zCDP the gap is not free: it doubles the
-range of the log-ratio, from a bound of epsilon^2/8 for the index alone to epsilon^2/2
-(`stream_svt.privacy.range_bounded`).
+Charge: **epsilon**, gap included, because log P(s, gap = m) changes by at most l U between neighbours (Ding et al.
+2023, Theorem 7). Their Algorithm 8 as printed lacks the factor epsilon in the location of the logistic; its exact
+loss is about 1 for every epsilon (10.3 times the charge at epsilon = 0.1). Under zCDP the gap is not free: it doubles
+the range of the log-ratio, and rho grows from at most epsilon^2/8 for the index alone to at most epsilon^2/2 (see
+`stream_svt.privacy.range_bounded`).
 
-* `ExponentialMechanism` draws the index, then the gap given the index, each from one uniform number that is known
-  to as many bits as the answer takes: the law above, exactly ("black box").
-* `NoisyMaxGumbel` adds discretised Gumbel noise on a refined grid and reports the largest with its gap ("naive"):
-  exactly epsilon-private, as any noisy top-1 with the lexicographic gap, of that law up to ties on the refined grid.
+* `ExponentialMechanism` draws the index, then the gap given the index, each from one uniform number refined to as
+  many bits as the result needs: exactly the law above ("black box" in the paper).
+* `NoisyMaxGumbel` adds discretised Gumbel noise on a refined grid and reports the largest with its gap ("naive"). It
+  is exactly epsilon-private, as every noisy top-1 with lexicographic gap, and has that law up to ties on the grid.
 
 References:
     McSherry & Talwar 2007. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential
@@ -47,16 +47,16 @@ from stream_svt.mechanisms.sampler import decimal_context, prefixes
 from stream_svt.mechanisms.top_k import Ranking, TopK
 
 Word = Callable[[], int]
-"""Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1; that all are uniform, no check can tell."""
+"""Returns 64 fresh uniform bits as an integer from 0 to 2^64 - 1; the caller guarantees that they are uniform."""
 
 _GUARD = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialMechanism(Mechanism):
-    """Exponential mechanism with gap, drawn exactly; see the module for its law.
+    """Exponential mechanism with gap (McSherry & Talwar 2007; Ding et al. 2023), sampled exactly; see the module.
 
-    Charge: `epsilon`, with the gap or without; under zCDP the price is a quarter where `release_gap` is not set.
+    Charge: `epsilon`, with or without the gap. Under zCDP the price is about a quarter if `release_gap` is False.
 
     Examples:
         >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
@@ -73,27 +73,27 @@ class ExponentialMechanism(Mechanism):
 
     @property
     def rate(self) -> Fraction:
-        """Return l = epsilon/U, per grid step."""
+        """Rate l = epsilon/U, per grid step."""
         return rate_of(self.epsilon, self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the noise that a noisy max of the same law would have."""
+        """Law of the Gumbel noise with which noisy max has the same law."""
         return (Law(Noise.GUMBEL, self.rate),)
 
     def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Outcomes]:
-        """Report one index, and its gap, and end the run.
+        """Report one index and, with `release_gap`, its gap in grid steps; this ends the run.
 
         Args:
-            values: Integer utilities, shape (answers,), below 2^47 in magnitude; their number is public.
-            word: Source of fresh words; two are read, more where they leave a draw open.
+            values: Integer utilities in grid steps, shape (answers,), below 2^47 in magnitude; their number is public.
+            word: Source of fresh words. A draw reads one, and more if that does not determine it.
 
         Raises:
-            RunExhausted: When the run has made its step; nothing was drawn.
-            MisuseError: When there are fewer than two utilities.
+            RunExhausted: If the run has made its step; nothing was drawn.
+            MisuseError: If there are fewer than two utilities, or another mechanism opened the run.
         """
         values = self.checked_values(run, values)
-        require(len(values) >= 2, "an exponential mechanism chooses among at least two answers")
+        require(len(values) >= 2, "an exponential mechanism needs at least two answers")
         row = draw_index(values, self.rate, word)
         gap = draw_gap(values, row, self.rate, word) if self.release_gap else None
         outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
@@ -102,11 +102,11 @@ class ExponentialMechanism(Mechanism):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyMaxGumbel(Ranking):
-    """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise, on a finer grid.
+    """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise on a finer grid.
 
-    The grid is `refinement` times finer, where ties are rare; the lexicographic gap is rounded down to whole grid
-    steps. Charge: `epsilon`, by the theorem on noisy top-k (rounding is post-processing). For each answer and each
-    gap, the probability differs from that of `ExponentialMechanism` by about rate/refinement, relatively.
+    The grid is `refinement` times finer, so ties are rare; the lexicographic gap is rounded down to grid steps.
+    Charge: `epsilon`, by the theorem on noisy top-k, since rounding is post-processing. For each answer and gap, the
+    relative difference from the probability in `ExponentialMechanism` is about rate/refinement.
     """
 
     epsilon: int
@@ -115,7 +115,7 @@ class NoisyMaxGumbel(Ranking):
     refinement: int = 2**10
 
     @property
-    def fine(self) -> TopK:
+    def on_finer_grid(self) -> TopK:
         """The noisy max on the finer grid."""
         return TopK(
             epsilon=self.epsilon,
@@ -128,31 +128,34 @@ class NoisyMaxGumbel(Ranking):
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise, in steps of the finer grid."""
-        return self.fine.branch_laws
+        return self.on_finer_grid.branch_laws
 
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
-        """The largest noisy utility; those are below 2^47/refinement in magnitude, noise in steps of the finer grid."""
-        most = (VALUE_LIMIT - 1) // self.refinement
+        """Return the largest noisy utility and its gap; the noise is in steps of the finer grid.
+
+        `MisuseError` unless utilities are below 2^47/refinement in magnitude.
+        """
         require(
-            not len(values) or int(abs(values).max()) <= most,
-            f"a utility does not fit a grid {self.refinement} times finer: refine less",
+            not len(values) or int(abs(values).max()) <= (VALUE_LIMIT - 1) // self.refinement,
+            f"a utility does not fit a grid {self.refinement} times finer: lower the refinement",
         )
-        outcomes = self.fine.select(run, values * self.refinement, noise)
+        outcomes = self.on_finer_grid.select(run, values * self.refinement, noise)
         tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
         return replace(outcomes, tops=tuple(tops))
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Alignment of the noisy max on the finer grid, which repeats even the finer gap."""
+        """Return the alignment of the noisy max on the finer grid, which reproduces the gap of that grid."""
         before, after = (answers * self.refinement for answers in (first, second))
-        return self.fine.shifts(outcomes, before, after, neighbours, drawn)
+        return self.on_finer_grid.shifts(outcomes, before, after, neighbours, drawn)
 
 
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
-    """Draw an index with probability proportional to e^(rate utility), exactly.
+    """Draw an index with probability exactly proportional to e^(rate utility); utilities have shape (answers,).
 
-    It is that at which the cumulative weights pass a uniform share of their total, both known within closing bounds.
+    It is the first index whose cumulative weight exceeds a uniform share of the total. Bounds on the share and on the
+    weights are refined until they determine the index.
     """
     utilities = grid_values(utilities)
     distances = (int(utilities.max()) - utilities).tolist()
@@ -167,9 +170,9 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
 
 
 def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
-    """Draw the gap given that the index is `row`, exactly: the greatest m with P(gap >= m | row) >= U, U uniform.
+    """Draw the gap given index `row`, exactly, in grid steps: the greatest m with P(gap >= m | row) >= U, U uniform.
 
-    With R = sum over i != row of e^(rate (u_i - u_row)), that is the floor of ln((1 + R - U)/(U R)) / rate.
+    With R = sum over i != row of e^(rate (u_i - u_row)), this is the floor of ln((1 + R - U)/(U R)) / rate.
     """
     utilities = grid_values(utilities)
     behind = int(utilities[row]) - np.delete(utilities, row)
@@ -191,27 +194,27 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
 
 
 def _steps(uniform: Fraction, others: Fraction, shift: Decimal, digits: int) -> Fraction:
-    """Return ln(1 + (1 - U)/R) - ln U, R = others * e^-shift; it falls with U and with R."""
+    """Return ln(1 + (1 - U)/R) - ln U for R = others * e^-shift; it decreases in U and in R."""
     scaled, logarithm = to_decimal((1 - uniform) / others), to_decimal(uniform).ln()
     if not scaled:
         return Fraction(-logarithm)
-    if shift > 8 * digits:  # 1 is beneath the error of (1 - U)/R > 10^(2 digits)
+    if shift > 8 * digits:  # 1 is below the error of (1 - U)/R > 10^(2 digits)
         return Fraction(shift + scaled.ln() - logarithm)
     return Fraction((1 + scaled * shift.exp()).ln() - logarithm)
 
 
 def _refinements(word: Word, count: int) -> Iterator[tuple[Fraction, Fraction, int]]:
-    """Ever closer bounds of a uniform number, with the decimal digits that comparing it takes."""
+    """Yield ever closer bounds of a uniform number, with the decimal digits needed to compare it."""
     for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + 2 * len(str(count)) + 2 * _GUARD
         yield Fraction(prefix, 1 << bits), Fraction(prefix + 1, 1 << bits), digits
 
 
 def _cumulative_weights(distances: list[int], rate: Fraction, digits: int) -> tuple[list[int], int]:
-    """Cumulative sums of e^-(rate distance) in units of 10^-digits, and a bound of their error.
+    """Return cumulative sums of e^-(rate distance) in units of 10^-digits, and a bound of their error.
 
-    Distances are at least 0, one of them 0. Each weight is at most 1 and errs by 10^(1 - digits) (1 + x),
-    x = rate * distance < 3 digits or the weight is below 10^-digits and left out.
+    Distances are at least 0, and one is 0. Each weight is at most 1 with error 10^(1 - digits) (1 + x) for x = rate *
+    distance < 3 digits; beyond, it is below 10^-digits and omitted.
     """
     sums = list(accumulate(_weight(distance, rate, digits) for distance in distances))
     return sums, 40 * len(distances) * digits
@@ -219,7 +222,7 @@ def _cumulative_weights(distances: list[int], rate: Fraction, digits: int) -> tu
 
 @lru_cache(maxsize=2**16)
 def _weight(distance: int, rate: Fraction, digits: int) -> int:
-    """e^-(rate distance) in units of 10^-digits."""
+    """Return e^-(rate distance) in units of 10^-digits."""
     x = rate * distance
     if x >= 3 * digits:
         return 0

@@ -1,17 +1,17 @@
-"""SVT-Gau: sparse vector with discrete Gaussian noise, a baseline for comparisons. No gap is told, for a reason.
+"""SVT-Gau: sparse vector with discrete Gaussian noise and without gaps, a baseline for comparisons.
 
-A Gaussian density falls faster than any exponential: no rate l has P(k) <= e^(l s) P(k + s) for all k. The alignment
-that makes a gap free for other noise has no bounded cost: with gaps, the exact loss reached 2.3 times the charge.
-Without them what is left is an (epsilon, delta) statement, weaker than that of every other mechanism here.
+A Gaussian density falls faster than any exponential: no rate l satisfies P(k) <= e^(l s) P(k + s) for all k. The
+alignment that makes gaps free for other noise has unbounded cost here: with gaps, the exact loss reached 2.3 times
+the charge. Without gaps an (epsilon, delta) guarantee remains, weaker than that of every other mechanism here.
 
 Guarantee:
-    Let the threshold's variance be such that a shift by D is (e0, d0)-private, and the query's such that a shift by
-    U is (e1, d1)-private. A run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private. Proof: move the
-    threshold noise up by D, which is good but for mass d0. Given it, a bottom is no less likely on the neighbour, and
-    a top at most e^e1 times as likely but for d1; call that excess bad. Outputs without anything bad have ratio at
-    most e^(e0 + c e1), and something bad happens with probability at most d0 + k d1. Liu et al. compose over the
-    c + 1 releases, d0 + c d1; tests that report nothing then go unpaid, and no proof of it is known to us: `gaussian`
-    divides a delta that way only when it is asked for the mechanism `as_published`.
+    Let the threshold's variance make a shift by D (e0, d0)-private, and the query's a shift by U (e1, d1)-private. A
+    run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private. Proof: move the threshold noise up by D,
+    at ratio e^e0 except for mass d0. Given that noise, a bottom is at least as likely on the neighbour, and a top at
+    most e^e1 times as likely except for an excess d1. Outputs outside these exceptions have ratio at most
+    e^(e0 + c e1), and the exceptions have probability at most d0 + k d1. Liu et al. compose over the c + 1 releases,
+    d0 + c d1, so tests that report nothing are not counted. We know no proof of that; `gaussian` divides delta that
+    way only with `as_published=True`.
 
 References:
     Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3
@@ -36,18 +36,19 @@ from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
-"""Largest standard deviation in grid steps: `discrete_gaussian_delta` adds up the law point by point."""
+"""Largest standard deviation in grid steps, since `discrete_gaussian_delta` sums the law point by point."""
 
 Entropy = Callable[[int], bytes]
+"""Returns this number of fresh random bytes."""
 
 
 def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
-    """Exact draw of P(k) proportional to e^(-k^2 / (2 variance)), k in Z.
+    """Draw an integer k exactly, with probability proportional to e^(-k^2 / (2 variance)), in grid steps.
 
-    A discrete Laplace draw of scale t = floor(sigma) + 1 is kept with probability exp(-(|k| - variance/t)^2 / (2
-    variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3). `entropy(n)` returns n fresh random bytes.
+    It accepts a discrete Laplace draw of scale t = floor(sigma) + 1 with probability
+    exp(-(|k| - variance/t)^2 / (2 variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3).
     """
-    require(variance > 0, "the variance of a noise is greater than 0")
+    require(variance > 0, "the variance of a noise must be greater than 0")
     t = math.isqrt(math.floor(variance)) + 1
     while True:
         drawn = draw_threshold(Law(Noise.LAPLACE, Fraction(1, t)), entropy)
@@ -56,17 +57,17 @@ def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
 
 
 def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: float) -> float:
-    """Least delta for which a shift of the noise is (epsilon, delta)-private; it holds for smaller shifts too.
+    """Return the least delta for which a shift in grid steps is (epsilon, delta)-private; smaller shifts are too.
 
-    P(Y > epsilon variance/shift - shift/2) - e^epsilon P(Y > epsilon variance/shift + shift/2) for the noise Y
-    (Canonne, Kamath & Steinke 2020, Theorem 7), as the sum of what is positive point by point. Noise wider than
-    `WIDEST` is refused.
+    It is P(Y > epsilon variance/shift - shift/2) - e^epsilon P(Y > epsilon variance/shift + shift/2) for the noise Y
+    (Canonne, Kamath & Steinke 2020, Theorem 7), computed as the sum of the positive differences at all points.
+    `MisuseError` for noise wider than `WIDEST`.
     """
     sigma = math.sqrt(variance)
-    require(sigma <= WIDEST, "noise this wide is not added up: use a coarser granularity or a larger epsilon")
-    reach = math.ceil(12 * sigma) + 1  # beyond it lies a share of e^-72
+    require(sigma <= WIDEST, "the noise is too wide to sum: use a coarser granularity or a larger epsilon")
+    reach = math.ceil(12 * sigma) + 1  # the probability beyond is about e^-72
     first = math.floor(epsilon * float(variance) / shift - shift / 2)
-    if first > 38 * sigma:  # where e^-722 is the least float
+    if first > 38 * sigma:  # the probability there, e^-722, is near the least float
         return 0.0
     here = np.arange(max(first, -reach), max(first, 0) + reach + 1, dtype=np.float64)
     total = np.exp(-(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(variance))).sum()
@@ -76,10 +77,10 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
 
 
 def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
-    """Variance with which a shift is (epsilon, delta)-private: the least, up to one part in a thousand."""
+    """Return the least variance, within 0.1 %, that makes a shift in grid steps (epsilon, delta)-private."""
     require(
         epsilon > 0 and 0 < delta < 1 and shift >= 1,
-        "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of a grid step",
+        "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of at least one grid step",
     )
     low, high = 0.0, 1.0
     while discrete_gaussian_delta(high, shift, epsilon) > delta:
@@ -93,10 +94,11 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianSparseVector:
-    """Sparse vector with Gaussian noise, see the module; build with `gaussian`. A run's `left` counts tops.
+    """Sparse vector with Gaussian noise, see the module; build it with `gaussian`. `Run.left` counts tops.
 
-    It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either. Epsilon
-    is that of one threshold and of one top, delta that of each release; variances are in squared grid steps.
+    It has no `shifts`, no gap and no pure charge, since no alignment has bounded cost. `threshold_epsilon` and
+    `query_epsilon` are those of one threshold and one top, `delta` is that of one release, and variances are in
+    squared grid steps.
     """
 
     cutoff: int
@@ -109,28 +111,31 @@ class GaussianSparseVector:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon of a whole run: e0 + c e1."""
+        """Epsilon of a run: e0 + c e1."""
         return self.threshold_epsilon + self.cutoff * self.query_epsilon
 
     def proved_delta(self, tests: int) -> float:
-        """Delta of a whole run of so many tests."""
+        """Return the proved delta of a run with this number of tests: (1 + tests) delta."""
         return (1 + tests) * self.delta
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run with a fresh draw of variance `threshold_variance`."""
+        """Begin a run with a fresh threshold noise of variance `threshold_variance`, in grid steps."""
         return new_run(self, threshold_noise, salt, self.cutoff)
 
     def is_over(self, run: Run) -> bool:
-        """Whether all tops are used."""
+        """Whether the run has used all its tops."""
         return run.left < 1
 
     def step(
         self, run: Run, values: Integers, thresholds: Integers | int, noise: Integers
     ) -> tuple[Run, Outcomes]:
-        """Test answers in order until they or the run end; `noise` has one fresh draw for each."""
+        """Test answers in order until they or the run end; arrays have shape (tests,), noise is fresh.
+
+        `RunExhausted` if the run is over, `MisuseError` if another mechanism opened it.
+        """
         check_run(run, self, self.cutoff)
         if self.is_over(run):
-            raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
+            raise RunExhausted("this run has used all its tops; open a new run")
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)
         tops = tuple(Top(row=row, gap=None) for row in reached[: run.left].tolist())
         consumed = tops[-1].row + 1 if len(tops) == run.left else len(values)
@@ -150,24 +155,24 @@ def gaussian(
     tests: int | None,
     as_published: bool = False,
 ) -> GaussianSparseVector:
-    """SVT-Gau for a total epsilon and delta.
+    """Return SVT-Gau for a total epsilon and delta.
 
     Args:
+        cutoff, sensitivity: Largest number of tops; D in grid steps.
         split: Epsilon of all queries / epsilon of the threshold.
-        tests: Tests that a run makes at most, for which delta is proved; None together with `as_published`
-            only.
-        as_published: Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with
-            theirs. What such a run loses is not proved: its bottoms go unpaid.
+        tests: Largest number of tests in a run, for which delta is proved; None only with `as_published`.
+        as_published: Divide delta among the threshold and the c tops, as Liu et al. 2024 do, for comparison with their
+            results. The delta of such a run is not proved, since bottoms are not counted.
     """
     require(
         as_published == (tests is None),
-        "delta is proved for a number of tests: give tests. To divide it among the cutoff's tops instead, which is "
-        "published without a proof, say as_published=True and tests=None",
+        "delta is proved for a number of tests: pass tests. To divide delta among the tops instead, as published "
+        "without a proof, pass as_published=True and tests=None",
     )
-    require(tests is None or tests >= 1, "a run makes at least one test")
+    require(tests is None or tests >= 1, "tests must be at least 1")
     require(
         cutoff >= 1 and sensitivity >= 1 and split > 0,
-        "cutoff and sensitivity are at least 1, and a split is greater than 0",
+        "cutoff and sensitivity must be at least 1, and split greater than 0",
     )
     threshold = epsilon / (1 + split)
     query = (epsilon - threshold) / cutoff
@@ -197,7 +202,7 @@ def _happens_exp(exponent: Fraction, entropy: Entropy) -> bool:
 
 
 def _happens(probability: Fraction, entropy: Entropy) -> bool:
-    """Return True with a rational probability, exactly: a uniform integer by rejection."""
+    """Return True with a rational probability, exactly, by rejection sampling of a uniform integer."""
     size = (probability.denominator.bit_length() + 7) // 8
     limit = 256**size // probability.denominator * probability.denominator
     while (drawn := int.from_bytes(entropy(size), "big")) >= limit:

@@ -18,36 +18,36 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 VALUE_LIMIT = 2**47
-"""Values and thresholds are strictly smaller in magnitude than this many grid steps."""
+"""Values and thresholds are below this many grid steps in magnitude."""
 PARTS = 10**18
-"""Parts of one in which a value's fraction is counted; a grid step is a whole number of them."""
+"""Fractions of values are counted in units of 1/PARTS; a grid step is a multiple of this unit."""
 WHOLE_LIMIT = 2**62
-"""Whole parts of values saturate here, beyond the bounds of every grid."""
+"""Integer parts of values saturate here, beyond the bounds of every grid."""
 BOUND_LIMIT = 2**61
 """Bounds times the denominator of the granularity are below this in magnitude, so that int64 holds every step."""
 CORRECTION_LIMIT = 2**48
-"""Corrections are strictly smaller in magnitude than this many grid steps."""
+"""Corrections are below this many grid steps in magnitude."""
 THRESHOLD_NOISE_LIMIT = 2**60
-"""Threshold noise saturates here: at the least admitted rate that takes 10^6 zero bits in a row."""
+"""Threshold noise saturates here; at `LEAST_RATE`, a draw gets this far only after 10^6 zero bits in a row."""
 NOISE_LIMIT = 2**62
 """One geometric draw of query noise saturates here."""
 GAP_LIMIT = 2**61
-"""Gaps saturate here, below all that saturated query noise can lead to: its saturation leaves no trace."""
+"""Gaps saturate here, below every gap of saturated query noise: outputs do not depend on its saturation."""
 LEAST_RATE = Fraction(1, 2**40)
 """Rates below this are refused: their noise would be wider than the grid."""
 
 
 def grid_floor(value: Fraction | int, granularity: Fraction) -> int:
-    """Grid step at or below `value`.
+    """Return the largest grid step at or below `value`.
 
-    Floor, never round: neighbours at most d apart land at most ceil(d / granularity) steps apart and keep
-    their order, whereas Python's ``round`` sends 0.5 to 0 and 1.5 to 2 and doubles a sensitivity of 1.
+    Rounding down keeps the order of values, and values at most d apart stay at most ceil(d / granularity) steps apart.
+    Python's ``round`` does not: it sends 0.5 to 0 and 1.5 to 2, which doubles a sensitivity of 1.
     """
     return math.floor(value / granularity)
 
 
 def grid_sensitivity(sensitivity: Fraction | int, granularity: Fraction) -> int:
-    """Sensitivity in grid steps, D = ceil(sensitivity / granularity)."""
+    """Return D = ceil(sensitivity / granularity), in grid steps; `MisuseError` unless both are above 0."""
     if sensitivity <= 0 or granularity <= 0:
         raise MisuseError("sensitivity and granularity must both be greater than 0")
     return math.ceil(sensitivity / granularity)

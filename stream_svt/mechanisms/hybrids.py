@@ -1,12 +1,12 @@
-"""Hybrids of noisy top-k and sparse vector: the largest answers, down to a threshold.
+"""Hybrids of noisy top-k and sparse vector: the largest answers that reach a threshold.
 
-All answers of one `step` get noise and are ordered by noisy value, equal values by index.
+`step` adds noise to all answers and sorts them by noisy value, equal values by index.
 
-* `HybridIdentity`: as `TopK`, with a public threshold taking part: where it comes before k answers did, the list
-  ends there, and costs only what it holds.
+* `HybridIdentity`: `TopK` with a public threshold as an additional answer. If it ranks before k answers do, the list
+  ends there and only the listed answers are charged.
 * `HybridEstimates`: up to k answers above a noisy threshold, each with its gap to that threshold.
 
-Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain differences.
+Gaps between reported answers, and gaps to the noisy threshold, are plain differences of noisy values.
 
 References:
     Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max
@@ -32,17 +32,17 @@ from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic
 class HybridIdentity(Ranking):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
-    The threshold takes part as an answer of value `threshold`, public and in grid steps, and index before all others,
-    with noise of the same rate epsilon/(k U): it wins ties. Each output is charged for what it holds:
+    The threshold ranks as an answer of value `threshold`, public and in grid steps, with noise of the same rate
+    epsilon/(k U). Its index precedes all others, so it wins ties. The charge depends on the output:
 
-    * The threshold is among the first k places, after m answers: those m with plain gaps, the last one's to the noisy
-      threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and those of the m answers by at most U.
-      With `threshold_gap` the gap from the threshold to the next answer is released too, as in the paper: a
-      top-(m + 1), which costs (m + 1) epsilon/k. Since the threshold wins all ties, its lexicographic gap is plain.
-    * k answers come first: those, the last one's gap lexicographic, for the runner-up (an answer or the threshold)
-      stays hidden. Charge epsilon, by the proof in `top_k`.
+    * The threshold is among the first k ranks, after m answers. The m answers are released with plain gaps, that of
+      the last one to the noisy threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and the noise of
+      the m answers by at most U. `threshold_gap` also releases the gap from the threshold to the next answer, as in
+      the paper: a top-(m + 1), which costs (m + 1) epsilon/k. The threshold wins all ties, so this gap is plain.
+    * k answers rank before the threshold. They are released with a lexicographic last gap, since the runner-up (an
+      answer or the threshold) stays hidden. Charge epsilon, by the proof in `top_k`.
 
-    A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
+    The lower charge of short lists is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
 
     Examples:
         >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
@@ -62,38 +62,38 @@ class HybridIdentity(Ranking):
 
     @property
     def threshold_law(self) -> Law:
-        """Law of all noise, of rate epsilon/(k U); nothing is charged before the output is known."""
+        """Law of all noise, of rate epsilon/(k U). The threshold is charged with the output."""
         return Law(self.noise, rate_of(self.epsilon, self.count * self.query_sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the noise of the answers, that of the threshold."""
+        """Law of the query noise, equal to that of the threshold."""
         return (self.threshold_law,)
 
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
-        """The largest noisy values, no more than `count`, down to the noisy threshold; of one answer or more."""
+        """Return up to `count` of the largest noisy values above the noisy threshold; `MisuseError` without answers."""
         require(len(values) > 0, "a selection needs at least one answer")
         noisy = np.concatenate(([self.threshold + run.threshold_noise], values + noise))
         order = largest(noisy, min(self.count + 1, len(noisy)))
-        place = np.flatnonzero(order == 0)
-        answers = min(int(place[0]), self.count) if len(place) else self.count
+        rank = np.flatnonzero(order == 0)  # of the threshold
+        answers = min(int(rank[0]), self.count) if len(rank) else self.count
         gaps = gaps_of(noisy, order, lexicographic=answers == self.count)
-        told = self.threshold_gap and answers < min(self.count, len(gaps))
-        of_threshold = Fraction(1) if told else Fraction(self.sensitivity, self.query_sensitivity)
+        with_gap = self.threshold_gap and answers < min(self.count, len(gaps))
+        of_threshold = Fraction(1) if with_gap else Fraction(self.sensitivity, self.query_sensitivity)
         return Outcomes(
             consumed=len(values),
             tops=tops_of(order[:answers] - 1, gaps[:answers]),
             charge=min(self.epsilon, -(-(answers + of_threshold) * self.epsilon // self.count)),
-            threshold_gap=gaps[answers] if told else None,
+            threshold_gap=gaps[answers] if with_gap else None,
         )
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Alignment.
+        """Return the alignment, for answers of shape (answers,).
 
-        Where the threshold ended the list and no gap leads to a hidden answer, that of sparse vector; otherwise the
-        lexicographic one with the threshold as index 0.
+        It is that of sparse vector if the threshold ended the list and no gap leads to a hidden answer, otherwise the
+        lexicographic one of `top_k` with the threshold as index 0.
         """
         rows = outcomes.rows + 1
         before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
@@ -112,14 +112,14 @@ class HybridIdentity(Ranking):
 class HybridEstimates(Ranking):
     """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
 
-    The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its gap to
-    that noisy threshold. Rates threshold_charge/D and charge/U; charge of t answers: threshold_charge, when the run
-    is opened, + t * query_charge. The alignment is that of sparse vector: the threshold moves up by D and the
-    reported noisy values with it, which keeps their order and their gaps; ties are harmless. A step that lists
-    fewer than k leaves the run open: the next step, with fresh noise, is charged for what it lists.
+    A step lists up to k of the largest noisy values that reach threshold + threshold noise, each with its gap to that
+    noisy threshold. `threshold` is in grid steps. The noise rates are threshold_charge/D and query_charge/U. Charge of
+    t answers: threshold_charge when the run is opened, plus t * query_charge. The alignment is that of sparse vector:
+    the threshold and the reported noisy values move up by D, which keeps their order and gaps; ties do no harm. After a
+    step that lists fewer than k, the run stays open, and the next step with fresh noise is charged for its own list.
 
-    `split` is epsilon of all answers / epsilon of the threshold. None is what minimises the variance of a gap for
-    small rates, see `least_variance_split`.
+    `split` is epsilon of all answers / epsilon of the threshold. None minimises the variance of a gap for small rates,
+    see `least_variance_split`.
 
     >>> hybrid = HybridEstimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
     >>> hybrid.threshold_charge, hybrid.query_charge
@@ -137,7 +137,7 @@ class HybridEstimates(Ranking):
 
     @property
     def query_charge(self) -> int:
-        """Units of an answer."""
+        """Units that each listed answer costs."""
         split = self.split
         if split is None:
             noises = {"query_noise": self.query_noise, "threshold_noise": self.threshold_noise}
@@ -146,26 +146,26 @@ class HybridEstimates(Ranking):
 
     @property
     def threshold_charge(self) -> int:
-        """Units of the threshold: all that the answers leave."""
+        """Units that opening a run costs: the rest of epsilon after k answers."""
         return self.epsilon - self.count * self.query_charge
 
     @property
     def threshold_law(self) -> Law:
-        """Law of the threshold's noise, of rate threshold_charge/D."""
+        """Law of the threshold noise, of rate threshold_charge/D."""
         return Law(self.threshold_noise, rate_of(self.threshold_charge, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the noise of the answers, of rate query_charge/U."""
+        """Law of the query noise, of rate query_charge/U."""
         return (Law(self.query_noise, rate_of(self.query_charge, self.query_sensitivity)),)
 
     @property
     def smallest_charge(self) -> int:
-        """Units of a listed answer."""
+        """Units of a listed answer; a run with fewer units left is over."""
         return self.query_charge
 
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
-        """The largest noisy values above the noisy threshold, no more than the run can pay, or none."""
+        """Return the largest noisy values above the noisy threshold, as many as the run can pay for."""
         gaps = values + noise - (self.threshold + run.threshold_noise)
         above = np.flatnonzero(gaps >= 0)
         order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
@@ -175,7 +175,7 @@ class HybridEstimates(Ranking):
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Alignment of sparse vector, which does not read the noise; see the class."""
+        """Return the alignment of sparse vector, see the class; it does not depend on the noise."""
         del drawn
         lift = self.threshold_shift(neighbours)
         return Noises(lift, shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])

@@ -1,4 +1,4 @@
-"""The noise families on the integers, their laws and moments.
+"""Noise families on the integers, with their laws and moments.
 
 With b = e^-rate::
 
@@ -9,15 +9,15 @@ With b = e^-rate::
 A rate is an epsilon per grid step; 1/rate is the scale in grid steps. The Gumbel family is the floor of a
 continuous Gumbel variable X of location 0 and scale 1/rate.
 
-All obey the **one-sided Lipschitz condition** P(k) <= e^(rate s) P(k + s) for integers s >= 0, which is all
-that the sparse-vector proof needs. For the first two it is read off the formula. For Gumbel, X has the density
+All satisfy the **one-sided Lipschitz condition** P(k) <= e^(rate s) P(k + s) for integers s >= 0, which suffices
+for the sparse-vector proof. For the first two families it follows from the formula. For Gumbel, X has the density
 f(x) = rate e^(-rate x) exp(-e^(-rate x)), so that
 
     f(x + s) = e^(-rate s) rate e^(-rate x) exp(-e^(-rate x) e^(-rate s)) >= e^(-rate s) f(x)
 
-because e^(-rate s) <= 1 makes the last exponent only smaller; integrate over [k, k + 1). The other direction
-fails: f(x - s)/f(x) = e^(rate s) exp(-e^(-rate x) (e^(rate s) - 1)) tends to 0 as x falls. Hence an alignment may
-move exponential and Gumbel noise up only, and Laplace noise either way.
+because e^(-rate s) <= 1 makes the last exponent smaller; integrate over [k, k + 1). The reverse inequality fails:
+f(x - s)/f(x) = e^(rate s) exp(-e^(-rate x) (e^(rate s) - 1)) tends to 0 as x falls. So an alignment may move
+exponential and Gumbel noise up only, and Laplace noise both ways.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from stream_svt.mechanisms.grid import Floats, Integers
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25
-_GREATEST_LOG = 700.0
-"""Near the largest power of e that a float holds; exp(-e^700) is 0."""
+_MAX_EXPONENT = 700.0
+"""Close to the largest exponent of e in a float; exp(-e^700) is 0."""
 _POINTS_PER_SCALE = 512
-_MOST_POINTS = 2**20
-_FAR = 45.0
-"""Scales beyond which a noise has less than 10^-19 of its probability."""
+_MAX_BLOCKS = 2**20
+_REACH = 45.0
+"""Scales beyond which a noise has probability less than 10^-19."""
 
 
 class Noise(StrEnum):
-    """A family of integer noise."""
+    """A family of integer noise; see the module for the laws."""
 
     EXPONENTIAL = "exponential"
     LAPLACE = "laplace"
@@ -63,22 +63,22 @@ class Noise(StrEnum):
 
     @property
     def may_move_down(self) -> bool:
-        """Whether a move down by s costs at most rate * s as well, as a move up does for every family."""
+        """Whether moving the noise down by s costs at most rate * s, as moving it up does for every family."""
         return self is Noise.LAPLACE
 
     @property
     def is_one_sided(self) -> bool:
-        """Whether the noise is never negative: what certified bounds of reported answers ask of the threshold's."""
+        """Whether the noise is never negative, which certified bounds require of threshold noise."""
         return self is Noise.EXPONENTIAL
 
     @classmethod
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:
-        """Family that is given, as itself or by its name; see `parse_choice`."""
+        """Return a family given as itself or by name; `MisuseError` for anything else, see `parse_choice`."""
         return parse_choice(cls, given, name)
 
     @classmethod
     def parse(cls, name: str) -> Noise:
-        """Noise of that name for a monitor: one of `MONITORED`; others are refused with the reason."""
+        """Return the family of this name for a monitor; `MisuseError` with the reason if not in `MONITORED`."""
         for noise in MONITORED:
             if noise.value == name.lower():
                 return noise
@@ -89,8 +89,8 @@ class Noise(StrEnum):
 
 
 MONITORED = (Noise.EXPONENTIAL, Noise.LAPLACE)
-"""Families a monitor may use: their gaps have bounds in closed form, rational in e^-rate, and P(noise >= k) is at most
-e^(-rate k) for k >= 0, which corrections and accuracy rest on."""
+"""Families that monitors may use. Bounds of their gaps have closed forms, rational in e^-rate, and corrections and
+accuracy rely on P(noise >= k) <= e^(-rate k) for k >= 0."""
 
 _NOT_MONITORED = Noise.refused | {
     "gumbel": "it is a baseline, in the library only: no bound is certified for its gaps, and it is no more "
@@ -100,7 +100,7 @@ _NOT_MONITORED = Noise.refused | {
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Family of a noise, which may be given by its name, and its rate in epsilon per grid step."""
+    """Family of a noise, also accepted by name, and its rate in epsilon per grid step."""
 
     noise: Noise
     rate: Fraction
@@ -110,16 +110,16 @@ class Law:
 
 
 RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
-"""Variance in squared scales, where rates are small."""
+"""Variance in squared scales, for small rates."""
 
 
 def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
-    """P(noise = k), in floats that stay accurate for rates near 0."""
+    """Return P(noise = k), accurate for rates near 0 too."""
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.LAPLACE:
         return -math.expm1(-rate) / (1 + math.exp(-rate)) * math.exp(-rate * abs(k))
     if noise is Noise.GUMBEL:
-        if -rate * k > _GREATEST_LOG:
+        if -rate * k > _MAX_EXPONENT:
             return 1.0 - tail(noise, rate, k + 1)
         power = math.exp(-rate * k)  # b^k; P(k) = exp(-b^(k + 1)) - exp(-b^k)
         return math.exp(-power * math.exp(-rate)) * -math.expm1(power * math.expm1(-rate))
@@ -129,43 +129,43 @@ def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
 
 
 def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
-    """P(noise >= steps), elementwise; `steps` need not be whole, the formulas are read between them as well."""
+    """Return P(noise >= steps), elementwise; non-integer `steps` use the same formulas."""
     noise, rate = Noise.of(noise), float(rate)
     steps = steps.astype(np.float64)
     if noise is Noise.LAPLACE:
         outer = np.exp(-rate * np.where(steps >= 0, steps, 1 - steps)) / (1 + math.exp(-rate))
         return np.where(steps >= 0, outer, 1 - outer)
     if noise is Noise.GUMBEL:
-        return -np.expm1(-np.exp(np.minimum(-rate * steps, _GREATEST_LOG)))
+        return -np.expm1(-np.exp(np.minimum(-rate * steps, _MAX_EXPONENT)))
     if noise is Noise.EXPONENTIAL:
         return np.exp(-rate * np.maximum(steps, 0.0))
     assert_never(noise)
 
 
 def heads(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
-    """P(noise <= steps), elementwise, with all digits where it is small."""
+    """Return P(noise <= steps), elementwise, accurate also for small probabilities."""
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.LAPLACE:
         return tails(noise, rate, -steps)
     if noise is Noise.GUMBEL:
-        return np.exp(-np.exp(np.minimum(-rate * (steps + 1.0), _GREATEST_LOG)))
+        return np.exp(-np.exp(np.minimum(-rate * (steps + 1.0), _MAX_EXPONENT)))
     if noise is Noise.EXPONENTIAL:
         return -np.expm1(-rate * np.maximum(steps + 1.0, 0.0))
     assert_never(noise)
 
 
 def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
-    """P(noise >= k), in floats."""
+    """Return P(noise >= k)."""
     return float(tails(noise, rate, np.array(float(k))))
 
 
 def head(noise: Noise, rate: Fraction | float, k: int) -> float:
-    """P(noise <= k), in floats that keep their digits where it is small."""
+    """Return P(noise <= k), accurate also for small probabilities."""
     return float(heads(noise, rate, np.array(float(k))))
 
 
 def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> Integers:
-    """Return the largest k with P(noise >= k) >= chance, elementwise, for chances in (0, 1]; inverts `tails`."""
+    """Return the largest k with P(noise >= k) >= chance, elementwise, for chances in (0, 1]; inverse of `tails`."""
     noise, rate = Noise.of(noise), float(rate)
     with np.errstate(divide="ignore"):
         if noise is Noise.LAPLACE:
@@ -182,7 +182,7 @@ def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> Integers
 
 
 def scales_at_odds(noise: Noise, odds: Fraction) -> float:
-    """Scales that noise of a small rate reaches with probability 1/(odds + 1)."""
+    """Return the scales that noise of a small rate reaches with probability 1/(odds + 1)."""
     if noise is Noise.GUMBEL:
         return -math.log(math.log1p(1 / odds))
     if noise is Noise.LAPLACE:
@@ -193,9 +193,9 @@ def scales_at_odds(noise: Noise, odds: Fraction) -> float:
 
 
 def mean(noise: Noise, rate: Fraction | float) -> float:
-    """Mean in grid steps: 1/(e^rate - 1) for exponential (the support starts at 0), 0 for Laplace.
+    """Return the mean in grid steps: 1/(e^rate - 1) for exponential, whose support starts at 0; 0 for Laplace.
 
-    For Gumbel about 0.5772/rate - 1/2, of which the half is the floor's.
+    For Gumbel it is about 0.5772/rate - 1/2, where rounding down takes the half.
     """
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
@@ -208,7 +208,7 @@ def mean(noise: Noise, rate: Fraction | float) -> float:
 
 
 def variance(noise: Noise, rate: Fraction | float) -> float:
-    """Variance in squared grid steps: b/(1-b)^2, twice that for Laplace, about (pi/rate)^2/6 for Gumbel."""
+    """Return the variance in squared grid steps: b/(1-b)^2, twice that for Laplace, about (pi/rate)^2/6 for Gumbel."""
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[1]
@@ -221,11 +221,11 @@ def variance(noise: Noise, rate: Fraction | float) -> float:
 
 
 def _gumbel_moments(rate: float) -> tuple[float, float]:
-    """Mean and variance of the discretised Gumbel law.
+    """Return mean and variance of the discretised Gumbel law.
 
-    For wide noise the part that the floor takes away is uniform on [0, 1) and uncorrelated with the rest up to
-    the characteristic function at 2 pi, |Gamma(1 - 2 pi i/rate)| < 10^-16 for rates up to 1/4: the mean falls by
-    1/2 and the variance grows by 1/12. Narrow noise has few points to add up.
+    For wide noise the fraction that the floor removes is uniform on [0, 1) and uncorrelated with the rest, up to the
+    characteristic function at 2 pi, |Gamma(1 - 2 pi i/rate)| < 10^-16 for rates up to 1/4. So the mean falls by 1/2
+    and the variance grows by 1/12. Narrow noise has few points, which are summed.
     """
     if rate <= _WIDE_RATE:
         return _EULER / rate - 0.5, (math.pi / rate) ** 2 / 6 + 1 / 12
@@ -235,29 +235,29 @@ def _gumbel_moments(rate: float) -> tuple[float, float]:
 
 
 def _over_expm1(rate: float) -> float:
-    """1/(e^rate - 1) without overflow for large rates."""
+    """Return 1/(e^rate - 1), without overflow for large rates."""
     return math.exp(-rate) / -math.expm1(-rate)
 
 
 def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale: float = math.inf) -> float:
-    """Mean of a function of a noise; a prediction, which no released outcome and no charge depends on.
+    """Return the mean of a function of a noise, for predictions; no released outcome or charge depends on it.
 
-    Narrow noise is summed point by point, which is exact up to rounding. Wide noise is summed over blocks of equal
-    width, at most 1/512 of either scale (as long as 2^20 blocks cover the law), by the midpoint rule: the relative
-    error is about (1/512)^2 / 24.
+    Narrow noise is summed point by point, exact up to rounding. Wide noise is summed by the midpoint rule over blocks
+    of equal width, at most 1/512 of either scale if 2^20 blocks cover the law; the relative error is about
+    (1/512)^2 / 24.
 
-    The function is elementwise of grid steps, and changes by a factor of about e over `scale` of them, if that is
-    less than the scale of the noise. Without a law its mean is the value at 0.
+    The function maps grid steps elementwise; `scale` is the number of steps over which it changes by a factor of about
+    e, if that is less than the scale of the noise. If the law is None, the result is the function at 0.
     """
     if law is None:
         return float(function(np.zeros(1))[0])
     wide = float(1 / law.rate)
-    reach = math.ceil(_FAR * wide) + 1
+    reach = math.ceil(_REACH * wide) + 1
     first = -reach if head(law.noise, law.rate, -1) else 0
-    block = max(1, int(min(wide, scale) / _POINTS_PER_SCALE), (reach - first) // _MOST_POINTS)
+    block = max(1, int(min(wide, scale) / _POINTS_PER_SCALE), (reach - first) // _MAX_BLOCKS)
     edges = np.arange(first, reach + block, block, dtype=np.float64)
     low, high = edges[:-1], edges[1:]
-    # Each side is differenced where it is small, or it would lose its digits.
+    # Differences of small probabilities keep their digits, so each side uses its own tail.
     mass = np.where(
         high <= 0,
         heads(law.noise, law.rate, high - 1) - heads(law.noise, law.rate, low - 1),
@@ -267,9 +267,9 @@ def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale:
 
 
 def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> float:
-    """P(query noise - threshold noise >= steps), or P(query noise >= steps) without threshold noise.
+    """Return P(query noise - threshold noise >= steps), or P(query noise >= steps) if `threshold` is None.
 
-    `estimates.survival` has it in closed form for exponential and Laplace noise.
+    `estimates.survival` is the closed form for exponential and Laplace noise.
     """
 
     def reached(z: Floats) -> Floats:
@@ -279,9 +279,9 @@ def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> flo
 
 
 def least_integer(holds: Callable[[int], bool]) -> int:
-    """Return the least integer at which a predicate holds that is false before it and true from it on.
+    """Return the least integer at which a monotone predicate, false below and true from there on, holds.
 
-    The predicate is asked at powers of 2, negative ones where it holds at 0 or below, and then between two of them.
+    It evaluates the predicate at powers of 2 and their negatives, then bisects between two of them.
     """
     high = 1
     while not holds(high):
@@ -293,5 +293,5 @@ def least_integer(holds: Callable[[int], bool]) -> int:
 
 
 def to_decimal(number: Fraction) -> Decimal:
-    """Return a rational in the precision of the decimal context."""
+    """Return a rational as a decimal in the precision of the current context."""
     return Decimal(number.numerator) / Decimal(number.denominator)

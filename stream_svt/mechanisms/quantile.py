@@ -1,24 +1,24 @@
-"""Quantiles without bounds on the data, and sums clipped at them (Durfee 2023).
+"""Quantiles of unbounded data, and sums clipped at them (Durfee 2023).
 
-For data on the integer grid, with a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1, i =
-0, 1, .. grow without end. A sparse-vector run with one top asks of each in turn whether enough of the data lie
-below; the first noisy yes, at k, tells t_k (Algorithm 2; the code of the paper's appendix C returns b^i - l + 1,
-with the sign of l - 1 turned).
+For data on the integer grid, a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1 for i = 0,
+1, .. grow without bound. A sparse-vector run with one top tests for each in turn whether enough records lie below it;
+if test k reports, t_k is the quantile (Algorithm 2; the code in the paper's appendix C returns b^i - l + 1, with the
+opposite sign of l - 1).
 
-Guarantee, for level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query:
+Guarantee for level A/B in lowest terms, with e1 the epsilon of the threshold and e2 that of the query:
 
-* **Swap** neighbours (n is public): the answers are count(x < t_i) and move the same way by at most 1, the threshold
-  is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge covers a record more or
-  less, whose threshold moves by 0 or 1 for all tests alike; the next form is charged less for it.
-* **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and e2/B. Taking a
-  unit away raises answers by at most A: the threshold noise moves by A and the top's by at most B. Adding it raises
-  them by B - A from some test on: if the top is among those, the threshold noise moves by B - A and the top's not at
-  all, else by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1) (Lemma B.1), gap included, and a run stopped
-  without a top costs max(A/B, 1 - A/B) e1. The log-ratio lies between minus max((1 - A/B) e1, (A/B) e2) and
-  (A/B) e1 + e2; an eighth of the square of that width is the loss under zCDP.
+* **Swap** neighbours (n is public): the answers are count(x < t_i) and move in one direction by at most 1; the
+  threshold is ceil(A n/B). Rates e1 and e2, charge e1 + e2, under zCDP (e1 + 2 e2)^2/8. The same charge covers adding
+  or removing a record, which moves the threshold by 0 or 1 for all tests; the next form is charged less for it.
+* **Add or remove** a record: the answers are B count(x < t_i) - A n, the threshold is 0, the rates are e1/B and e2/B.
+  Removal raises answers by at most A: the threshold noise moves by A and the top's noise by at most B. Addition raises
+  them by B - A from some test on: if the top is among these tests, the threshold noise moves by B - A and the top's
+  noise by 0, otherwise by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1) (Lemma B.1), gap included, and
+  max(A/B, 1 - A/B) e1 for a run without a top. The log-ratio lies between -max((1 - A/B) e1, (A/B) e2) and
+  (A/B) e1 + e2; the zCDP loss is an eighth of the square of this interval's width.
 
-The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends of the
-data, are composed sequentially: their charges add up.
+The alignment moves noise up only, so every family is allowed. Runs for several levels, or for both tails of the data,
+compose sequentially: their charges add up.
 
 References:
     Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, NeurIPS 2023: Algorithms 2 to 4,
@@ -55,13 +55,13 @@ from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integ
 from stream_svt.mechanisms.noise import Law, Noise
 
 DEFAULT_BASE = Fraction(1001, 1000)
-"""Ratio of neighbouring candidates that the paper recommends."""
+"""Ratio of successive candidates that the paper recommends."""
 
 _FARTHEST = 2**62
 
 
 class Adjacency(StrEnum):
-    """What neighbouring data sets are."""
+    """How neighbouring datasets differ."""
 
     SWAP = "swap"
     """One record replaced; the number of records is public."""
@@ -71,15 +71,15 @@ class Adjacency(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnboundedQuantile(Mechanism):
-    """One quantile of data with a known least value (Durfee 2023, Algorithm 2).
+    """One quantile of data with a known lower bound (Durfee 2023, Algorithm 2); see the module for the charge.
 
     Attributes:
-        epsilon: Units of 10^-9 that a run that reports costs.
-        level: A/B, strictly between 0 and 1.
-        adjacency: The neighbours that the charge is for.
-        split: e2/e1, query over threshold.
-        base, start: Public: candidates are start + base^i - 1, in grid steps.
-        threshold_noise, query_noise: Families.
+        epsilon: Units of 10^-9 epsilon that a run with a top costs at most.
+        level: A/B, strictly between 0 and 1, as a Fraction.
+        adjacency: The neighbours for which the charge holds.
+        split: e2/e1, epsilon of the query / epsilon of the threshold.
+        base, start: Public; the candidates are start + base^i - 1, in grid steps.
+        threshold_noise, query_noise: Noise families.
     """
 
     epsilon: int
@@ -94,21 +94,21 @@ class UnboundedQuantile(Mechanism):
     def __post_init__(self) -> None:
         require(
             isinstance(self.level, Fraction),
-            "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and that "
-            "of a float is not what was meant",
+            "the level of a quantile must be a Fraction, such as Fraction(1, 2): its denominator scales the noise, and "
+            "a float has a huge one",
         )
-        require(0 < self.level < 1, "the level of a quantile lies strictly between 0 and 1")
-        require(self.base > 1, "the base of the candidates is greater than 1, or they would not grow")
+        require(0 < self.level < 1, "the level of a quantile must lie strictly between 0 and 1")
+        require(self.base > 1, "the base of the candidates must be greater than 1, or they would not grow")
         Mechanism.__post_init__(self)
 
     @property
     def monotonic(self) -> bool:
-        """Whether neighbours move all answers the same way: swaps do, adding or removing does not."""
+        """Whether neighbours move all answers in one direction: True for swaps only."""
         return self.adjacency is Adjacency.SWAP
 
     @property
     def sensitivity(self) -> int:
-        """Grid steps that rates are divided by, and a top's noise moves at most: 1 for swaps, B for others."""
+        """Largest move of a top's noise, by which rates are divided: 1 for swaps, B for adding or removing."""
         return 1 if self.monotonic else self.level.denominator
 
     @property
@@ -118,13 +118,13 @@ class UnboundedQuantile(Mechanism):
 
     @property
     def threshold_units(self) -> int:
-        """Return e1, the most that `epsilon` pays: see the module."""
+        """Units of e1, the largest that `epsilon` pays for; see the module."""
         of_one = 1 + self.split if self.monotonic else max(self.level + self.split, 1 - self.level)
         return math.floor(self.epsilon / of_one)
 
     @property
     def query_units(self) -> int:
-        """Return e2."""
+        """Units of e2."""
         return math.floor(self.threshold_units * self.split)
 
     @property
@@ -139,52 +139,58 @@ class UnboundedQuantile(Mechanism):
 
     @property
     def threshold_charge(self) -> int:
-        """Units spent when a run opens, and all that a run without a top costs."""
+        """Units that opening a run costs, and the whole cost of a run without a top."""
         if self.monotonic:
             return self.threshold_units
         return math.ceil(max(self.level, 1 - self.level) * self.threshold_units)
 
     @property
     def rho(self) -> Fraction:
-        """Zero-concentrated loss of a run, gap included: width of the log-ratio's interval, squared, by 8."""
+        """Loss of a run under zCDP, gap included: an eighth of the squared width of the log-ratio's interval."""
         e1, e2 = (rate_of(units, 1) for units in (self.threshold_units, self.query_units))
         if self.monotonic:
             return (e1 + 2 * e2) ** 2 / 8
         return (self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)) ** 2 / 8
 
     def candidate(self, index: int) -> Fraction:
-        """Return t_index, exactly, in grid steps: what a top at this test tells."""
+        """Return candidate t_index exactly, in grid steps: the quantile if the test of this index reports."""
         return self.start + self.base**index - 1
 
     def answers(self, data: Integers, first: int, tests: int) -> Integers:
-        """Answers less their threshold, for so many candidates from `first` on; at least 0 is a yes.
+        """Return answers minus threshold for `tests` candidates from index `first` on, int64, shape (tests,).
 
-        The records are a sorted array of whole grid steps.
+        `data` are the records in grid steps, an integer array of shape (n,) in ascending order; `MisuseError` if they
+        are not sorted, or too many for the grid at this level. The answers are secret.
         """
         data = integer_array(data, "records")
         require(
             not (data[1:] < data[:-1]).any(),
-            "the records are not sorted: those below a candidate are counted by bisection, and in another order one "
-            "record could change the count by any number. Sort them first",
+            "the records are not sorted: bisection counts those below a candidate, and in another order one record "
+            "could change the count by any number. Sort them first",
         )
         size, A, B = len(data), self.level.numerator, self.level.denominator
         require(
             (size + 1) * B < VALUE_LIMIT,
-            "so many records at this level reach beyond the grid: use a simpler level",
+            "the answers of this many records reach beyond the grid: use a level with a smaller denominator",
         )
         power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
         for i in range(tests):
-            bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))  # x < t iff x < ceil(t), x whole
+            bounds[i] = min(
+                _FARTHEST, math.ceil(self.start + power - 1)
+            )  # x < t iff x < ceil(t) for integer x
             power *= self.base
         below = np.searchsorted(data, bounds, side="left").astype(np.int64)
         return below + A * size // -B if self.monotonic else B * below - A * size
 
     def is_over(self, run: Run) -> bool:
-        """Whether the run has reported."""
+        """Whether the run has reported a top."""
         return run.tops > 0
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Test the next candidates, with values from `answers`, in order until one is reported."""
+        """Test the next candidates in order until one is reported; `values` come from `answers`, shape (tests,).
+
+        `RunExhausted` after a top, `MisuseError` for a run that another mechanism opened.
+        """
         values = self.checked_values(run, values)
         gaps = values + checked_noise(noise, len(values))(0) - run.threshold_noise
         outcomes = Outcomes(consumed=len(values), tops=())
@@ -196,53 +202,54 @@ class UnboundedQuantile(Mechanism):
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
     ) -> Noises:
-        """Randomness alignment, given all tests of a run.
+        """Return the randomness alignment, given all tests of a run.
 
-        The threshold noise moves by the most that an answer tested rises, the top's by as much plus what its own
-        falls.
+        The threshold noise moves by the largest rise of a tested answer, the top's noise by that plus the fall of its
+        answer.
         """
-        lift = int((second - first)[: outcomes.consumed].max(initial=0))
-        return Noises(lift, shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])
+        rise = int((second - first)[: outcomes.consumed].max(initial=0))
+        return Noises(rise, shifts_of_rows(first, second, outcomes.rows, rise)[np.newaxis])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullyUnboundedQuantile:
-    """Quantile of data with no known least value: a run on the data and one on their negatives (Algorithm 4).
+    """Quantile of data without a known lower bound: one run on the data, one on their negatives (Algorithm 4).
 
-    Charge: `epsilon` of the given quantile, half for each run; the second need not be opened when the first has told a
-    candidate above 0. `upper` is of x from 0 on, `lower` of -x from 0 on, at the complementary level.
+    Charge: `epsilon` of the given quantile, half for each run. If the first run reports a candidate above 0, the second
+    need not be opened. `upper` runs on x from 0 on, `lower` on -x from 0 on, at the complementary level.
     """
 
     quantile: UnboundedQuantile
 
     def __post_init__(self) -> None:
-        require(self.quantile.start == 0, "the two runs of a quantile without a least value start at 0")
+        require(self.quantile.start == 0, "the two runs of a quantile without a lower bound must start at 0")
 
     @property
     def upper(self) -> UnboundedQuantile:
-        """The run on the data."""
+        """Mechanism of the run on the data."""
         return replace(self.quantile, epsilon=self.quantile.epsilon // 2)
 
     @property
     def lower(self) -> UnboundedQuantile:
-        """The run on their negatives."""
+        """Mechanism of the run on the negatives of the data."""
         return replace(self.upper, level=1 - self.quantile.level)
 
     def reported(self, upper: int, lower: int) -> Fraction:
-        """Grid steps told by the numbers of the tests that were reported: of the first run, and of the second."""
+        """Return the quantile in grid steps, from the indices of the tests that the two runs reported."""
         return self.upper.candidate(upper) if upper > 0 else -self.lower.candidate(lower)
 
 
 def multiple_quantiles(
     quantile: UnboundedQuantile, levels: tuple[Fraction, ...]
 ) -> tuple[UnboundedQuantile, ...]:
-    """Return runs for several levels, which rise strictly, each with an equal share of a quantile's epsilon.
+    """Return mechanisms for strictly rising levels, each with an equal share of the epsilon of `quantile`.
 
-    Composed sequentially, under zCDP too. Noise may turn two results around; sorting them is free.
+    They compose sequentially, under zCDP too. Noise may reverse the order of two results; sorting them is free.
+    `MisuseError` if levels are missing or do not rise strictly.
     """
     require(
         bool(levels) and list(levels) == sorted(set(levels)),
-        "levels of quantiles are one or more and rise strictly",
+        "levels of quantiles must be one or more and rise strictly",
     )
     share = quantile.epsilon // len(levels)
     return tuple(replace(quantile, level=level, epsilon=share) for level in levels)
@@ -250,11 +257,11 @@ def multiple_quantiles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedSum:
-    """Sum of records that are at least 0, each clipped at a quantile of them, with discrete Laplace noise.
+    """Sum of records of at least 0, clipped at a quantile of the records, with discrete Laplace noise (Durfee 2023).
 
-    Charge: that of the quantile, whose start is 0, and `charge` units for the sum. Clipped records lie in [0, bound],
-    so that adding, removing or replacing one changes the sum by at most the bound, public once the quantile is told.
-    The alignment moves the sum's noise by the change, up or down: Laplace only.
+    Charge: that of the quantile, whose start is 0, plus `charge` units for the sum. Clipped records lie in [0, bound],
+    so adding, removing or replacing one changes the sum by at most the bound, which the quantile has made public. The
+    alignment moves the noise of the sum by this change, up or down, so it must be Laplace noise.
     """
 
     quantile: UnboundedQuantile
@@ -263,21 +270,21 @@ class ClippedSum:
     def __post_init__(self) -> None:
         require(
             self.quantile.start == 0,
-            "a clipped sum is of records that are at least 0: the quantile starts at 0",
+            "a clipped sum needs records of at least 0: the quantile must start at 0",
         )
-        require(self.charge >= 1, "the charge of the sum is at least one unit")
+        require(self.charge >= 1, "the charge of the sum must be at least one unit")
 
     @property
     def epsilon(self) -> int:
-        """Units of the quantile and the sum."""
+        """Units that the quantile and the sum cost together."""
         return self.quantile.epsilon + self.charge
 
     def bound(self, index: int) -> int:
-        """Grid steps at which records are clipped when the quantile reports this test; at least 1."""
+        """Return the grid steps, at least 1, at which records are clipped if the quantile reports this test."""
         return max(1, math.floor(self.quantile.candidate(index)))
 
     def law(self, bound: int) -> Law:
-        """Law of the sum's noise: discrete Laplace at charge / bound; refused where it is wider than the grid."""
+        """Return the law of the sum's noise, discrete Laplace at charge/bound; `MisuseError` if wider than the grid."""
         rate = rate_of(self.charge, bound)
         require(
             rate >= LEAST_RATE,
@@ -286,19 +293,19 @@ class ClippedSum:
         return Law(Noise.LAPLACE, rate)
 
     def release(self, data: Integers, bound: int, noise: int) -> int:
-        """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size."""
-        require(is_integer(noise), "the noise of a sum is a whole number of grid steps")
+        """Return the clipped sum plus `noise`, a draw of `law(bound)`, in grid steps; exact for any size."""
+        require(is_integer(noise), "the noise of a sum must be an integer number of grid steps")
         return self.clipped(data, bound) + int(noise)
 
     def shift(self, first: Integers, second: Integers, bound: int) -> int:
-        """Randomness alignment of the sum: how far its noise moves so that `second` gives the same."""
+        """Return the randomness alignment: how far the noise moves so that `second` gives the same sum."""
         return self.clipped(first, bound) - self.clipped(second, bound)
 
     @staticmethod
     def clipped(data: Integers, bound: int) -> int:
-        """Sum of the records, whole numbers of shape (n,), clipped to [0, bound]; secret."""
+        """Return the sum of the records, integers of shape (n,), clipped to [0, bound]; it is secret."""
         require(
             is_integer(bound) and 1 <= bound <= _FARTHEST,
-            "records are clipped at a whole number of grid steps, from 1 to 2^62",
+            "the bound must be an integer number of grid steps, from 1 to 2^62",
         )
         return sum(np.clip(integer_array(data, "records"), 0, int(bound)).tolist())

@@ -1,10 +1,9 @@
-"""Exact integer noise: a pure function of a secret key and a test's identity, or of raw entropy.
+"""Exact integer noise, as a pure function of a secret key and a test's identity, or of entropy.
 
 A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then
-P(G >= k) = P(U <= e^(-k rate)) = e^(-k rate) exactly. U is known only through its leading bits. Sixty-four of
-them confine it to [b, b + 1) / 2^64; when the image of that interval lies in one integer cell the draw is
-settled, and floats can decide this as long as their error is bounded. Where they cannot, further bits and
-exact arithmetic do.
+P(G >= k) = P(U <= e^(-k rate)) = e^(-k rate) exactly. The sampler knows only leading bits of U: 64 of them confine it
+to [b, b + 1) / 2^64. If the image of this interval lies between two integers, the draw is determined; floats decide
+this if their error is below a margin. Otherwise the sampler uses further bits and exact arithmetic.
 
 **The margin.** Let y = -ln(U), b >= 2^44, and let Y be the computed value of ``-log(float(b) * 2**-64)``.
 
@@ -15,19 +14,19 @@ exact arithmetic do.
   (numpy promises fewer than 4).
 * 1/rate is correctly rounded and the product is rounded: at most 2^-52 * 14 < 2^-48 in units of y.
 
-Together less than 2^-44 + 2^-46 + 2^-48 + 2^-52 < 2^-43. So |X - y/rate| < 2^-43 / rate = `margin` for X =
-Y/rate in floats. If X is at least the margin away from every integer, X and y/rate have the same floor. Below
-2^44 (one draw in a million) or inside the margin (2^-42/rate of the draws) the draw is redone exactly. ``X -
-rint(X)`` is exact below 2^52, and a margin of 1/4 or more (rates below 2^-41) sends every draw the exact way.
+The sum is less than 2^-44 + 2^-46 + 2^-48 + 2^-52 < 2^-43. So |X - y/rate| < 2^-43 / rate = `margin` for X =
+Y/rate in floats. If X is at least the margin away from every integer, X and y/rate have the same floor. For b below
+2^44 (one draw in a million) or X inside the margin (2^-42/rate of the draws) the draw is computed exactly. ``X -
+rint(X)`` is exact below 2^52; with a margin of 1/4 or more (rates below 2^-41) every draw is computed exactly.
 
-**Gumbel noise** is floor(-ln(-ln U) / rate), increasing in U. The fast way takes words b from 2^44 to 2^64 -
-2^56, so that y = -ln U is at least 2^-8 (4 draws in a thousand are left to the exact way). Relative error of Y:
-for U >= 1/16 at most (2^-52 + 2^-60)/2^-8 for the rounding of b and the interval and 8 * 2^-52 for the
-logarithm, together below 2^-43.9; for smaller U, y > 2.7 and the sum above gives less than 2^-45. So -ln Y errs
-by less than 2^-43.9 for Y, 8 * 2^-50 for the second logarithm (below 5.6 in magnitude) and 2^-49 for 1/rate and
-the product: less than 2^-43 again, and the same margin serves.
+**Gumbel noise** is floor(-ln(-ln U) / rate), increasing in U. Floats serve for words b from 2^44 to 2^64 - 2^56,
+where y = -ln U is at least 2^-8 (4 draws in a thousand lie outside). Relative error of Y: for U >= 1/16 at most
+(2^-52 + 2^-60)/2^-8 for the rounding of b and the interval and 8 * 2^-52 for the logarithm, together below 2^-43.9;
+for smaller U, y > 2.7 and the sum above gives less than 2^-45. So the error of -ln Y is less than 2^-43.9 for Y,
+8 * 2^-50 for the second logarithm (below 5.6 in magnitude) and 2^-49 for 1/rate and the product: less than 2^-43
+again, so the same margin serves.
 
-Both ways compute the same function of the same bits, so it does not matter for the outcome which one ran.
+Floats and exact arithmetic compute the same function of the same bits, so the outcome is the same.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from stream_svt.mechanisms.noise import Law, Noise, to_decimal
 
 KEY_BYTES = 32
 SAMPLER_VERSION = 1
-"""Changes whenever the same key and identity would give other noise; stored beside every run."""
+"""Stored with every run; changes whenever the same key and identity would give other noise."""
 
 OFFSET_LIMIT = 2**48
 ROW_LIMIT = 2**20
@@ -65,23 +64,23 @@ BRANCH_LIMIT = 2**4
 
 _WORD = 64
 _CHUNK = 8192
-_LEAST_FAST_WORD = 2**44
-_GREATEST_FAST_GUMBEL_WORD = 2**64 - 2**56
+_MIN_FAST_WORD = 2**44
+_MAX_FAST_GUMBEL_WORD = 2**64 - 2**56
 _MARGIN = 2.0**-43
-_GREATEST_MARGIN = 0.25
+_MAX_MARGIN = 0.25
 
 Words = NDArray[np.uint64]
 Salt = tuple[int, int] | tuple[Words, Words]
 
 
 def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
-    """Geometric draw, P(k) proportional to e^(-rate k), or for Gumbel noise one with P(G >= k) = 1 - exp(-e^(-rate k)).
+    """Return a geometric draw, P(k) proportional to e^(-rate k), or a Gumbel draw, P(G >= k) = 1 - exp(-e^(-rate k)).
 
-    Exact for any positive rational rate; beyond `limit` in magnitude it is `limit`. `word` returns the next 64 bits of
-    the uniform, most significant first; it is called until the draw is settled.
+    It is exact for any positive rational rate and saturates at `limit` in magnitude, in grid steps. `word` returns the
+    next 64 bits of the uniform, most significant first; it is called until the draw is determined.
 
-    For Gumbel noise y is at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below
-    0.7 * bits: the division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
+    For Gumbel noise y is at least about 2^-bits, and the slack is a fraction 10^-10 of it. Its logarithm stays below
+    0.7 * bits, so the division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
     """
     least_draw = -limit if noise is Noise.GUMBEL else 0
     for least, most, slack, context in _exponents(word, rate):
@@ -97,12 +96,12 @@ def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int
 
 
 def decimal_context(digits: int) -> decimal.Context:
-    """Context of so many digits and unlimited exponents."""
+    """Return a decimal context with this many digits and unlimited exponents."""
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 
 
 def prefixes(word: Callable[[], int]) -> Iterator[tuple[int, int]]:
-    """Ever longer beginnings of a uniform number, each with its number of bits."""
+    """Yield ever longer prefixes of a uniform number, each with its number of bits."""
     prefix, bits = 0, 0
     while True:
         prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
@@ -112,12 +111,12 @@ def prefixes(word: Callable[[], int]) -> Iterator[tuple[int, int]]:
 def _exponents(
     word: Callable[[], int], rate: Fraction
 ) -> Iterator[tuple[Fraction, Fraction | None, Fraction, decimal.Context]]:
-    """Ever closer bounds of y = -ln U, the upper one None where U may be 0, with their slack and their digits.
+    """Yield ever closer bounds of y = -ln U, the upper one None if U may be 0, with their slack and decimal context.
 
     ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
-    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), the slack, which widens the interval on
-    either side. The points where a draw changes are countable, so that some bounds settle it with probability one;
-    each fail with probability about 2^-64 times the number of cells met before.
+    5 * 10^-p * 0.7 * bits, two of them by less than bits * 10^(1 - p). This slack widens the interval on both sides.
+    The points where a draw changes are countable, so the bounds determine it with probability one; each next step
+    fails to with probability about 2^-64 times the number of such points in the interval before.
     """
     require(rate > 0, "a noise rate must be greater than 0")
     for prefix, bits in prefixes(word):
@@ -130,20 +129,21 @@ def _exponents(
 
 
 def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
-    """Natural logarithm of a positive rational, within the slack of its bounds."""
+    """Return the natural logarithm of a positive rational, within the slack of its bounds."""
     with decimal.localcontext(context):
         return Fraction(to_decimal(number).ln())
 
 
 def draw_threshold(law: Law, entropy: Callable[[int], bytes]) -> int:
-    """Threshold noise in grid steps, exact, from `entropy(n)` = n fresh random bytes of the operating system.
+    """Draw threshold noise exactly, in grid steps; `entropy(n)` returns n fresh random bytes of the operating system.
 
-    The caller stores it durably before the first comparison: each further draw would cost the threshold again.
+    The caller stores the noise durably before the first comparison, because each further draw costs the threshold
+    charge again.
     """
 
     def word() -> int:
         drawn = entropy(8)
-        require(len(drawn) == 8, "a source of entropy returned another number of bytes than it was asked for")
+        require(len(drawn) == 8, "a source of entropy returned another number of bytes than was requested")
         return int.from_bytes(drawn, "big")
 
     match law.noise:
@@ -156,9 +156,9 @@ def draw_threshold(law: Law, entropy: Callable[[int], bytes]) -> int:
 
 
 def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
-    """One threshold draw, by floats where the module's margin allows it: many datasets open at once."""
+    """Return one threshold draw, by floats if the module's margin allows it, since many datasets open at once."""
     first = word()
-    if first >= _LEAST_FAST_WORD and rate.denominator < rate.numerator << 40:
+    if first >= _MIN_FAST_WORD and rate.denominator < rate.numerator << 40:
         inverse = rate.denominator / rate.numerator  # correctly rounded
         scaled = -math.log(first * 2.0**-_WORD) * inverse
         if abs(scaled - round(scaled)) >= _MARGIN * inverse:
@@ -168,13 +168,13 @@ def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
 
 
 class Identity(NamedTuple):
-    """What keys the noise of some tests: one number for all of them, or an array with one for each.
+    """Identity of tests, which determines their noise: integers for all tests, or arrays of shape (tests,).
 
     Attributes:
-        salt: The runs' secret 128 bits, as two integers or two arrays.
-        offset, row: Of the record, and in it.
-        attempt, branch: By number.
-        value: On the grid.
+        salt: Secret 128 bits of the run, as two integers or two uint64 arrays.
+        offset, row: Offset of the query's record, and row within the record.
+        attempt, branch: Numbers from 0.
+        value: Answer in grid steps.
     """
 
     salt: Salt
@@ -186,18 +186,17 @@ class Identity(NamedTuple):
 
 
 class KeyedSampler:
-    """Query noise as a keyed function of the test's identity: the same test always meets the same noise.
+    """Query noise as a keyed function of the test's identity: the same test always gets the same noise.
 
-    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value
-    48))``; its first 64-bit half is the uniform of the geometric or Gumbel draw, the second one that of the
-    geometric draw which discrete Laplace noise subtracts. Refinements come from ``AES_k2`` of the same input, then of
-    its own output. As long as AES is indistinguishable from a random permutation, different identities (and
-    different salts) meet independent noise.
+    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48))``. Its
+    first 64-bit half is the uniform of the geometric or Gumbel draw, the second half that of the geometric draw which
+    discrete Laplace noise subtracts. Further bits come from ``AES_k2`` of the same input, then of its own output. If
+    AES is indistinguishable from a random permutation, different identities and salts have independent noise.
 
-    Not safe for use from two threads at once: the scratch memory is shared by all calls.
+    Not thread-safe: all calls share scratch memory.
 
     Args:
-        key: 32 secret bytes, 16 for the noise and 16 for the refinements. Durable before its first use.
+        key: 32 secret bytes, 16 for the noise and 16 for further bits. The caller stores it durably before first use.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -205,7 +204,7 @@ class KeyedSampler:
         self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - a PRF
         self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305
         self._input = np.empty((_CHUNK, 2), dtype="<u8")
-        self._output = bytearray(16 * _CHUNK + 15)  # update_into asks for one block less a byte of room
+        self._output = bytearray(16 * _CHUNK + 15)  # update_into requires 15 bytes beyond the output
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
         self._word = np.empty(_CHUNK, dtype=np.uint64)
         self._scaled = np.empty(_CHUNK, dtype=np.float64)
@@ -213,15 +212,15 @@ class KeyedSampler:
         self._down = np.empty(_CHUNK, dtype=np.int64)
 
     def __repr__(self) -> str:
-        """Nothing of the key."""
+        """Return a text without the key."""
         return "KeyedSampler()"
 
     def draw(self, law: Law, given: Identity) -> Integers:
-        """Noise of each test, in grid steps, saturated at ±2^62.
+        """Return the noise of each test in grid steps, int64, shape (tests,); geometric draws saturate at 2^62.
 
         Raises:
-            PackingError: When a part of an identity does not fit its field; nothing is drawn.
-            MisuseError: When an array has not one whole number for each test: two would share their noise.
+            PackingError: If a part of an identity does not fit its field; nothing is drawn.
+            MisuseError: If an array is not one integer per test, since two tests would share their noise.
         """
         noise, rate = law.noise, law.rate
         require(rate > 0, "a noise rate must be greater than 0")
@@ -261,12 +260,12 @@ class KeyedSampler:
         self._noise_cipher.update_into(block.data.cast("B"), self._output)
 
     def _floors(self, noise: Noise, rate: Fraction, half: int, out: Integers) -> None:
-        """Write the geometric (for Gumbel noise, Gumbel) draws of one half of the scratch blocks to `out`."""
+        """Write the geometric or Gumbel draws of one half of the scratch blocks to `out`."""
         size = len(out)
         words, scaled, distance = self._bits[:size, half], self._scaled[:size], self._distance[:size]
         inverse = 1 / rate
         margin = _MARGIN * float(inverse) if inverse < 2**50 else 1.0
-        if margin >= _GREATEST_MARGIN:
+        if margin >= _MAX_MARGIN:
             for index in range(size):
                 out[index] = self._exact(noise, rate, half, index)
             return
@@ -279,24 +278,24 @@ class KeyedSampler:
         np.rint(scaled, out=distance)
         np.subtract(scaled, distance, out=distance)
         np.abs(distance, out=distance)
-        late = noise is Noise.GUMBEL and bool(words.max() > _GREATEST_FAST_GUMBEL_WORD)
+        above_fast = noise is Noise.GUMBEL and bool(words.max() > _MAX_FAST_GUMBEL_WORD)
         if noise is Noise.GUMBEL:
             np.floor(scaled, out=scaled)
-        np.copyto(out, scaled, casting="unsafe")  # truncates, and what is negative here is whole
-        if late or distance.min() < margin or words.min() < _LEAST_FAST_WORD:
-            slow = (distance < margin) | (words < _LEAST_FAST_WORD)
-            if late:
-                slow |= words > _GREATEST_FAST_GUMBEL_WORD
-            for index in np.flatnonzero(slow).tolist():
+        np.copyto(out, scaled, casting="unsafe")  # truncates; negative numbers here are integers
+        if above_fast or distance.min() < margin or words.min() < _MIN_FAST_WORD:
+            inexact = (distance < margin) | (words < _MIN_FAST_WORD)
+            if above_fast:
+                inexact |= words > _MAX_FAST_GUMBEL_WORD
+            for index in np.flatnonzero(inexact).tolist():
                 out[index] = self._exact(noise, rate, half, index)
 
     def _exact(self, noise: Noise, rate: Fraction, half: int, index: int) -> int:
-        """Settle one draw of the scratch blocks in exact arithmetic."""
+        """Return one draw of the scratch blocks by exact arithmetic."""
         words = self._refined(half, index)
         return exact_draw(noise, lambda: next(words), rate)
 
     def _refined(self, half: int, index: int) -> Iterator[int]:
-        """Yield the 64 bits that the fast way saw, then further ones without end."""
+        """Yield the first 64 bits of the draw, then further ones without end."""
         yield int(self._bits[index, half])
         block = self._input[index].tobytes()
         while True:
@@ -305,12 +304,12 @@ class KeyedSampler:
 
 
 def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:
-    """Return the same bits seen as unsigned."""
+    """Return the same bits as unsigned integers."""
     return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else np.uint64(numbers)
 
 
 def _checked_salt(salt: Salt, count: int) -> Salt:
-    """Return what is two numbers of 64 bits, or two arrays of one for each test."""
+    """Return the salt; `MisuseError` unless it is two integers of 64 bits or two uint64 arrays, shape (count,)."""
     for half in salt:
         if isinstance(half, np.ndarray):
             fits = half.dtype == np.uint64 and half.shape == (count,)
@@ -318,6 +317,6 @@ def _checked_salt(salt: Salt, count: int) -> Salt:
             fits = type(half) is int and 0 <= half < 2**64
         if not fits:
             raise MisuseError(
-                "a salt is two whole numbers of 64 bits, or two uint64 arrays with one for each test"
+                "a salt must be two integers of 64 bits, or two uint64 arrays with one entry per test"
             )
     return salt

@@ -1,20 +1,20 @@
-"""Sparse vector with gap: report which answers of a stream reach a noisy threshold, paying only for those.
+"""Sparse vector with gap: report the answers of a stream that reach a noisy threshold; only reports are charged.
 
-One mechanism covers the plain form and AboveThreshold (one branch), Adaptive SVT (two) and the ladder (more); each has
-a function that splits epsilon into whole units and derives the rates of the noise from the rounded charges. Each query
-is tested by the branches in order, the cheap and noisy ones first; the first that reaches the noisy threshold reports a
-top and its charge is taken from what the run has left.
+One class covers plain SVT and AboveThreshold (one branch), Adaptive SVT (two) and the ladder (more). A function for
+each divides epsilon into integer units and derives the noise rates from the rounded charges. Branches test each query
+in order, the cheap and noisy ones first. The first branch that reaches the noisy threshold reports a top, and the run
+pays its charge.
 
     gap = value + query noise - (threshold + correction + threshold noise),  top if gap >= 0
 
 Guarantee:
     With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and
     2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio at
-    most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
-    bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
-    reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by at
-    most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one. Rates are
-    computed from charges in whole units of 10^-9 epsilon, so that noise and charge agree exactly.
+    most exp(threshold_charge + e_1 + e_2 + ..). This includes the gap, the branch, the attempt and the units left.
+    Bottoms, retries with fresh noise, corrections, order and number of tests cost nothing if the schedule depends on
+    past outputs only. Proof: move the threshold noise up by D and the noise of each branch that reported by at most
+    U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0, and the map is one-to-one. Rates are computed
+    from charges in integer units of 10^-9 epsilon, so noise and charge match exactly.
 
 References:
     Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithm 1 (AboveThreshold); Durfee 2023
@@ -60,10 +60,10 @@ class Branch:
     """One comparison of a query with the noisy threshold.
 
     Attributes:
-        name: Shown with every alert: "top", "middle", ..
+        name: Name in alerts: "top", "middle", ..
         charge: Units of 10^-9 epsilon that a report by this branch costs.
         rate: Rate of its query noise, charge / U, per grid step.
-        corrections: Grid steps added to the threshold, by attempt; the last entry holds for later attempts.
+        corrections: Grid steps added to the threshold, by attempt; the last entry applies to later attempts.
     """
 
     name: str
@@ -72,24 +72,26 @@ class Branch:
     corrections: tuple[int, ...]
 
     def correction(self, attempt: int) -> int:
-        """Grid steps added to the threshold at this attempt (0 is the first)."""
+        """Return the grid steps added to the threshold at this attempt; 0 is the first."""
         return self.corrections[min(attempt, len(self.corrections) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseVector(Mechanism):
-    """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a function below.
+    """Sparse vector with gap; see the module for guarantee and sources. Build it with a function of this module.
+
+    Charge: `threshold_charge` when a run is opened, plus the charge of the branch for each top.
 
     Attributes:
-        epsilon: Units one whole run may cost, threshold included.
-        sensitivity: D: most that one answer changes between neighbours, in grid steps.
-        monotonic: Whether neighbours move all answers of a run the same way (counts under add or remove do).
-            Halves the query noise; declaring it wrongly voids the guarantee: the loss is up to (threshold + 2
-            queries) / (threshold + queries) of the charge, 1.83 at 10 tops, and tends to 2.
+        epsilon: Units of 10^-9 epsilon that one run costs at most, threshold included.
+        sensitivity: D: the largest change of an answer between neighbours, in grid steps.
+        monotonic: Whether neighbours move all answers of a run in one direction, as counts under adding or removing a
+            record. It halves the query noise. A wrong declaration voids the guarantee: the loss is then up to
+            (threshold + 2 queries) / (threshold + queries) times the charge, 1.83 at 10 tops, at most 2.
         threshold_noise, query_noise: Noise families.
-        threshold_charge, threshold_rate: Units the threshold costs, charged before its first comparison, and
-            the rate of its noise.
-        branches: Tested in this order.
+        threshold_charge, threshold_rate: Units that the threshold costs, charged before its first comparison, and the
+            rate of its noise.
+        branches: In the order in which they test a query.
 
     Examples:
         >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
@@ -113,11 +115,13 @@ class SparseVector(Mechanism):
     branches: tuple[Branch, ...]
 
     def __post_init__(self) -> None:
-        require(1 <= len(self.branches) <= _MAX_BRANCHES, f"a mechanism has 1 to {_MAX_BRANCHES} branches")
+        require(
+            1 <= len(self.branches) <= _MAX_BRANCHES, f"a mechanism must have 1 to {_MAX_BRANCHES} branches"
+        )
         Mechanism.__post_init__(self)
         require(
             self.threshold_rate == rate_of(self.threshold_charge, self.sensitivity),
-            "the threshold's rate must be its charge / sensitivity",
+            "threshold_rate must be threshold_charge / sensitivity",
         )
         for branch in self.branches:
             require(
@@ -127,11 +131,11 @@ class SparseVector(Mechanism):
             )
             require(
                 bool(branch.corrections) and max(map(abs, branch.corrections)) < CORRECTION_LIMIT,
-                f"branch {branch.name!r}: corrections are one or more numbers below 2^48",
+                f"branch {branch.name!r}: corrections must be one or more numbers below 2^48 in magnitude",
             )
         require(
             self.threshold_charge + self.smallest_charge <= self.epsilon,
-            "epsilon does not pay the threshold and one top",
+            "epsilon must pay for the threshold and one top",
         )
 
     @property
@@ -141,23 +145,23 @@ class SparseVector(Mechanism):
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the query noise, by branch."""
+        """Laws of the query noise, by branch."""
         return tuple(Law(self.query_noise, branch.rate) for branch in self.branches)
 
     @property
     def smallest_charge(self) -> int:
-        """Units of the cheapest top; a run that has less left is over."""
+        """Units of the cheapest top; a run with fewer units left is over."""
         return min(branch.charge for branch in self.branches)
 
     @property
     def cutoff(self) -> int:
-        """Tops a whole run pays for if every one is reported by the dearest branch."""
+        """Number of tops that a run pays for if the most expensive branch reports all of them."""
         return (self.epsilon - self.threshold_charge) // max(branch.charge for branch in self.branches)
 
     def shortened(self, units: int) -> SparseVector | None:
-        """Return the same mechanism with a run of at most `units`, or None when not even one top fits.
+        """Return this mechanism with runs of at most `units`, or None if they cannot pay for one top.
 
-        Noise and corrections stay as they are. What no number of tops could use is left out of `epsilon`.
+        Noise and corrections stay the same. `epsilon` leaves out units that no number of tops could use.
         """
         tops = min(units, self.epsilon) - self.threshold_charge
         smallest = self.smallest_charge
@@ -168,7 +172,7 @@ class SparseVector(Mechanism):
         return replace(self, epsilon=self.threshold_charge + tops)
 
     def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
-        """Return the number of the branch that reports a test: the first with a gap >= 0 that `left` units pay for."""
+        """Return the branch that reports a test, the first with gap >= 0 that `left` units pay for, or None."""
         for number, branch in enumerate(self.branches):
             if gaps[number] >= 0 and branch.charge <= left:
                 return number
@@ -182,12 +186,12 @@ class SparseVector(Mechanism):
         attempt: Integers | int,
         draw: BranchNoise,
     ) -> Integers:
-        """Gaps of every test at every branch, (branches, tests) in grid steps. Secret, except where a top is.
+        """Return the gaps of all tests at all branches in grid steps, shape (branches, tests); secret except at tops.
 
-        As `step`, with the threshold noise `rho` of each test's run; nothing is checked here.
+        Arguments are those of `step`, with `rho` the threshold noise of each test's run. This method checks nothing.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
-        margins = gaps[-1]  # the last branch's place until its turn: fresh memory is what costs most here
+        margins = gaps[-1]  # reuses the last branch's row, since allocation is the main cost here
         np.subtract(values, thresholds, out=margins)
         margins -= rho
         for number, branch in enumerate(self.branches):
@@ -208,18 +212,20 @@ class SparseVector(Mechanism):
         attempts: Integers | int,
         noise: BranchNoise,
     ) -> tuple[Run, Outcomes]:
-        """Test answers in order until they or the run end.
+        """Test answers in order until they or the run end; return the next run and the outcomes.
 
-        The caller makes the new run durable before anyone sees the outcomes: a visible top whose charge was lost
-        would be one top too many.
+        The caller stores the new run durably before it publishes the outcomes; otherwise a crash could lose the
+        charge of a visible top.
 
         Args:
-            values, thresholds, attempts: Grid values and public thresholds, below 2^47 in magnitude, and the number
-                of earlier tests of the same query.
-            noise: Query noise of all tests for a branch; fresh at every attempt.
+            values: Answers in grid steps, int64, shape (tests,), below 2^47 in magnitude.
+            thresholds, attempts: Public thresholds in grid steps and the number of earlier tests of the same query;
+                integers for all tests or shape (tests,).
+            noise: Returns the query noise of a branch, int64, shape (tests,); fresh at every attempt.
 
         Raises:
-            RunExhausted: When the run is over already; nothing was drawn.
+            RunExhausted: If the run is over; nothing was drawn.
+            MisuseError: If another mechanism opened the run, or an argument is not of this form.
         """
         values = self.checked_values(run, values)
         tests = len(values)
@@ -245,26 +251,26 @@ class SparseVector(Mechanism):
         return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
-        """Randomness alignment: how far noise moves so that the values `second` give these outcomes too.
+        """Return the randomness alignment: shifts of the noise with which the values `second` give the same outcomes.
 
-        The threshold noise moves up by D (not at all where answers only fall), once for all batches of a run, and
-        the noise of a branch that fired by as much plus what its answer fell: 0 to U. Bottoms keep their noise,
-        since their answer rises by at most what the threshold does.
+        The threshold noise moves up by D, or 0 if answers only fall, once for all batches of a run. The noise of a
+        branch that reported moves by the same plus the fall of its answer, 0 to U in all. Bottoms keep their noise,
+        since their answers rise by at most the threshold's shift.
         """
-        lift = self.threshold_shift(neighbours)
+        threshold = self.threshold_shift(neighbours)
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
         for top in outcomes.tops:
-            queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])
-        return Noises(lift, queries)
+            queries[top.branch, top.row] = threshold + int(first[top.row]) - int(second[top.row])
+        return Noises(threshold, queries)
 
 
 class AnswerOptions(TypedDict, total=False):
-    """What all constructors take: of the answers, and of the noise."""
+    """Options of all constructors: properties of the answers, and noise families."""
 
     monotonic: Required[bool]
-    """Declared: neighbours move all answers the same way."""
+    """Declared: neighbours move all answers in one direction."""
     sensitivity: int
-    """Declared: most that an answer changes, in grid steps. Default 1."""
+    """Declared: largest change of an answer, in grid steps. Default 1."""
     query_noise: Noise
     """Family. Default exponential."""
     threshold_noise: Noise
@@ -272,21 +278,21 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class RunOptions(AnswerOptions, total=False):
-    """What the constructors of runs with several tops take."""
+    """Options of the constructors of mechanisms with several tops."""
 
     epsilon: Required[int]
-    """Units of 10^-9 epsilon of one whole run; used to the last unit."""
+    """Units of 10^-9 epsilon of one run; all of them are used."""
     cutoff: Required[int]
-    """Tops that the budget pays for at the full price."""
+    """Number of tops that epsilon pays for at the price of the last branch."""
     correction: Required[Correction]
-    """How far above the threshold the bar is set."""
+    """Distance of the bar above the threshold."""
 
 
 def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions]) -> SparseVector:
-    """Plain sparse vector with gap: one branch, `cutoff` tops a run.
+    """Return plain sparse vector with gap: one branch, `cutoff` tops a run (Lyu, Su & Li 2017; Ding et al. 2019).
 
     Args:
-        split: Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
+        split: Epsilon of all queries / epsilon of the threshold; None for the default of the correction.
         options: See `RunOptions`.
     """
     run = _Run(**options)
@@ -300,12 +306,12 @@ def above_threshold(
     correction: Correction | None = None,
     **options: Unpack[AnswerOptions],
 ) -> SparseVector:
-    """AboveThreshold (Dwork & Roth 2014, Algorithm 1): report the first answer that reaches a noisy threshold.
+    """Return AboveThreshold (Dwork & Roth 2014, Algorithm 1): report the first answer that reaches a noisy threshold.
 
-    Charge: epsilon, gap included, of which the threshold's part is spent even if nothing is reported. Any family
-    may be either noise: Durfee 2023 needs equal rates for Gumbel, the one-sided Lipschitz condition does not.
-    `split` is epsilon of the query / epsilon of the threshold; 1 and no correction, with Laplace noise and answers
-    that are not monotonic, are the lecture's.
+    Charge: epsilon, gap included; the threshold's share is spent even if nothing is reported. All noise families are
+    allowed, with any rates: the proof by the one-sided Lipschitz condition does not need the equal rates that Durfee
+    2023 needs for Gumbel noise. `split` is epsilon of the query / epsilon of the threshold. Dwork & Roth use split 1,
+    no correction, Laplace noise and answers that are not monotonic.
     """
     rule = correction or Uncorrected()
     return sparse_vector(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options)
@@ -314,16 +320,16 @@ def above_threshold(
 def adaptive(
     *, theta: Fraction | None = None, margin: int | None = None, **options: Unpack[RunOptions]
 ) -> SparseVector:
-    """Adaptive SVT: a top branch at half the price for answers far above, then a middle branch.
+    """Return Adaptive SVT (Ding et al. 2023): a top branch at half the price for large answers, then a middle branch.
 
-    `cutoff` is the number of middle tops the budget pays for; up to twice as many answers are reported.
+    `cutoff` is the number of middle tops that epsilon pays for; a run reports up to twice as many answers.
 
     Args:
-        theta: Share of epsilon that the threshold gets. None: what minimises the variance of the middle branch's
-            comparison, except under annealing, which has its own split.
-        margin: Grid steps added to the top branch's corrections. None: two standard deviations of its noise, as in
-            the paper, for corrections that do not know the number of tests; none under exposure and annealing, which
-            set each branch's bar by its own noise and count the branches.
+        theta: Share of epsilon of the threshold. None minimises the variance of the middle branch's comparison, or
+            uses the default split of `Annealed`.
+        margin: Grid steps added to the top branch's corrections. None adds two standard deviations of its noise, as in
+            the paper, but nothing for `Exposure` and `Annealed`, which set each branch's bar by its own noise and
+            account for the number of branches.
         options: See `RunOptions`.
     """
     run = _Run(**options)
@@ -339,20 +345,20 @@ def ladder(
     margin_scales: Fraction | int = 9,
     **options: Unpack[RunOptions],
 ) -> SparseVector:
-    """Adaptive SVT with more branches: rung i costs 1/shares[i] of the last one, which is the base.
+    """Return Adaptive SVT with more branches: branch i costs 1/shares[i] of the last branch, called the base.
 
-    Where answers lie far above the threshold it finds up to twice as many as `adaptive` for the same epsilon.
+    If answers lie far above the threshold, it reports up to twice as many as `adaptive` for the same epsilon.
 
     Args:
         split: As for `sparse_vector`.
-        shares: Divisors of the base branch's charge, falling to 1.
-        margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not know
-            the number of tests; two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
+        shares: Divisors of the base branch's charge, strictly falling to 1.
+        margin_scales: Correction of the other branches in scales of their own noise, except for `Exposure` and
+            `Annealed`. Two standard deviations, as in Adaptive SVT, would spend the budget on false alerts.
         options: See `RunOptions`.
     """
     require(
         bool(shares) and shares[-1] == 1 and all(a > b for a, b in pairwise(shares)),
-        "the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)",
+        "the shares of a ladder must fall strictly and end with 1, such as (8, 4, 2, 1)",
     )
     run = _Run(**options)
     return run.build(run.theta_of(split), tuple(shares), scales=Fraction(margin_scales))
@@ -360,7 +366,7 @@ def ladder(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The options, checked before a split of epsilon is computed from them."""
+    """The options, checked before epsilon is divided."""
 
     epsilon: int
     cutoff: int
@@ -374,17 +380,16 @@ class _Run:
         check_fields(self)
 
     def theta_of(self, split: Fraction | None) -> Fraction:
-        """Return the share of the threshold for a split w = queries / threshold; None: the correction's own."""
+        """Return the threshold's share of epsilon for a split; None is the default split of the correction."""
         if split is None:
             split = self.correction.default_split(self.cutoff, self.monotonic)
-        require(split > 0, "a split is epsilon of the queries / epsilon of the threshold and greater than 0")
+        require(split > 0, "split, epsilon of the queries / epsilon of the threshold, must be greater than 0")
         return 1 / (1 + Fraction(split))
 
     def least_variance_theta(self) -> Fraction:
-        """Return the share of the threshold that minimises Var(threshold noise) + Var(middle branch's noise).
+        """Return the threshold's share that minimises Var(threshold noise) + Var(noise of the middle branch).
 
-        The closed form of the small-rate limit is within 3 % of the least up to rates of about 1; beyond, it is
-        searched for.
+        The closed form for small rates is within 3 % of the minimum up to rates of about 1; above, a search finds it.
         """
         width = 1 if self.monotonic else 2
         families = RELATIVE_VARIANCE[self.query_noise] / RELATIVE_VARIANCE[self.threshold_noise]
@@ -396,10 +401,10 @@ class _Run:
             return variance(self.threshold_noise, share * total) + of_query
 
         if max(theta * total, (1 - theta) * total / self.cutoff / width) > 1:
-            most = math.log(1e6)  # of the odds, in which the minimum may lie far to either side
-            centre, reach = math.log(theta / (1 - theta)), most
+            bound = math.log(1e6)  # of the log-odds of the share, over which the search runs
+            centre, reach = math.log(theta / (1 - theta)), bound
             for _ in range(6):
-                grid = [min(most, max(-most, centre + reach * (i - 50) / 50)) for i in range(101)]
+                grid = [min(bound, max(-bound, centre + reach * (i - 50) / 50)) for i in range(101)]
                 centre = min(grid, key=lambda odds: spread(1 / (1 + math.exp(-odds))))
                 reach /= 10
             theta = 1 / (1 + math.exp(-centre))
@@ -413,15 +418,15 @@ class _Run:
         *,
         scales: Fraction | None = None,
     ) -> SparseVector:
-        """Split epsilon into whole units, then derive the rates from the rounded charges.
+        """Divide epsilon into integer units, then derive the rates from the rounded charges.
 
-        The upper branches' bars are raised by the margin or, where that is None, by so many scales of their noise.
+        The bars of all branches but the last rise by the margin or, if that is None, by `scales` scales of their noise.
         """
-        require(0 < theta < 1, "the threshold's share of epsilon lies strictly between 0 and 1")
-        # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
+        require(0 < theta < 1, "theta, the threshold's share of epsilon, must lie strictly between 0 and 1")
+        # Every charge is a multiple of the smallest one, so that tops can use all units.
         divisor = math.lcm(*shares)
         base = math.floor(self.epsilon * (1 - theta) / (self.cutoff * divisor)) * divisor
-        require(base > 0, "epsilon is too small to be divided among the threshold and so many tops")
+        require(base > 0, "epsilon is too small to divide among the threshold and this many tops")
         threshold_charge = self.epsilon - self.cutoff * base
         threshold_rate = rate_of(threshold_charge, self.sensitivity)
         branches = []
@@ -460,7 +465,7 @@ class _Run:
 
 
 def _branch_name(share: int, shares: tuple[int, ...]) -> str:
-    """Return top; top, middle; or top/8, top/4, top/2, middle for a ladder."""
+    """Return a branch's name: top; top, middle; or top/8, top/4, top/2, middle for a ladder."""
     if share == 1:
         return "middle" if len(shares) > 1 else "top"
     return "top" if len(shares) == 2 else f"top/{share}"

@@ -1,33 +1,32 @@
 """Noisy top-k with gaps: the k largest answers in order, each with the gap to the next.
 
-All answers of one `step` get noise and are ordered by noisy value, equal values by their public index, the smaller
-first.
+`step` adds noise to all answers and sorts them by noisy value; among equal values the smaller public index is first.
 
 Guarantee:
-    With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and every noise at the
-    rate l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is the **lexicographic** one:
+    With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and all noise at rate l =
+    epsilon/(k U), the whole output of `TopK` is epsilon-private if the last gap is the **lexicographic** one:
 
         need  = v_s + [s < j_k],  s the best of the answers not reported (the hidden runner-up)
         g_k   = v_jk - need  >= 0,  the number of grid steps that j_k could lose and still be reported
 
     Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s is
-    not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has the
-    larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times epsilon, and
-    that is what `LastGap.PLAIN` is charged. Declaring the probability of a tie as a delta, the repair of Ding et al.
-    2019, is of no use on a coarse grid. Ties broken uniformly at random showed no violation, but no proof is known.
+    not epsilon-private under any fixed rule for ties by index: a gap of 0 reveals that the hidden runner-up has the
+    larger index, so k + 1 noises must move to give the same output. The exact worst ratio is (k + 1)/k times epsilon,
+    and `LastGap.PLAIN` is charged accordingly. Ding et al. 2019 declare the probability of a tie as a delta, which is
+    too large on a coarse grid. Breaking ties uniformly at random showed no violation, but we know no proof of it.
 
-    Proof (of the lexicographic gap). Let d_i be how far answer i falls from the first dataset to the second, u how
-    far `need` rises with the noise unchanged, m the least d_i of the reported. Laplace noise may move either way:
-    every reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move up only: the
-    same where m + u >= 0; otherwise reported i move by d_i - m and the runner-up s of the **first** dataset by
-    d_s - m, all in 0..U, with the least of the reported unmoved: k noises at most. The raised s is then the best
-    loser of the second dataset, `need` is lower by m as is every reported noisy value, and the output is the same.
-    The map is one-to-one: its image tells s, and which of the two cases it was.
+    Proof for the lexicographic gap. Let d_i be the fall of answer i from the first dataset to the second, u the rise
+    of `need` with the noise unchanged, and m the least d_i among the reported. Laplace noise may move both ways:
+    every reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move up only. If
+    m + u >= 0, the moves are the same. Otherwise each reported i moves by d_i - m and the runner-up s of the
+    **first** dataset by d_s - m. These are all in 0..U, and the reported answer with d_i = m does not move, so at most
+    k noises move. The raised s is then the best unreported answer of the second dataset, `need` and every reported
+    noisy value fall by m, and the output is the same. The map is one-to-one: its image determines s and the case.
 
-    Ding et al. 2023, eq. (5), raises the best loser of the *second* dataset instead. Its new noise then does not
-    depend on its old one: the map is many-to-one, not acyclic as their Lemma 6 says, and their Theorem 8 does not
-    apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and (1,2,3) both go to (2,2,3).) The theorem
-    is right; the map above proves it.
+    Ding et al. 2023, eq. (5), raises the best unreported answer of the *second* dataset instead. Its new noise does
+    not depend on its old noise, so the map is many-to-one, not acyclic as their Lemma 6 states, and their Theorem 8
+    does not apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and (1,2,3) both map to (2,2,3).)
+    Their theorem on noisy top-k holds; the map above proves it.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
@@ -61,39 +60,40 @@ from stream_svt.mechanisms.noise import Law, Noise
 
 
 class LastGap(StrEnum):
-    """What is told about the gap between the last reported answer and the best one that is not."""
+    """What a ranking releases about the gap between the last reported answer and the best unreported one."""
 
     LEXICOGRAPHIC = "lexicographic"
-    """Grid steps that the last answer could lose and still be reported; free."""
+    """Grid steps that the last answer could lose and still be reported; free of charge."""
 
     PLAIN = "plain"
-    """The difference of the two noisy values; all noise is wider by (k + 1)/k for the same epsilon."""
+    """Difference of the two noisy values; for the same epsilon all noise is wider by (k + 1)/k."""
 
     NONE = "none"
-    """Nothing; free."""
+    """Nothing; free of charge."""
 
     refused = nonmember(
         {
-            "random": "breaking ties uniformly at random showed no violation where it was enumerated, but has no proof",
+            "random": "breaking ties uniformly at random showed no violation in enumerations, but has no proof",
             "delta": "the probability of a tie, declared as a delta, is large on a coarse grid",
         }
     )
 
 
 class Ranking(Mechanism):
-    """A mechanism that gives all answers noise in one step, and reports the largest."""
+    """Base of the mechanisms that add noise to all answers in one step and report the largest."""
 
     __slots__ = ()
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
-        """Report the largest noisy values.
+        """Report the largest noisy values; return the next run and the outcomes.
 
         Args:
-            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
-            noise: Noise of all answers; asked for branch 0 only.
+            values: Answers in grid steps, int64, shape (answers,), below 2^47 in magnitude; their number is public.
+            noise: Returns the noise of all answers, int64, shape (answers,); called for branch 0 only.
 
         Raises:
-            RunExhausted: When the run is over; nothing was drawn.
+            RunExhausted: If the run is over; nothing was drawn.
+            MisuseError: If another mechanism opened the run, or there are too few answers.
         """
         values = self.checked_values(run, values)
         outcomes = self.select(run, values, checked_noise(noise, len(values))(0))
@@ -101,20 +101,20 @@ class Ranking(Mechanism):
 
     @abstractmethod
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
-        """What the step reports, and its charge."""
+        """Return the outcomes of a step and their charge."""
 
     @abstractmethod
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Randomness alignment; see the class. It may read the noise drawn on the first, which tells what is hidden."""
+        """Return the randomness alignment; it may depend on the noise `drawn` for the first dataset. See the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Ranking):
-    """Noisy top-k with gaps; see the module for the guarantee and its proof.
+    """Noisy top-k with gaps (Ding et al. 2019); see the module for the guarantee and its proof.
 
-    Charge: `epsilon`, whatever comes out. With k = 1 it is Report Noisy Max with gap.
+    Charge: `epsilon` for every output. With `count` k = 1 it is Report Noisy Max with gap.
 
     Examples:
         >>> top = TopK(epsilon=10**9, count=2, monotonic=True)
@@ -135,34 +135,34 @@ class TopK(Ranking):
 
     @property
     def rate(self) -> Fraction:
-        """Rate of the noise per grid step: epsilon/(k U); epsilon/((k + 1) U) with the plain last gap."""
+        """Rate of the noise per grid step: epsilon/(k U), or epsilon/((k + 1) U) with the plain last gap."""
         moved = self.count + (self.last_gap is LastGap.PLAIN)
         return rate_of(self.epsilon, moved * self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the noise of the answers."""
+        """Law of the query noise."""
         return (Law(self.noise, self.rate),)
 
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
-        """The `count` largest of more than `count` answers; as many are enough without a last gap."""
+        """Return the `count` largest answers; `MisuseError` unless there are more, or as many without a last gap."""
         del run
-        bare = self.last_gap is LastGap.NONE
+        no_gap = self.last_gap is LastGap.NONE
         require(
-            len(values) >= self.count + (not bare),
-            f"the top {self.count} of {len(values)} answers{'' if bare else ' and the gap to the next'} "
-            "cannot be told: lower the count",
+            len(values) >= self.count + (not no_gap),
+            f"the top {self.count}{'' if no_gap else ' and the gap to the next'} cannot be reported of {len(values)} "
+            "answers: lower the count",
         )
         noisy = values + noise
-        order = largest(noisy, self.count if bare else self.count + 1)
+        order = largest(noisy, self.count if no_gap else self.count + 1)
         gaps = gaps_of(noisy, order, lexicographic=self.last_gap is LastGap.LEXICOGRAPHIC)
-        tops = tops_of(order[: self.count], [*gaps, None] if bare else gaps)
+        tops = tops_of(order[: self.count], [*gaps, None] if no_gap else gaps)
         return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Alignment; see the module. The noise tells the hidden runner-up."""
+        """Return the alignment, see the module; the noise determines the hidden runner-up."""
         noise, rows = drawn.queries[0], outcomes.rows
         if self.last_gap is LastGap.LEXICOGRAPHIC:
             moved = lexicographic_shifts(first, second, noise, rows, self.noise)
@@ -174,7 +174,7 @@ class TopK(Ranking):
 
 
 def largest(noisy: Integers, count: int) -> Integers:
-    """Indices of the largest values, from the largest; equal values by index."""
+    """Return the indices of the `count` largest values, largest first, equal values by index."""
     if count == 0:
         return np.empty(0, dtype=np.int64)
     least = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
@@ -183,9 +183,9 @@ def largest(noisy: Integers, count: int) -> Integers:
 
 
 def gaps_of(noisy: Integers, order: Integers, *, lexicographic: bool = False) -> list[int]:
-    """Differences of successive values, the last of which may be what its answer can lose and still come first.
+    """Return the differences of successive values in `order`, the last one lexicographic on request.
 
-    In Python's integers, for two saturated noises may be 2^63 apart.
+    They are Python integers, since two saturated noises may be 2^63 apart.
     """
     values = noisy[order].tolist()
     gaps = [ahead - behind for ahead, behind in pairwise(values)]
@@ -195,18 +195,18 @@ def gaps_of(noisy: Integers, order: Integers, *, lexicographic: bool = False) ->
 
 
 def tops_of(order: Integers, gaps: Sequence[int | None]) -> tuple[Top, ...]:
-    """Return the reported answers with their gaps."""
+    """Return the reported answers in `order` with their gaps."""
     return tuple(Top(row=row, gap=gap) for row, gap in zip(order.tolist(), gaps, strict=True))
 
 
 def lexicographic_shifts(
     first: Integers, second: Integers, noise: Integers, rows: Integers, family: Noise
 ) -> Integers:
-    """Alignment of the places `rows`, the last of which has a lexicographic gap; see the proof above."""
+    """Return the shifts of all noise if `rows` are reported, the last with a lexicographic gap; see the proof above."""
     fall = first - second
-    losers = np.ones(len(first), dtype=np.bool_)
-    losers[rows] = False
-    hidden = np.flatnonzero(losers)
+    unreported = np.ones(len(first), dtype=np.bool_)
+    unreported[rows] = False
+    hidden = np.flatnonzero(unreported)
     ahead = (hidden < rows[-1]).astype(np.int64)
     before = first[hidden] + noise[hidden]
     need = before + ahead
@@ -216,7 +216,7 @@ def lexicographic_shifts(
     if family.may_move_down or least + rise >= 0:
         moved[rows] = fall[rows] + rise
     else:
-        runner_up = hidden[np.argmax(before)]  # the first of equal ones, which is the best
+        runner_up = hidden[np.argmax(before)]  # the first of equal ones, which ranks highest
         moved[rows] = fall[rows] - least
         moved[runner_up] = fall[runner_up] - least
     return moved

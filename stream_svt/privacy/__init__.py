@@ -1,1 +1,1 @@
-"""What has been promised about each dataset, exactly: units of privacy loss, prices and ledgers."""
+"""Exact privacy accounting of datasets: units of privacy loss, zCDP prices and ledgers."""

@@ -1,9 +1,9 @@
-"""A dataset's ledger: what may be lost in all, what is spent, what is promised to open runs.
+"""The privacy ledger of a dataset: its limit, the loss spent, and the loss reserved for open runs.
 
-The ledger is a filter: a charge that does not fit is refused and changes nothing. Under pure differential
-privacy a run reserves its whole cost, moves the share of its threshold and of each top from reserved to
-spent, and gives back what it did not use. Under zCDP refunds by outcome are not valid: the whole run is
-charged when it opens, nothing is ever given back, and one run at most is open on the dataset.
+The ledger is a privacy filter: a charge that does not fit raises an error and changes nothing. Under pure differential
+privacy a run reserves its whole cost, spends the charge of its threshold and of each top from this reservation, and
+releases the rest when it closes. Under zCDP refunds that depend on outcomes are not valid: opening a run charges its
+whole price, nothing is refunded, and at most one run per dataset is open.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from stream_svt.privacy.loss import Kind, as_text
 MAX_UNITS = 2**63 - 1
 """Largest limit: about nine billion epsilon, or nine million rho."""
 
-_PURE = Kind.PURE  # looked up for every ledger that is read
+_PURE = (
+    Kind.PURE
+)  # a module constant is faster than the lookup of an enumeration member, for every ledger read
 
 
 class Ledger(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
     """Exact account of one dataset; every operation is O(1) and leaves the ledger unchanged when it raises.
 
-    All amounts are whole units of ``kind`` (see `stream_svt.privacy.loss`); ``spent + reserved <= limit``. They change
-    by the methods only. The tag is the number of the stored format.
+    All amounts are integers in units of ``kind`` (see `stream_svt.privacy.loss`), with ``spent + reserved <= limit``.
+    Only the methods change them. The tag is the version of the stored format.
 
     Attributes:
         kind: The privacy measure.
-        limit: Most that may ever be lost, at least 1 unit.
-        spent: Loss charged so far; a new ledger may begin with what was lost before, under another one of the same
-            people.
-        reserved: Loss promised to open runs and not charged yet; always 0 under zCDP.
-        run_open: Whether a zCDP run is open; always False under pure privacy, where any number may be.
+        limit: Largest total loss, at least 1 unit.
+        spent: Loss charged so far; a new ledger may start with the loss of an earlier ledger of the same people.
+        reserved: Loss reserved for open runs and not charged yet; always 0 under zCDP.
+        run_open: Whether a zCDP run is open; always False under pure privacy, which allows any number of open runs.
 
     Raises:
-        MisuseError: For amounts that no ledger can hold.
+        MisuseError: If an amount is negative, not an integer, or inconsistent with the others.
 
     Examples:
         >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
@@ -58,72 +59,76 @@ Nothing was charged.
     def __post_init__(self) -> None:
         for name, units in (
             ("limit", self.limit),
-            ("what was spent", self.spent),
-            ("a reserve", self.reserved),
+            ("spent", self.spent),
+            ("reserved", self.reserved),
         ):
             _check_units(units, name)
         if not 1 <= self.limit <= MAX_UNITS:
-            raise MisuseError(f"a limit must be between 1 and {MAX_UNITS} units")
+            raise MisuseError(f"limit must be between 1 and {MAX_UNITS} units")
         if self.spent + self.reserved > self.limit:
-            raise MisuseError(f"{self.spent} units cannot have been spent of a limit of {self.limit}")
+            raise MisuseError(
+                f"{self.spent} units spent and {self.reserved} reserved exceed the limit of {self.limit}"
+            )
         if self.run_open if self.kind is _PURE else self.reserved:
-            raise MisuseError("a pure ledger has no open run, and a zCDP ledger no reservations")
+            raise MisuseError(
+                "a pure ledger cannot have run_open, and a zCDP ledger cannot have reserved units"
+            )
 
     @property
     def available(self) -> int:
-        """What is neither spent nor reserved, in units."""
+        """Units that are neither spent nor reserved."""
         return self.limit - self.spent - self.reserved
 
     def reserve(self, units: int) -> None:
-        """Promise ``units`` to a run (pure only); `BudgetExceeded` where they are not available."""
+        """Reserve units for a run (pure only); `BudgetExceeded` if they are not available."""
         self._require_kind(Kind.PURE, "reserve", "open_run")
         self._require_available(units)
         self.reserved += units
 
     def spend_reserved(self, units: int) -> None:
-        """Turn reserved units into spent ones (pure only): the threshold's share, a top."""
+        """Spend reserved units on a threshold or a top (pure only); `MisuseError` if fewer are reserved."""
         self._require_kind(Kind.PURE, "spend_reserved", "open_run")
         self._require_reserved(units)
         self.reserved -= units
         self.spent += units
 
     def release(self, units: int) -> None:
-        """Give back units that a closed run reserved and did not spend (pure only)."""
-        self._require_kind(Kind.PURE, "release", "close_run, which gives nothing back")
+        """Release units that a closed run reserved and did not spend (pure only)."""
+        self._require_kind(Kind.PURE, "release", "close_run, which releases nothing")
         self._require_reserved(units)
         self.reserved -= units
 
     def charge(self, units: int) -> None:
-        """Spend units at once, without a reservation; `BudgetExceeded` where they are not available."""
+        """Spend units without a reservation; `BudgetExceeded` if they are not available."""
         self._require_available(units)
         self.spent += units
 
     def open_run(self, units: int) -> None:
-        """Charge the whole price of a run and mark the run open (zCDP only).
+        """Charge the whole price of a run and mark it open (zCDP only).
 
-        `BudgetExceeded` where the price is not available, `MisuseError` where another run is open: concurrent runs
-        are not covered by the zCDP prices.
+        `BudgetExceeded` if the price is not available, `MisuseError` if another run is open: zCDP prices do not cover
+        concurrent runs.
         """
         self._require_kind(Kind.ZCDP, "open_run", "reserve")
         if self.run_open:
-            raise MisuseError("a zCDP ledger carries one open run at a time: close that run first")
+            raise MisuseError("a zCDP ledger has at most one open run: close that run first")
         self._require_available(units)
         self.spent += units
         self.run_open = True
 
     def close_run(self) -> None:
-        """Mark the open run closed; nothing is given back (zCDP only)."""
+        """Mark the open run closed (zCDP only); nothing is refunded."""
         self._require_kind(Kind.ZCDP, "close_run", "release")
         if not self.run_open:
             raise MisuseError("no run is open on this ledger")
         self.run_open = False
 
     def raise_limit(self, limit: int) -> None:
-        """Set a higher limit, in units: an operator's act, for no limit rises by itself or ever falls."""
+        """Set a higher limit, in units. Only an operator does this; a limit never falls."""
         _check_units(limit, "limit")
         if not self.limit < limit <= MAX_UNITS:
-            present = f"{self.kind.measure} {self._text(self.limit)}"
-            raise MisuseError(f"the new limit must be above the present one of {present}")
+            current = f"{self.kind.measure} {self._text(self.limit)}"
+            raise MisuseError(f"the new limit must be above the current limit of {current}")
         self.limit = limit
 
     def _text(self, units: int) -> str:
@@ -140,8 +145,7 @@ Nothing was charged.
     def _require_reserved(self, units: int) -> None:
         if _check_units(units, "amount") > self.reserved:
             raise MisuseError(
-                f"{self._text(units)} was asked of the reservation of {self._text(self.reserved)}; "
-                "the ledger is unchanged"
+                f"{self._text(units)} exceeds the reserved {self._text(self.reserved)}; the ledger is unchanged"
             )
 
     def _require_kind(self, kind: Kind, method: str, instead: str) -> None:
@@ -152,5 +156,5 @@ Nothing was charged.
 
 def _check_units(units: int, name: str) -> int:
     if type(units) is not int or units < 0:
-        raise MisuseError(f"{name} must be a whole number of units, 0 or more; the ledger is unchanged")
+        raise MisuseError(f"{name} must be an integer number of units, 0 or more; the ledger is unchanged")
     return units

@@ -1,8 +1,8 @@
-"""Privacy loss in whole units: exact parsing, rounding, text for people, and zCDP prices.
+"""Privacy loss in integer units: parsing, rounding, formatting, and zCDP prices.
 
-A ledger counts integers. One unit is 1e-9 of epsilon for pure differential privacy and 1e-12 of rho for zCDP,
-so sums are exact and a limit is never passed by rounding. Limits and losses that somebody declares round down
-(the noise is derived from the rounded figure, so noise and charge agree); prices computed here round up.
+One unit is 1e-9 of epsilon for pure differential privacy and 1e-12 of rho for zCDP, so sums are exact and rounding
+never exceeds a limit. Declared limits and losses round down (noise is derived from the rounded number, so noise and
+charge match); prices computed here round up.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ EPSILON_UNITS = 10**9
 RHO_UNITS = 10**12
 """Units in a rho of 1."""
 
-# A longer exponent would make Fraction build a number of as many digits as it says.
+# Exponents are short, since Fraction builds a number with as many digits as the exponent.
 _NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,2})?", re.ASCII)
 _RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
 
 
 class Kind(StrEnum):
-    """The privacy measure a ledger counts in."""
+    """The privacy measure of a ledger."""
 
     PURE = "pure"
     ZCDP = "zcdp"
 
     @property
     def units(self) -> int:
-        """Ledger units in a loss of 1."""
+        """Units in a loss of 1."""
         return EPSILON_UNITS if self is _PURE else RHO_UNITS
 
     @property
@@ -43,10 +43,10 @@ class Kind(StrEnum):
 
 
 _PURE = Kind.PURE
-"""For what is asked with every amount: a look-up of an enumeration's member takes Python longer than the rest."""
+"""A constant for hot paths, since the lookup of an enumeration member is slow."""
 
 KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
-"""By the name of the measure."""
+"""Kinds by the name of their measure."""
 
 
 def exact(number: int | str | Decimal | Fraction) -> Fraction:
@@ -58,8 +58,8 @@ def exact(number: int | str | Decimal | Fraction) -> Fraction:
     Fraction(3, 10)
 
     Raises:
-        ValueError: The text is no finite number, or has more than 60 digits or an exponent of more than two.
-        TypeError: A float, a bool or anything else that does not denote an exact number.
+        ValueError: If the text is not a finite number, or has more than 60 digits or two digits of exponent.
+        TypeError: For a float, a bool or any other type.
     """
     if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
         raise TypeError("expected an integer, a decimal or a text such as '0.25' or '1/3'")
@@ -77,7 +77,7 @@ def exact(number: int | str | Decimal | Fraction) -> Fraction:
 
 
 def to_units(loss: Fraction, kind: Kind) -> int:
-    """Return a declared loss in ledger units, rounded down.
+    """Return a declared loss in units, rounded down.
 
     >>> to_units(exact("1/3"), Kind.PURE)
     333333333
@@ -86,12 +86,12 @@ def to_units(loss: Fraction, kind: Kind) -> int:
 
 
 def to_loss(units: int, kind: Kind) -> Fraction:
-    """Return the exact loss that a number of ledger units stands for."""
+    """Return the exact loss of a number of units."""
     return Fraction(units, kind.units)
 
 
 def to_float(units: int, kind: Kind) -> float:
-    """Return the loss as a float for reports; ``round(result * kind.units)`` is the units up to 2**50."""
+    """Return the loss as a float for reports; ``round(result * kind.units)`` restores units up to 2**50."""
     return units / kind.units
 
 
@@ -101,37 +101,38 @@ def as_text(units: int, kind: Kind) -> str:
     >>> as_text(250_000_000, Kind.PURE), as_text(4 * 10**12, Kind.ZCDP)
     ('0.25', '4')
     """
-    whole, rest = divmod(abs(units), kind.units)
+    integer, remainder = divmod(abs(units), kind.units)
     digits = len(str(kind.units)) - 1
-    decimals = f"{rest:0{digits}d}".rstrip("0")
+    decimals = f"{remainder:0{digits}d}".rstrip("0")
     sign = "-" if units < 0 else ""
-    return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
+    return f"{sign}{integer}.{decimals}" if decimals else f"{sign}{integer}"
 
 
 def best_guess(loss: float, kind: Kind) -> float:
-    """Return the most often, as a share from 0.5 to 1, that a guess can be right after a loss of 0 or more.
+    """Return the largest probability, 0.5 to 1, that an adversary guesses membership right after a loss of 0 or more.
 
-    Somebody wonders whether one privacy unit was in the data, and knows all the other data and all that was released.
+    The adversary guesses whether one privacy unit is in the data, and knows all other data and all outputs. If both
+    cases are equally likely, the guess is right with probability at most (1 + V) / 2, where V is the total variation
+    distance of the outputs. Pure epsilon: V <= tanh(epsilon / 2). zCDP: the Kullback-Leibler divergence is at most
+    rho, so V <= sqrt(rho / 2) (Pinsker) and V <= sqrt(1 - exp(-rho)) (Bretagnolle and Huber).
 
-    A guess between two equally likely worlds is right with probability (1 + V) / 2 at most, where V is the total
-    variation distance of what is released in them. Pure epsilon: V <= tanh(epsilon / 2). zCDP: the Kullback-Leibler
-    divergence is at most rho, so V <= sqrt(rho / 2) (Pinsker) and V <= sqrt(1 - exp(-rho)) (Bretagnolle and Huber).
+    `ValueError` for a negative loss.
 
     >>> best_guess(0, Kind.PURE), round(best_guess(1, Kind.PURE), 3), round(best_guess(0.5, Kind.ZCDP), 3)
     (0.5, 0.731, 0.75)
     """
     if loss < 0:
-        raise ValueError("a loss is 0 or more")
+        raise ValueError("loss must be 0 or more")
     if kind is Kind.PURE:
         return 1 / (1 + exp(-loss))
     return (1 + min(sqrt(loss / 2), sqrt(-expm1(-loss)))) / 2
 
 
 def zcdp_general(total: int) -> int:
-    """Return the rho units of a run of ``total`` epsilon units on queries that may move in any direction.
+    """Return the rho units of a run of ``total`` epsilon units on queries that are not monotonic, rounded up.
 
-    The log-ratio lies in [-e, e]: rho = e**2 / 2. Also the price of noisy top-k and of the exponential
-    mechanism when gaps are released.
+    The log-ratio lies in [-e, e], so rho = e**2 / 2 (Bun & Steinke 2016). Noisy top-k and the exponential mechanism
+    with gaps have the same price.
 
     >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
     '0.5'
@@ -140,11 +141,11 @@ def zcdp_general(total: int) -> int:
 
 
 def zcdp_monotone(total: int, threshold: int) -> int:
-    """Return the rho units of a monotone run of ``total`` epsilon units B, of which the threshold's are e0.
+    """Return the rho units of a run on monotonic queries, rounded up, from its epsilon units B and the threshold's e0.
 
-    The log-ratio lies in [-B, B - e0], gaps included and for any number of branches: rho = (2 B - e0)**2 / 8, which
-    is (e0 + 2 c e1)**2 / 8 for c tops at e1. A new threshold after each of c tops (RESAMPLE) costs c times as much as
-    one with one top.
+    The log-ratio lies in [-B, B - e0], with gaps and any number of branches, so rho = (2 B - e0)**2 / 8, which is
+    (e0 + 2 c e1)**2 / 8 for c tops at e1 (Cesar & Rogers 2021; Durfee 2023, Theorem 1). A new threshold after each of
+    c tops (RESAMPLE) costs c times the price of a run with one top.
 
     >>> as_text(zcdp_monotone(2 * EPSILON_UNITS, EPSILON_UNITS), Kind.ZCDP)
     '1.125'
@@ -161,5 +162,5 @@ def _eighth_of_square(width: int) -> int:
 
 def _check_units(units: int) -> int:
     if type(units) is not int or units < 0:
-        raise ValueError("a price takes a whole number of epsilon units, 0 or more")
+        raise ValueError("a price needs a whole number of epsilon units, 0 or more")
     return units

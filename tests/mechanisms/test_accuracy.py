@@ -155,7 +155,7 @@ SEVERAL = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda: report_probability(0, corrections=(), query=QUERY), "at least once"),
+        (lambda: report_probability(0, corrections=(), query=QUERY), "must not be empty"),
         (lambda: accuracy(**ACCURACY | {"queries": 0}), "at least one"),
         (lambda: accuracy(**ACCURACY | {"corrections": ()}), "at least one"),
         (lambda: accuracy(**ACCURACY | {"beta": 1}), "strictly between"),

@@ -101,9 +101,9 @@ def test_a_run_that_could_not_be_stored_is_not_opened(make):
     """The numbers are secret and stay out of the message."""
     mechanism = make()
     for salt in ((2**64, 0), (0, -1)):
-        refused(r"a salt is two numbers of 64 bits$", partial(mechanism.open, 0, salt))
+        refused(r"a salt must be two integers of 64 bits$", partial(mechanism.open, 0, salt))
     if getattr(mechanism, "threshold_law", True):
-        refused(r"threshold noise beyond 2\^60 grid steps", partial(mechanism.open, 2**60 + 1, SALT))
+        refused(r"threshold noise lies beyond 2\^60 grid steps", partial(mechanism.open, 2**60 + 1, SALT))
     assert Run.from_bytes(mechanism.open(0, SALT).to_bytes()) == mechanism.open(0, SALT)
 
 
@@ -227,10 +227,10 @@ def test_narrow_answers_do_not_wrap_around():
 @pytest.mark.parametrize(
     ("noise", "message"),
     [
-        (np.array([4]), "one draw for each"),
-        (np.array(4), "one draw for each"),
-        (np.zeros(4, dtype=np.int64), "one draw for each"),
-        (np.zeros((3, 1), dtype=np.int64), "one draw for each"),
+        (np.array([4]), "never share a draw"),
+        (np.array(4), "never share a draw"),
+        (np.zeros(4, dtype=np.int64), "never share a draw"),
+        (np.zeros((3, 1), dtype=np.int64), "never share a draw"),
         (np.zeros(3), "int64"),
         (np.zeros(3, dtype=np.int32), "int64"),
         (np.zeros(3, dtype=np.uint64), "int64"),
@@ -250,7 +250,7 @@ def test_the_numbers_of_tops_have_noise_of_their_own_too():
     def noise(branch):
         return np.zeros(3, dtype=np.int64) if branch == 0 else np.array([4])
 
-    refused("one draw for each", partial(stepped, STREAMS["numeric_sparse"](), np.array([1, 2, 3]), noise))
+    refused("never share a draw", partial(stepped, STREAMS["numeric_sparse"](), np.array([1, 2, 3]), noise))
 
 
 @pytest.mark.parametrize("name", ["sparse_vector", "ladder", "sparse"])
@@ -293,7 +293,7 @@ def test_a_run_is_stepped_by_the_mechanism_that_opened_it_and_by_no_other(name):
         if make() == mechanism:
             stepped(mechanism, values, run=run)
             richer = replace(run, left=run.left + 1)
-            refused("more left than any run", partial(stepped, mechanism, values, run=richer))
+            refused("more units left than any run", partial(stepped, mechanism, values, run=richer))
         else:
             refused("opened by another mechanism", partial(stepped, mechanism, values, run=run))
 
@@ -347,7 +347,7 @@ def test_clipped_sums_are_exact_for_narrow_records_and_refuse_bounds_and_noise_w
     assert SUMS.release(np.array([127, 127, -128], dtype=np.int8), 200, 1) == 255
     assert SUMS.release(np.array([255], dtype=np.uint8), 1000, np.int64(-5)) == 250
     for bound in (0, -3, 2.5, 2**63):
-        refused("clipped at a whole number", partial(SUMS.clipped, np.array([1, 2]), bound))
+        refused("bound must be an integer", partial(SUMS.clipped, np.array([1, 2]), bound))
     refused("noise of a sum", partial(SUMS.release, np.array([1, 2]), 5, 0.25))
 
 
@@ -420,7 +420,7 @@ def test_entropy_of_another_length_draws_no_threshold(count):
     ],
 )
 def test_an_identity_that_is_not_one_for_each_test_draws_nothing(field, given):
-    refused(f"the ({field}|value) of|a salt is", partial(drawn, **{field: given}))
+    refused(f"the ({field}|value) of|a salt must be", partial(drawn, **{field: given}))
 
 
 def test_identities_of_any_integer_type_draw_the_same_noise():
@@ -435,13 +435,13 @@ REFUSED = {
     "sparse": [
         ({"cutoff": 0}, "cutoff"),
         ({"epsilon": 1}, "epsilon"),
-        ({"delta": 1e-6}, "pure composition has no use for a delta"),
-        ({"composition": Composition.ZCDP}, "delta lies strictly"),
-        ({"composition": Composition.ADVANCED, "delta": 1.5}, "delta lies strictly"),
+        ({"delta": 1e-6}, "pure composition takes no delta"),
+        ({"composition": Composition.ZCDP}, "delta must lie strictly"),
+        ({"composition": Composition.ADVANCED, "delta": 1.5}, "delta must lie strictly"),
     ],
     "numeric_sparse": [
-        ({"answer_noise": Noise.EXPONENTIAL}, "moved up only"),
-        ({"answer_noise": Noise.GUMBEL}, "moved up only"),
+        ({"answer_noise": Noise.EXPONENTIAL}, "only up"),
+        ({"answer_noise": Noise.GUMBEL}, "only up"),
         ({"answer_share": Fraction(1)}, "share"),
         ({"epsilon": 5}, "too small"),
         (
@@ -471,7 +471,7 @@ REFUSED = {
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 0.0}, "delta"),
         ({"tests": None}, "number of tests"),
-        ({"tests": 0}, "at least one test"),
+        ({"tests": 0}, "tests must be at least 1"),
         ({"as_published": True}, "tests=None"),
         ({"sensitivity": 10**9}, "wide"),
     ],
@@ -509,7 +509,7 @@ def test_what_a_mechanism_cannot_do_is_refused_with_the_reason():
         ("no threshold", partial(top_k.open, 1, SALT)),
         ("no threshold", partial(ALL["exponential"]().open, 1, SALT)),
         ("at least one answer", partial(stepped, SELECTIONS["hybrid_identity"](), few)),
-        ("refine less", partial(stepped, SELECTIONS["noisy_max"](), np.array([2**46, 0]))),
+        ("lower the refinement", partial(stepped, SELECTIONS["noisy_max"](), np.array([2**46, 0]))),
         ("one branch and one top", partial(replace, sums, per_top=STREAMS["adaptive"]())),
         ("0 or more", partial(zcdp_epsilon, -1.0, 0.5)),
         ("lower the count", partial(stepped, top_k, few)),

@@ -163,7 +163,7 @@ def test_scripted_words_of_every_size_equal_the_reference(rate):
 
 @pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 3), Fraction(1, 1000)], ids=str)
 def test_scripted_words_of_every_size_give_the_gumbel_reference(rate):
-    edge = sampler._GREATEST_FAST_GUMBEL_WORD
+    edge = sampler._MAX_FAST_GUMBEL_WORD
     words = [0, 1, 2**20, 2**44 - 1, 2**44, 2**60, 2**63, edge, edge + 1, 2**64 - 2**20, 2**64 - 2, 2**64 - 1]
     for k in (-3, -1, 0, 1, 4):  # words whose interval holds exp(-e^(-rate k)), where the draw changes
         boundary = int(math.exp(-math.exp(-rate * k)) * 2**64)

@@ -148,10 +148,10 @@ def branch(**change):
             (lambda shares=shares: ladder(**USUAL, shares=shares), "ladder")
             for shares in ((), (2,), (2, 4, 1), (2, 2, 1))
         ),
-        (lambda: replace(plain(), threshold_rate=Fraction(1, 3)), "its charge / sensitivity"),
+        (lambda: replace(plain(), threshold_rate=Fraction(1, 3)), "threshold_charge / sensitivity"),
         (lambda: replace(plain(), monotonic=False), "its rate must be"),
         (lambda: replace(plain(), sensitivity=2), "charge / sensitivity"),
-        (lambda: replace(plain(), epsilon=10), "does not pay"),
+        (lambda: replace(plain(), epsilon=10), "must pay for"),
         (lambda: replace(plain(), branches=()), "branches"),
         (lambda: replace(plain(), branches=branch(corrections=())), "corrections"),
         (lambda: replace(plain(), branches=branch(corrections=(2**48,))), "corrections"),

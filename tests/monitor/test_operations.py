@@ -41,7 +41,7 @@ def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> Rele
         ("raise-budget", {"dataset": "", "limit": "9"}, "is not homed at shard 0"),
         ("close", {"monitor": "m9"}, "monitor 'm9' does not run on dataset 'a'"),
         ("resume", {}, "is not paused"),
-        ("raise-budget", {"limit": "3"}, "must be above the present one of epsilon 3"),
+        ("raise-budget", {"limit": "3"}, "must be above the current limit of epsilon 3"),
         ("raise-budget", {"limit": "2.5"}, "must be above"),
         ("raise-budget", {"limit": "much"}, "not a number"),
         ("raise-budget", {"limit": ""}, "not a number"),

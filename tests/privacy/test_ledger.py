@@ -115,13 +115,16 @@ def holding(kind, reserved=0):
         (holding(Kind.PURE), "open_run", 1, "use reserve"),
         (holding(Kind.PURE), "close_run", None, "use release"),
         (holding(Kind.ZCDP), "close_run", None, "no run is open"),
-        *((holding(Kind.PURE, 4), method, 5, "reservation") for method in ("spend_reserved", "release")),
         *(
-            (holding(Kind.PURE), "raise_limit", limit, "above the present")
+            (holding(Kind.PURE, 4), method, 5, "exceeds the reserved")
+            for method in ("spend_reserved", "release")
+        ),
+        *(
+            (holding(Kind.PURE), "raise_limit", limit, "above the current")
             for limit in (9, 10, MAX_UNITS + 1)
         ),
         *(
-            (holding(Kind.PURE), method, units, "whole number")
+            (holding(Kind.PURE), method, units, "integer number")
             for method in ("reserve", "spend_reserved", "release", "charge", "raise_limit")
             for units in (-1, 0.5, True, None)
         ),
