@@ -198,12 +198,9 @@ class Worker:
         await self._group.start()
         self._signal(WorkerSignal.JOINED)
         self.fault = self.metrics.fault = None
-        web = self.config.web
-        address = f"[{web.host}]" if ":" in web.host else web.host
-        names = (self.config.spec.application, self.workload.hash, self.identity)
-        log.info(
-            "event=started application=%s spec=%s worker=%s page=http://%s:%d/", *names, address, web.port
-        )
+        web, names = self.config.web, (self.config.spec.application, self.workload.hash, self.identity)
+        page = f"http://{f'[{web.host}]' if ':' in web.host else web.host}:{web.port}/"
+        log.info("event=started application=%s spec=%s worker=%s page=%s", *names, page)
         return None
 
     async def _self_test(self) -> WorkerFault | None:
@@ -317,9 +314,8 @@ class Worker:
         if abs(off) <= CLOCK_TOLERANCE:
             return None
         side = "ahead of" if off > 0 else "behind"
-        return WorkerFault(
-            Cause.CLOCK, f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
-        )
+        reason = f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
+        return WorkerFault(Cause.CLOCK, reason)
 
     def _compare_clocks(self, brokers: float) -> None:
         """Request a self-test where the brokers' time of a commit differs too much from this machine's."""

@@ -1,4 +1,4 @@
-"""What several suites of the service share."""
+"""Fixtures of shards for the tests of groups and shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.shard_play import Play
 
 @pytest.fixture
 async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
-    """Begin a shard whose sessions end as the arguments say; one that no test has stopped ends in order."""
+    """Start shards whose sessions end with the given endings; stop those still running after the test."""
     plays: list[Play] = []
 
     def play(*endings: object) -> Play:
@@ -20,14 +20,14 @@ async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
         return plays[-1]
 
     yield play
-    for one in plays:
-        if not one.shard.handed_over:
-            await one.end()
+    for running in plays:
+        if not running.shard.handed_over:
+            await running.end()
 
 
 @pytest.fixture
 async def play(played) -> Play:
-    """A shard that runs."""
+    """A shard whose session runs."""
     running: Play = played()
     await running.until(ShardState.RUNNING)
     return running
