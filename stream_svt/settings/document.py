@@ -1,7 +1,7 @@
-"""YAML text as plain data that remembers its lines, and its check by models: errors say what was found and expected.
+"""Reads YAML text as plain data with line numbers, and validates it by models, with one message per problem.
 
 Scalars follow YAML 1.2: ``off`` and ``2026-01-05`` are texts, ``1e6`` is a number. Numbers with a fraction
-become exact decimals of their text. A key written twice is an error.
+become exact decimals. A duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from stream_svt.errors import ConfigError, Problem
 Model = TypeVar("Model", bound=BaseModel)
 
 EXPLAINED, ABSENT = "explained", "absent"
-"""Types of errors whose message is final; of the second kind, the last key may not stand in the file."""
+"""Types of errors with a final message; for ABSENT, the last key of the path may be missing in the file."""
 
 _MAPPING = "expected a mapping, found {found}"
-_WORDS = "expected {expected}, found {found}"
+_CHOICE = "expected {expected}, found {found}"
 _MESSAGES = {
     "greater_than": "must be greater than {gt}, found {found}",
     "greater_than_equal": "must be at least {ge}, found {found}",
@@ -44,8 +44,8 @@ _MESSAGES = {
     "tuple_type": "expected a list, found {found}",
     "dict_type": _MAPPING,
     "model_type": _MAPPING,
-    "enum": _WORDS,
-    "literal_error": _WORDS,
+    "enum": _CHOICE,
+    "literal_error": _CHOICE,
     "too_short": "expected at least {min_length} in the list, found {actual_length}",
     "too_long": "expected at most {max_length} in the list, found {actual_length}",
     "value_error": "{error}",
@@ -54,7 +54,7 @@ _MESSAGES = {
 
 
 def quote(value: object) -> str:
-    """Return how a message quotes what stands in the file."""
+    """Return a value of the file as a message quotes it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -64,7 +64,7 @@ def quote(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     text = str(value)
-    if isinstance(value, Fraction):  # a decimal where a short one is exact, else the ratio
+    if isinstance(value, Fraction):  # a short exact decimal if there is one, else the ratio
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
         text = f"{decimal:f}" if Fraction(decimal) == value and abs(decimal.adjusted()) < 20 else text
     text = text if len(text) <= 40 else f"{text[:37]}..."
@@ -72,7 +72,7 @@ def quote(value: object) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return a suggestion to append to a message, empty where nothing is near."""
+    """Return a suggestion to append to a message, empty if no known word is similar."""
     text = str(word).lower()
     words = {one.lower(): one for one in known}
     near = get_close_matches(text, words, n=1, cutoff=0.6)
@@ -81,7 +81,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 class Strict(BaseModel):
-    """A part of the configuration: frozen, without unknown keys; the text below a field describes it."""
+    """A frozen part of the configuration without unknown keys; the docstring of a field is its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -98,7 +98,7 @@ class Strict(BaseModel):
 
 
 def consistent(problems: Callable[[Any], Iterable[tuple[str, str]]]) -> Any:  # noqa: ANN401  as of pydantic
-    """Make a check across fields of a method that yields (field, message) pairs; "" stands for the whole model."""
+    """Turn a method that yields (field, message) pairs into a validator; "" stands for the whole model."""
 
     def check(model: Model) -> Model:
         if found := [
@@ -122,7 +122,7 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
     if kind in {EXPLAINED, ABSENT}:
         yield _error(kind, loc, detail["msg"])
     elif kind == "too_short" and len(value) >= context["min_length"]:
-        return  # the invalid items are reported one by one
+        return  # each invalid item is reported by itself
     elif kind == "extra_forbidden":
         hint = did_you_mean(loc[-1], fields) or f"; expected one of {', '.join(fields)}"
         yield _error(EXPLAINED, loc, f"unknown key{hint}")
@@ -164,8 +164,8 @@ class Document:
     Attributes:
         data: Nested dicts, lists, texts, ints, decimals, bools and None.
         source: Name of the file, for messages.
-        lines: Line of each key and item, from 1; 0 for what does not stand in the file.
-        origins: Where a value that does not stand in the file came from.
+        lines: Line of each key and item, from 1; 0 for values that are not in the file.
+        origins: Source of each value that is not in the file.
     """
 
     data: Any
@@ -175,13 +175,13 @@ class Document:
     origins: dict[KeyPath, str] = field(default_factory=dict)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """Return a problem at ``path``, with its line or that of the nearest thing around it."""
+        """Return a problem at ``path``, with the line of the path or of its nearest parent."""
         if path in self.origins:
             message = f"{message} (from {self.origins[path]})"
         return Problem(self.line(path), path_text(path), message)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of what stands at ``path``, or of the nearest thing around it."""
+        """Return the line of ``path``, or of its nearest parent."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -191,7 +191,7 @@ class Document:
         self.problems.append(self.problem(path, message))
 
     def set_value(self, section: str, key: str, text: str, origin: str) -> None:
-        """Set a key of a section to a scalar written outside of the file, as YAML would read it."""
+        """Set a key of a section to a scalar from outside the file, interpreted as YAML."""
         if not isinstance(self.data.get(section), dict):
             self.data[section] = {}
         self.data[section][key] = _scalar(text.strip())
@@ -203,7 +203,7 @@ class Document:
         """Return the document as a model.
 
         Raises:
-            ConfigError: With everything that is wrong with it, and was reported before.
+            ConfigError: With its problems and those reported before.
         """
         try:
             found = model.model_validate(self.data)
@@ -219,7 +219,7 @@ class Document:
         return found
 
     def raise_problems(self) -> None:
-        """Raise everything reported so far.
+        """Raise the problems reported so far.
 
         Raises:
             ConfigError: There was a problem.
@@ -228,10 +228,10 @@ class Document:
             raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
 
     def load(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
-        """Return a node of YAML as data, and note its lines.
+        """Return a YAML node as data, and record its lines.
 
         Raises:
-            ConfigError: It is too large; other problems are reported.
+            ConfigError: The document is too large; other problems are reported.
         """
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
@@ -251,11 +251,11 @@ class Document:
         for key_node, value_node in node.value:
             line, key_path = key_node.start_mark.line + 1, path
             if not isinstance(key_node, yaml.ScalarNode):
-                wrong = "a key must be a plain word"
+                wrong = "a key must be a word, not a list or mapping"
             elif key_node.value == "<<":
-                wrong = "merge keys are not supported"
+                wrong = "merge keys are not supported: write the keys out"
             elif (key_path := (*path, key_node.value)) in self.lines:
-                wrong = f"is written twice; it already stands at line {self.lines[key_path]}"
+                wrong = f"is a duplicate; the key already stands at line {self.lines[key_path]}"
             else:
                 self.lines[key_path] = line
                 result[key_node.value] = self.load(value_node, key_path)
@@ -265,7 +265,7 @@ class Document:
 
 
 def path_text(path: KeyPath) -> str:
-    """Return a path as people write it: monitors[0].bounds."""
+    """Return a path as text, such as monitors[0].bounds."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
@@ -274,7 +274,7 @@ def read(text: str | bytes, source: str) -> Document:
     """Return the document in a YAML text.
 
     Raises:
-        ConfigError: The text is not YAML, not UTF-8, or not a mapping at its top.
+        ConfigError: The text is not YAML, not UTF-8, or its top level is not a mapping.
     """
     try:
         root = yaml.compose(text.decode() if isinstance(text, bytes) else text, Loader=_LOADER)
@@ -297,41 +297,39 @@ def read(text: str | bytes, source: str) -> Document:
 
 
 def without(text: str, keys: Collection[str]) -> str:
-    """Return a YAML mapping's text without some of its top-level keys; comments and layout go, too."""
+    """Return a YAML mapping's text without some top-level keys, and without comments and layout."""
     root = yaml.compose(text, Loader=_LOADER)
     if isinstance(root, yaml.MappingNode):
         root.value = [(key, value) for key, value in root.value if key.value not in keys]
     return yaml.serialize(root, Dumper=_DUMPER, allow_unicode=True, width=1_000_000)
 
 
-_INDENTATION = (
-    "the indentation is wrong, or a value that holds quotes or text behind them is not quoted as a whole"
-)
+_INDENTATION = "the indentation is wrong, or a value continues after its closing quote: quote the whole value"
 _HINTS = {
-    "mapping values": "a value that holds ': ' needs quotes; else the indentation is wrong",
+    "mapping values": "a value that contains ': ' needs quotes; otherwise the indentation is wrong",
     "cannot start": "a value that begins with this character needs quotes; indent with spaces, not tabs",
-    "end of stream": "a quote is opened here and never closed",
+    "end of stream": "a quote opens here and is never closed",
     "simple key": "a key is followed by ':' and a value",
-    "','": "a bracket is opened here, and a comma or the closing bracket is missing",
+    "','": "a bracket opens here, and a comma or the closing bracket is missing",
     "block end": _INDENTATION,
     "expected key": _INDENTATION,
     "'-' indicator": _INDENTATION,
 }
-"""What to do, by a part of what PyYAML says."""
+"""Explanations by a part of PyYAML's message."""
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> tuple[int, str]:
-    """Return the line where a mistake begins, and what is wrong there; nothing of the file is repeated."""
+    """Return the line where a mistake begins, and an explanation that quotes nothing of the file."""
     context, problem = error.context or "", error.problem or "syntax error"
     begins_earlier = "flow" in context or "quoted" in context or "simple key" in context
     mark = error.context_mark if begins_earlier else error.problem_mark or error.context_mark
     line = 0 if mark is None else mark.line + 1
-    said = f"{context}, {problem}"
-    return line, next((hint for part, hint in _HINTS.items() if part in said), problem)
+    message = f"{context}, {problem}"
+    return line, next((hint for part, hint in _HINTS.items() if part in message), problem)
 
 
 def _scalar(text: str) -> str | int | Decimal | bool | None:
-    """Return what a plain scalar stands for."""
+    """Return the value of a plain scalar."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):

@@ -1,6 +1,6 @@
-"""Types of configuration values: exact numbers, durations, limits, names, and what a monitor may choose from.
+"""Types of configuration values: exact numbers, durations, limits, names, and the options of a monitor.
 
-Each type reads YAML text (never a binary float) or a Python value, and has its own JSON Schema.
+Each type accepts YAML text (never a binary float) or a Python value, and has its own JSON Schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """Annotation of a type: how a value of the file is read, what an editor accepts, how it is written again."""
+    """Annotation of a type: function to read a value, JSON Schema for editors, function to write it."""
 
     read: Callable[[Any], Any]
     schema: dict[str, Any]
@@ -53,16 +53,16 @@ class Form:
 
 
 def number(value: object) -> Fraction:
-    """Return an exact number, or raise ValueError saying what was found."""
+    """Return an exact number, or raise ValueError."""
     try:
-        return exact(value)  # type: ignore[arg-type]  # refuses what it does not know
+        return exact(value)  # type: ignore[arg-type]  # raises TypeError for other types
     except (TypeError, ValueError):
         hint = ", which is binary and inexact: write it as text" if isinstance(value, float) else ""
         raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {quote(value)}{hint}") from None
 
 
 def integer(value: object) -> object:
-    """Let integers and decimals without a fraction pass (1e6), and nothing else."""
+    """Return an integer, also for a decimal without a fraction such as 1e6, or raise ValueError."""
     if isinstance(value, Decimal) and value.is_finite() and abs(value) < 10**18 and value == int(value):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -82,7 +82,7 @@ def duration_ms(value: object) -> int:
         total = sum(Fraction(amount) * _MILLISECONDS[unit] for amount, unit in parts)
         if 1 <= total <= _LONGEST_MS:
             return math.floor(total)
-        raise ValueError(f"a duration lies between 1ms and 100 years, found {quote(value)}")
+        raise ValueError(f"must be between 1ms and 100 years, found {quote(value)}")
     unit = ": the unit is missing" if isinstance(value, int | Decimal) and not isinstance(value, bool) else ""
     raise ValueError(
         f"expected a duration such as 500ms, 30s, 10m, 12h, 7d or 1h30m, found {quote(value)}{unit}"
@@ -119,13 +119,13 @@ DurationOrZero = Annotated[
 ]
 
 
-def within(least_ms: int, most_ms: int) -> AfterValidator:
-    """Return what refuses a duration outside of these milliseconds."""
+def within(least_ms: int, largest_ms: int) -> AfterValidator:
+    """Return a validator for a range of durations in milliseconds."""
 
     def check(value: int) -> int:
-        if not least_ms <= value <= most_ms:
-            limits = f"{duration_text(least_ms)} and {duration_text(most_ms)}"
-            raise ValueError(f"must lie between {limits}, found {duration_text(value)}")
+        if not least_ms <= value <= largest_ms:
+            limits = f"{duration_text(least_ms)} and {duration_text(largest_ms)}"
+            raise ValueError(f"must be between {limits}, found {duration_text(value)}")
         return value
 
     return AfterValidator(check)
@@ -133,7 +133,7 @@ def within(least_ms: int, most_ms: int) -> AfterValidator:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Most that may ever be lost about a dataset: ``units`` of ``kind`` (see `stream_svt.privacy.loss`)."""
+    """Privacy budget of a dataset: ``units`` of ``kind`` (see `stream_svt.privacy.loss`)."""
 
     kind: Kind
     units: int
@@ -143,7 +143,7 @@ def _limit(value: object) -> Limit:
     kind, amount = Kind.PURE, value
     if isinstance(value, dict):
         if len(value) != 1:
-            raise ValueError("expected one measure: a number, {epsilon: 4} or {rho: 0.1}")
+            raise ValueError("expected one measure: a number, {epsilon: 4}, or {rho: 0.1}")
         ((measure, amount),) = value.items()
         if measure not in KINDS:
             near = did_you_mean(measure, KINDS)
@@ -155,7 +155,7 @@ def _limit(value: object) -> Limit:
         raise ValueError(f"must be greater than 0, found {quote(amount)}")
     if not 1 <= units <= MAX_UNITS:
         limits = f"{1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}"
-        raise ValueError(f"a limit lies between {limits}, found {quote(amount)}")
+        raise ValueError(f"must be between {limits}, found {quote(amount)}")
     return Limit(kind, units)
 
 
@@ -196,7 +196,7 @@ _DATASET = _named(
     "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)",
 )
 dataset_name: Callable[[object], str] = _DATASET.read
-"""Returns the name of a dataset, or raises ValueError."""
+"""Validates and returns the name of a dataset, or raises ValueError."""
 
 DatasetName = Annotated[str, _DATASET]
 Name = Annotated[
@@ -222,7 +222,7 @@ Text = Annotated[
 
 def _day(value: object) -> date:
     try:
-        return date.fromisoformat(value)  # type: ignore[arg-type]  # refuses what is no text
+        return date.fromisoformat(value)  # type: ignore[arg-type]  # raises TypeError for other types
     except (TypeError, ValueError):
         raise ValueError(f"expected a day such as 2026-01-05, found {quote(value)}") from None
 
@@ -247,14 +247,14 @@ class MechanismForm(StrEnum):
 
 
 class OnHalt(StrEnum):
-    """What follows a run that has used its tops."""
+    """Action after a run has used up its tops."""
 
     RESAMPLE = "resample"
     STOP = "stop"
 
 
 class Mute(StrEnum):
-    """How long a series is left alone after its top, where that is no duration."""
+    """How long a series is muted after its top, other than a duration."""
 
     PERIOD = "period"
     RUN = "run"
@@ -265,15 +265,15 @@ class Mute(StrEnum):
 
 
 class ExposureOptions(Strict):
-    """For streams: accounts for every test the budget must last for."""
+    """For streams: accounts for every test that the budget must last for."""
 
     kind: Literal["exposure"] = "exposure"
     false_alerts: PositiveExact | None = None
-    """Alerts a whole run may waste if every query lay on the threshold. Default: cutoff / 10."""
+    """Alerts a whole run may waste if every query lies on the threshold. Default: cutoff / 10."""
 
 
 class AnnealedOptions(Strict):
-    """For finite sets: the bar falls pass after pass. Only with `append: sweep`."""
+    """For finite sets: the bar falls from pass to pass. Only with `append: sweep`."""
 
     kind: Literal["annealed"] = "annealed"
     start: Exact = Fraction(12)
@@ -285,13 +285,13 @@ class AnnealedOptions(Strict):
 
 
 class Plain(Strict):
-    """Without options: the closed form for a finite number of queries, the noise's mean taken away, or none."""
+    """Without options: closed form for a finite number of queries, mean of the noise subtracted, or none."""
 
     kind: Literal["optimal", "mean", "none"]
 
 
 class Table(Strict):
-    """Corrections in real units by attempt; the last one holds for all later attempts."""
+    """Corrections in real units by attempt; the last one applies to all later attempts."""
 
     kind: Literal["table"] = "table"
     table: Annotated[tuple[Exact, ...], Field(min_length=1, max_length=MAX_ATTEMPTS + 1)]
@@ -299,7 +299,7 @@ class Table(Strict):
 
 
 def _tagged(value: object, forms: Collection[str], expected: str) -> object:
-    """Bring a name, or {name: options}, to {"kind": name, ...}, which a union with tags understands."""
+    """Convert a name or {name: options} to {"kind": name, ...}, for a discriminated union."""
     if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
         return value
     name: object = value
@@ -358,13 +358,13 @@ CorrectionField = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long a bottom may wait: offsets of its partition, or milliseconds on the broker's clock."""
+    """Longest wait of a bottom: offsets of its partition, or milliseconds on the broker's clock."""
 
     offsets: int | None = None
     ms: int | None = None
 
     def written(self) -> int | str:
-        """Return the lifetime as it stands in a file."""
+        """Return the lifetime as written in a file."""
         return (self.offsets or 0) if self.ms is None else duration_text(self.ms)
 
 
@@ -381,35 +381,35 @@ def _lifetime(value: object) -> Lifetime:
 
 
 class Sweep(Strict):
-    """Queries carry a public set id; when a set closes, its bottoms are tested pass after pass."""
+    """Queries carry a public set id; when a set closes, its bottoms are tested in passes."""
 
     kind: Literal["sweep"] = "sweep"
     tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10
     """Tops after which the sweep of a set ends. Default 10."""
     max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(integer)] = 4
-    """Sets a dataset may have open; queries of one more are tested on arrival only. Default 4."""
+    """Open sets of a dataset; queries of further sets are tested on arrival only. Default 4."""
     max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 50_000
-    """Queries a set remembers for its sweep; later ones are tested once. Default 50000."""
+    """Queries a set keeps for its sweep; later ones are tested once. Default 50000."""
     close_after: Duration | None = None
-    """Close a set so long after its first query, on the broker's clock. Default: only a marker record closes it."""
+    """Close a set this long after its first query, on the broker's clock. Default: only a marker record closes it."""
 
 
 class Retry(Strict):
-    """A bounded queue of series whose last test was a bottom; each is tested again on its latest value."""
+    """A bounded queue of series whose last test was a bottom; each is retested on its latest value."""
 
     kind: Literal["retry"] = "retry"
     attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(integer)] = 5
-    """Tests in all, the first included. Default 5."""
+    """Tests per query, including the first. Default 5."""
     lifetime: Annotated[
         Lifetime,
         Form(_lifetime, {"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}, Lifetime.written),
     ] = Lifetime(offsets=4000)
-    """How long a series stays in the queue: offsets of the partition, or a duration. Must fit the
-    topic's retention. Default 4000 offsets."""
+    """How long a series stays in the queue: offsets of the partition, or a duration. At most the topic's
+    retention. Default 4000 offsets."""
     capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 1000
-    """Series the queue holds; one more drops the oldest. Default 1000."""
+    """Series in the queue; a further one drops the oldest. Default 1000."""
     every: Annotated[int, Field(ge=1), BeforeValidator(integer)] = 1000
-    """Queries of the dataset between two rounds of retries. Default 1000."""
+    """Number of the dataset's queries between two rounds of retries. Default 1000."""
 
 
 def _append(value: object) -> object:

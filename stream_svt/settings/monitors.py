@@ -1,4 +1,4 @@
-"""One monitor's specification: what the file says, what that means on the grid and in units, and how it may change."""
+"""One monitor's specification: its keys, its values on the grid and in ledger units, and permitted changes."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def _pair(value: object) -> object:
 
 
 ADDED_LATER: frozenset[str] = frozenset()
-"""Keys that a release adds after the first one. Their default means "as before" and never changes: with it, runs that
-an earlier release opened go on."""
+"""Keys added after the first release. Their default keeps the earlier behaviour and never changes, so that runs opened
+by an earlier release continue."""
 
 _STORED_BYTES = 899_900
-"""Bytes of a monitor as JSON that still fit into one state record."""
+"""Largest size in bytes of a monitor as JSON that fits into one state record."""
 
 
 class MonitorSpec(Strict):
@@ -79,61 +79,60 @@ class MonitorSpec(Strict):
     name: Name
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: TopicName
-    """The query topic it reads; exactly one."""
+    """The one query topic that the monitor reads."""
     datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: MechanismForm = Field(default=MechanismForm.SVT, alias="mechanism")
-    """svt: one branch. adaptive: answers far above the threshold cost half. ladder: more such branches. Default
-    svt."""
+    """svt: one branch. adaptive: a second branch, with which answers far above the threshold cost half. ladder: more
+    such branches. Default svt."""
     epsilon: PositiveExact
-    """Privacy loss of one whole run; greater than 0, exact."""
+    """Privacy loss of one whole run, exact."""
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)]
-    """Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."""
+    """Tops that one run pays for; for adaptive and ladder, tops at full price."""
     sensitivity: PositiveExact
-    """Most that one answer changes when one privacy unit changes, in real units. Too small a figure
-    voids the guarantee."""
+    """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
+    guarantee."""
     monotonic: Flag = False
-    """Whether one privacy unit moves all answers of a run the same way, as it does counts. Halves the
-    noise; wrongly declared it voids the guarantee. Default false."""
+    """Whether one privacy unit moves all answers of a run in the same direction, as for counts. Halves the noise; a
+    wrong declaration voids the guarantee. Default false."""
     granularity: PositiveExact = Fraction(1)
-    """Real units a step of the integer grid stands for: a decimal of at most 18 places, greater than 0. Default
-    1."""
+    """Size of a step of the integer grid in real units: a decimal of at most 18 places. Default 1."""
     bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)]
     """[low, high] in real units. Values are clamped to them, and a value that is not a number counts as low."""
     threshold: Exact
-    """Public bar in real units; a query's own threshold replaces it."""
+    """Public threshold in real units; a query's own threshold replaces it."""
     query_noise: NoiseField = Noise.EXPONENTIAL
     """Noise of each test. Default exponential."""
     threshold_noise: NoiseField = Noise.EXPONENTIAL
-    """Noise of a run's threshold. Bounds are certified with exponential only. Default exponential."""
+    """Noise of a run's threshold. Only exponential noise gives certified bounds. Default exponential."""
     split: PositiveExact | None = None
     """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
-    below 1). Default: the correction's own."""
+    below 1). Default: depends on the correction."""
     correction: CorrectionField = Field(default=ExposureOptions(), json_schema_extra={"default": "exposure"})
     """How far the bar is raised above the threshold. Default exposure."""
     expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(integer)] | None = None
-    """Queries one run must last for; required by the corrections exposure and optimal. Too small a
-    figure wastes budget, too large a figure misses alerts."""
+    """Queries that one run must last for; required by the corrections exposure and optimal. Too small a number wastes
+    budget, too large a number misses alerts."""
     append: AppendField = Field(default=None, json_schema_extra={"default": "off"})
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: MuteField = Mute.PERIOD
-    """How long a series is left alone after its top: period is the dataset's life. Default period."""
+    """How long a series is not tested after its top: period means as long as the dataset lives. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10_000
-    """Muted series a dataset remembers; one more forgets the oldest. Default 10000."""
+    """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
     on_halt: OnHalt = OnHalt.RESAMPLE
-    """After a run's last top: resample (begin a new run, which costs its threshold again) or stop. Default
+    """After a run's last top: resample (begin a new run, which pays for its threshold again) or stop. Default
     resample."""
     resample_every: Duration | None = None
-    """Begin a new run so often, on the broker's clock. Default: never."""
+    """Interval after which a new run begins, on the broker's clock. Default: none."""
     reserve: NonNegativeExact = Fraction(0)
-    """Loss left in the ledger for other monitors when a run is opened, in the ledger's measure. Default 0."""
+    """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
     beta: Proportion = Fraction(1, 20)
-    """Level of the bound: it fails with at most this probability. Default 0.05."""
+    """Largest error probability of the bound. Default 0.05."""
 
-    # -- what the file says, on the grid and in units
+    # -- values on the grid and in ledger units
 
     def reserve_units(self, kind: Kind) -> int:
-        """Return the units left for other monitors, rounded up."""
+        """Return the reserve in ledger units, rounded up."""
         return -to_units(-self.reserve, kind) if self.reserve else 0
 
     @property
@@ -149,7 +148,7 @@ class MonitorSpec(Strict):
 
     @property
     def attempts(self) -> int:
-        """Tests a query may get, the first included."""
+        """Largest number of tests of a query, including the first."""
         if isinstance(self.append, Retry):
             return self.append.attempts
         if isinstance(self.append, Sweep) and isinstance(self.correction, AnnealedOptions | Table):
@@ -159,13 +158,13 @@ class MonitorSpec(Strict):
 
     @property
     def needs_broker_time(self) -> bool:
-        """Whether the query topic must be LogAppendTime, because the specification measures durations."""
+        """Whether the query topic must be LogAppendTime because the specification has durations."""
         waits = isinstance(self.append, Retry) and self.append.lifetime.ms is not None
         waits = waits or (isinstance(self.append, Sweep) and self.append.close_after is not None)
         return waits or self.resample_every is not None or not isinstance(self.mute, Mute)
 
     def correction_rule(self) -> corrections.Correction:
-        """Return the correction as the mechanisms know it."""
+        """Return the correction as an object of the mechanisms."""
         rule = self.correction
         if isinstance(rule, ExposureOptions):
             tolerated = Fraction(self.cutoff, 10) if rule.false_alerts is None else rule.false_alerts
@@ -186,7 +185,7 @@ class MonitorSpec(Strict):
         """Return the mechanism of one whole run.
 
         Raises:
-            MisuseError: Epsilon cannot be divided among the threshold and so many tops on this grid.
+            MisuseError: Epsilon cannot be divided among the threshold and the tops on this grid.
         """
         return _CONSTRUCTORS[self.form](
             epsilon=to_units(self.epsilon, Kind.PURE),
@@ -210,11 +209,11 @@ class MonitorSpec(Strict):
 
     @property
     def covers(self) -> Callable[[str], bool]:
-        """What tells whether the monitor runs on a dataset; for many names, look it up once."""
+        """A function that returns whether the monitor runs on a dataset; get it once for many names."""
         return _matcher(self.datasets)
 
     def to_json(self) -> str:
-        """Return the specification as JSON for `from_json`; everything in it is public."""
+        """Return the specification as JSON for `from_json`; it contains no secrets."""
         return self.model_dump_json(by_alias=True)
 
     @classmethod
@@ -224,11 +223,10 @@ class MonitorSpec(Strict):
         return cls.model_validate_json(text)
 
     def hash(self) -> str:
-        """Return a short digest of all that decides outcomes, the sampler's version included.
+        """Return a short digest of everything that decides outcomes, including the sampler's version.
 
-        Runs opened under different digests are not replayed into one another. Left out are the name, the
-        patterns of datasets and the level of the bound, which decide no outcome, and what `ADDED_LATER` names at its
-        default.
+        A run is never replayed under another digest. The digest excludes the name, the patterns of datasets and beta,
+        which decide no outcome, and keys of `ADDED_LATER` with their default.
         """
         fields = type(self).model_fields
         usual = {name for name in ADDED_LATER if getattr(self, name) == fields[name].get_default()}
@@ -243,33 +241,33 @@ class MonitorSpec(Strict):
         yield from problems
         size = len(self.to_json().encode())
         if size > _STORED_BYTES:
-            stored = f"take {size} bytes with the monitor, and its record holds {_STORED_BYTES}"
-            yield (
-                "datasets",
-                f"{stored}: name the datasets by patterns with * and ?, or declare several monitors",
-            )
+            stored = f"the monitor takes {size} bytes, and its record has room for {_STORED_BYTES}"
+            yield "datasets", f"{stored}: use patterns with * and ?, or declare several monitors"
         elif not problems:
             try:
                 self.mechanism()
             except MisuseError as error:
                 yield "epsilon", str(error)
             except (OverflowError, ZeroDivisionError):
-                yield "", "the noise cannot be computed: one of the numbers is far too large or small"
+                yield "", "the noise cannot be computed: one of the numbers is far too large or far too small"
 
     def _grid_problems(self) -> Iterator[tuple[str, str]]:
         low, high = self.bounds
         if low >= high:
             yield "bounds", f"low must be below high, found [{quote(low)}, {quote(high)}]"
         elif self.grid_bounds[0] == self.grid_bounds[1]:
-            yield "granularity", "is wider than the bounds: all values would be the same step"
-        grid = f"the grid holds fewer than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
+            yield (
+                "granularity",
+                "is larger than the range of the bounds: all values would be on the same step",
+            )
+        grid = f"more than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
         if PARTS % self.granularity.denominator:
             yield "granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}"
         elif max(map(abs, self.grid_bounds)) >= VALUE_LIMIT:
             yield "bounds", f"{grid}, or narrower bounds"
         elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
             far = "are too far from 0 for so fine a granularity"
-            yield "bounds", f"{far}: use a larger unit, or a coarser granularity"
+            yield "bounds", f"{far}: use larger units, or a coarser granularity"
         if abs(ceil(self.threshold / self.granularity)) >= VALUE_LIMIT:
             yield "threshold", f"{grid}, or another threshold"
         if self.grid_sensitivity >= VALUE_LIMIT:
@@ -279,11 +277,14 @@ class MonitorSpec(Strict):
         rule = self.correction
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
-            yield "expected_queries", f"{why}: the number of queries one run must last for, such as 1000000"
+            yield (
+                "expected_queries",
+                f"{why}: the number of queries that one run must last for, such as 1000000",
+            )
         if isinstance(rule, AnnealedOptions):
             if not isinstance(self.append, Sweep):
                 form = "off" if self.append is None else self.append.kind
-                why = "fresh queries of a stream would meet the lowest bar: use exposure, or declare sets"
+                why = "new queries of a stream would face the lowest bar: use exposure, or declare sets"
                 yield "correction", f"annealed needs append: sweep, found {form}; {why}"
             if rule.end > rule.start:
                 message = f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}"
@@ -292,40 +293,43 @@ class MonitorSpec(Strict):
                 message = f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps"
                 yield "correction.annealed.step", message
         if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
-            message = "for adaptive this is the threshold's share of epsilon and must be below 1"
+            message = "for adaptive, split is the threshold's share of epsilon and must be below 1"
             yield "split", f"{message}, found {quote(self.split)}"
         if to_units(self.epsilon, Kind.PURE) < 1:
             yield "epsilon", "must be at least 1e-9, the unit of the ledger"
         elif self.epsilon > _LARGEST_EPSILON:
-            yield "epsilon", f"must be at most {_LARGEST_EPSILON}: far less hides nothing already"
+            yield "epsilon", f"must be at most {_LARGEST_EPSILON}; far smaller values already give no privacy"
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """Yield what is allowed but may not be meant, as (field, advice)."""
+        """Yield advice about settings that are allowed but may be unintended, as (field, advice)."""
         rule, (low, high) = self.correction, self.bounds
         sweeps = isinstance(self.append, Sweep)
         if not sweeps and rule.kind == "optimal":
-            advice = "is meant for a finite set tested once; a stream wastes budget on false alerts"
+            advice = "is for a finite set tested once; on a stream it wastes budget on false alerts"
             yield "correction", f"optimal {advice}: consider exposure"
         if not sweeps and rule.kind in {"mean", "none"}:
             advice = "about half of the queries near the threshold are reported and soon use up the cutoff"
             yield "correction", f"with {rule.kind}, {advice}: consider exposure"
         if isinstance(self.append, Retry):
-            yield "append", "retries pay only for series that drift: a query without a series keeps its value"
+            yield "append", "retries help only if series drift: a query without a series keeps its value"
         if sweeps and self.attempts == 1:
-            yield "append", f"a sweep with the correction {rule.kind} has no further pass: consider annealed"
+            yield (
+                "append",
+                f"a sweep with the correction {rule.kind} has no further pass over its set: consider annealed",
+            )
         if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
             yield "expected_queries", f"is not used by the correction {rule.kind}"
         if self.threshold > high:
             yield "threshold", f"lies above the upper bound {quote(high)}: only noise reaches it"
         if self.threshold <= low:
-            yield "threshold", f"is not above the lower bound {quote(low)}: every query reaches it"
+            yield "threshold", f"is not above the lower bound {quote(low)}: every value reaches it"
         if not self.threshold_noise.is_one_sided:
-            advice = f"no bound is certified for reported alerts with {self.threshold_noise} threshold noise"
+            advice = f"no bound is certified for alerts with {self.threshold_noise} threshold noise"
             yield "threshold_noise", advice
         steps = self.grid_sensitivity * self.granularity
         if steps != self.sensitivity:
             rounded = f"sensitivity {quote(self.sensitivity)} rounds up to {quote(steps)}"
-            yield "granularity", f"{rounded}: choose a divisor of it"
+            yield "granularity", f"{rounded}: choose a granularity that divides it"
 
 
 # -- changes of a live monitor
@@ -333,30 +337,30 @@ class MonitorSpec(Strict):
 _KEEPS_RUNS = frozenset(
     {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
 )
-"""Fields that bear on no open run, and may change at once; any other field ends open runs."""
+"""Fields that can change without ending open runs; a change of any other field ends them."""
 
 
 def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
-    """Return the fields that differ, by their names in the file."""
+    """Return the fields that differ, by their keys in the file."""
     fields = MonitorSpec.model_fields.items()
     return [info.alias or name for name, info in fields if getattr(old, name) != getattr(new, name)]
 
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:
-    """Tell whether open runs end: their noise or price changes, and all runs of a monitor are of one specification."""
+    """Return whether a change ends open runs, because it changes their noise or price."""
     return not _KEEPS_RUNS.issuperset({*changed_fields(old, new)} - {"topic"})
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What was declared of the answers on a query topic; ``|`` is the most cautious of two declarations."""
+    """Declared properties of the answers on a query topic; ``|`` returns the more cautious of two declarations."""
 
     sensitivity: Fraction
     monotonic: bool
 
     @classmethod
     def by(cls, spec: MonitorSpec) -> Declared:
-        """Return what a monitor declares."""
+        """Return the declaration of a monitor."""
         return cls(spec.sensitivity, spec.monotonic)
 
     def __or__(self, other: Declared | None) -> Declared:
@@ -364,9 +368,9 @@ class Declared:
         return Declared(max(self.sensitivity, other.sensitivity), self.monotonic and other.monotonic)
 
     def undercut(self, spec: MonitorSpec) -> dict[str, str]:
-        """Return the fields in which a monitor declares less, each with what to do.
+        """Return the fields in which a monitor declares less, each with a remedy.
 
-        Answers that were made under the older declaration may still lie in the topic, whatever was read of it.
+        The topic may still contain answers that match only the earlier declaration.
         """
         undercut = {}
         if spec.sensitivity < self.sensitivity:
@@ -375,8 +379,8 @@ class Declared:
         if spec.monotonic and not self.monotonic:
             undercut["monotonic"] = "not monotonic", "Declare monotonic: false"
         return {
-            field: f"the queries on topic {spec.topic!r} were declared {declared}, and answers made under that may "
-            f"still lie there. {remedy}, or let the monitor read another query topic"
+            field: f"topic {spec.topic!r} was declared {declared}, and may still contain such answers. {remedy}, or "
+            "let the monitor read another query topic"
             for field, (declared, remedy) in undercut.items()
         }
 
@@ -392,12 +396,12 @@ def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
 def changes_refused(
     old: Mapping[str, MonitorSpec], declared: Mapping[str, Declared], new: Collection[MonitorSpec]
 ) -> list[Problem]:
-    """Return what of other monitors cannot take effect while the application lives.
+    """Return the changes of monitors that a running application cannot adopt.
 
     Args:
-        old: Those in use, by name.
-        declared: By query topic, what was declared of its answers so far.
-        new: Those that would be used instead.
+        old: Monitors in use, by name.
+        declared: Declarations so far, by query topic.
+        new: Monitors that would replace them.
     """
     found: list[Problem] = []
     for monitor in new:
@@ -407,18 +411,19 @@ def changes_refused(
             found += _declaration_refused(declared[monitor.topic], monitor)
     for topic, wanted in declared_by(new).items():
         known = declared.get(topic, wanted)
-        if (
-            known | wanted != known
-        ):  # the same answers: who declared less would test them with too little noise
+        # All monitors of the topic test the same answers: a lower declaration means too little noise.
+        if known | wanted != known:
             readers = (monitor for monitor in new if monitor.topic == topic)
             found += [one for monitor in readers for one in _declaration_refused(known | wanted, monitor)]
     return list(dict.fromkeys(found))
 
 
 def _change_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
-    # Runs are tied to the offsets of their topic, and what waits to its form of append, whose options may change.
+    # Runs depend on the offsets of their topic, waiting queries on the form of append (but not its options).
     tied = {"topic": old.topic != new.topic, "append": type(old.append) is not type(new.append)}
-    message = "cannot change in a live monitor, whose runs are tied to it: declare a monitor of another name"
+    message = (
+        "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
+    )
     for name in (name for name, changes in tied.items() if changes):
         yield Problem(0, f"monitors.{new.name}.{name}", message)
     if old.topic == new.topic:
@@ -432,7 +437,7 @@ def _declaration_refused(declared: Declared, new: MonitorSpec) -> Iterator[Probl
 
 @lru_cache(maxsize=1000)
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return what tells whether a name matches one of some patterns."""
+    """Return a function that returns whether a name matches one of the patterns."""
     if "*" in patterns:
         return lambda _: True
     match = re.compile("|".join(map(translate, patterns))).match
@@ -440,6 +445,6 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def digest(content: object) -> str:
-    """Return sixteen hex digits that stand for a JSON-like content."""
+    """Return a digest of a JSON-like content, as sixteen hex digits."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The whole file: what is monitored, and the sections that only the service reads."""
+"""The configuration file: the sections that only the service reads, and the whole document."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ Servers = Annotated[tuple[str, ...], Form(_servers, {"anyOf": [{"type": "string"
 
 
 class KafkaConfig(Strict):
-    """How to reach the brokers and how patient to be."""
+    """Connection to the brokers, and timeouts."""
 
     bootstrap_servers: Servers = ("127.0.0.1:9092",)
-    """Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
+    """Brokers for the first connection: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
@@ -55,16 +55,16 @@ class KafkaConfig(Strict):
     password_file: Text | None = None
     """File whose first line is the password; with the SASL protocols. Default: none."""
     ca_file: Text | None = None
-    """PEM file of the authorities that may sign the brokers' certificates; with the SSL protocols. Default: those
-    of the system."""
+    """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
+    system."""
     session_timeout: Duration = 6000
-    """Silence after which the group gives a worker's partitions away. Default 6s."""
+    """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
     heartbeat_interval: Duration = 500
-    """Time between signs of life; at most a third of session_timeout. Default 500ms."""
+    """Time between heartbeats; at most a third of session_timeout. Default 500ms."""
     transaction_timeout: Annotated[Duration, within(12_000, 900_000)] = 15_000
     """Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s."""
     group_instance_id: Annotated[Text, Field(max_length=249)] | None = None
-    """Lasting name of this worker in its group, different for each (static membership): a restart then keeps its
+    """Permanent name of this worker in its group, unique to it (static membership): a restarted worker keeps its
     partitions. Default: none."""
 
     @property
@@ -79,7 +79,7 @@ class KafkaConfig(Strict):
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
-        useless = f"has no use with security_protocol {self.security_protocol}: expected"
+        useless = f"is not used with security_protocol {self.security_protocol}: remove it, or use"
         required = f"is required with security_protocol {self.security_protocol}"
         for name in ("sasl_mechanism", "username", "password_file"):
             if (getattr(self, name) is not None) is not self.authenticates:
@@ -87,8 +87,8 @@ class KafkaConfig(Strict):
         if self.ca_file is not None and not self.encrypts:
             yield "ca_file", f"{useless} SSL or SASL_SSL"
         if 3 * self.heartbeat_interval > self.session_timeout:
-            most = duration_text(self.session_timeout // 3)
-            yield "heartbeat_interval", f"must be at most {most}, a third of session_timeout"
+            longest = duration_text(self.session_timeout // 3)
+            yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"
 
 
 _OWN_TOPICS = ("alerts", "state", "rejects", "control", "config")
@@ -106,20 +106,19 @@ class TopicsConfig(Strict):
     state: TopicName = _own_topic(
         "state", "Compacted topic of the shards' state: trusted, readable by the service only."
     )
-    rejects: TopicName = _own_topic("rejects", "Topic of the places of malformed queries.")
+    rejects: TopicName = _own_topic("rejects", "Topic of the positions of malformed queries.")
     control: TopicName = _own_topic("control", "Topic of operators' commands.")
-    config: TopicName = _own_topic("config", "Compacted topic of the configuration that is applied.")
+    config: TopicName = _own_topic("config", "Compacted topic of the applied configuration.")
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(integer)] = 4
-    """Partitions of every topic, query topics included: the number of shards. Never changes; a successor may have
+    """Partitions of every topic, including query topics: the number of shards. Never changes; a successor may have
     another number. Default 4."""
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 1
-    """Copies of topics that are created here; 3 in production. Default 1."""
+    """Replication factor of topics that stream-svt creates; use 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"
-    """Where a query topic is read from that no monitor in use has read yet. Default earliest."""
+    """Where reading starts in a query topic that no monitor has read yet. Default earliest."""
     allow_alert_retention: bool = False
-    """That the alert topic may have a retention. `audit` then cannot re-derive charges that are gone,
-    and where a state is lost, a dataset without a remaining alert has nothing left of its budget.
-    Default false."""
+    """Allow a retention on the alert topic. `audit` then cannot re-derive the charges of deleted alerts, and after
+    a lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
 Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -131,42 +130,42 @@ class SealingConfig(Strict):
     key_file: Text | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
     key_command: Argv | None = None
-    """Instead of key_file: a program with its arguments, as a list, that prints the key. No shell is involved.
+    """Instead of key_file: a program that prints the key, with its arguments, as a list. No shell is used.
     Default: none."""
     previous_key_files: tuple[Text, ...] = ()
-    """Files of older keys that may still be in use while a key is rotated. Default: none."""
+    """Files with older keys that may still be in use during a key rotation. Default: none."""
     previous_key_commands: tuple[Argv, ...] = ()
     """Programs that print older keys, each as a list. Default: none."""
     adopt_plain: bool = False
-    """Accept a plain state once, to seal it. Remove it afterwards: while it is true, whoever may write
+    """Accept an unsealed state once, to seal it. Remove it afterwards: while it is true, anyone who can write to
     the state topic can replace the state. Default false."""
     key_lost: bool = False
-    """The key is lost for good: a worker joins all the same, and parks every shard whose state it
-    cannot open, so that close-application --give-up-state can close it. Default false."""
+    """The key is permanently lost: a worker still joins, and parks every shard whose state it cannot open, so that
+    close-application --give-up-state can close it. Default false."""
 
     @consistent
     def _problems(self) -> Iterator[tuple[str, str]]:
         if self.key_file is not None and self.key_command is not None:
-            yield "key_command", "is an alternative to key_file: name one of them"
+            yield "key_command", "cannot be combined with key_file: remove one of them"
         if self.key_file is None and self.key_command is None:
             for name in ("previous_key_files", "previous_key_commands"):
                 if getattr(self, name):
-                    yield "key_file", f"or key_command is required with {name}"
+                    yield "key_file", f"is required with {name}, or else key_command"
             if self.adopt_plain:
-                yield "adopt_plain", "means nothing without key_file or key_command"
+                yield "adopt_plain", "has no effect without key_file or key_command"
 
 
 class ControlConfig(Strict):
-    """Who may give commands, beyond the access control list of the control topic."""
+    """Signatures of commands, in addition to the access control list of the control topic."""
 
     signatures: Literal["required", "off"] | None = None
-    """Whether only commands signed with one of the keys below are carried out. Default: required where
-    a key is named, else off."""
+    """Whether commands must be signed with one of the keys below. Default: required if there is a key, else
+    off."""
     public_key_files: tuple[Text, ...] = ()
-    """Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none."""
+    """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
     hmac_key_files: tuple[Text, ...] = ()
-    """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; who can verify with one can
-    also sign. Default: none."""
+    """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; a key that verifies can also
+    sign. Default: none."""
 
     @property
     def required(self) -> bool:
@@ -178,7 +177,7 @@ class ControlConfig(Strict):
         if self.signatures == "required" and not self.required:
             yield "signatures", "required needs public_key_files or hmac_key_files"
         if self.signatures == "off" and self.required:
-            yield "signatures", "is off although keys are named: remove one or the other"
+            yield "signatures", "is off although keys are configured: remove signatures or the keys"
 
 
 class WebConfig(Strict):
@@ -189,36 +188,36 @@ class WebConfig(Strict):
     port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(integer)] = 6066
     """Port. Default 6066."""
     engine_times: Flag = False
-    """Show how long the engine took for each batch (`stream_svt_step_seconds`), which the guarantee
-    does not cover: where those who see metrics may see the data. Default false."""
+    """Show the engine's time for each batch (`stream_svt_step_seconds`), which the guarantee does not cover: only
+    if everyone who sees the metrics may see the data. Default false."""
 
 
 class CommitConfig(Strict):
-    """When a batch without tops is committed; one with a top is committed at once."""
+    """When batches without tops are committed; a batch with a top is committed at once."""
 
     interval: Annotated[Duration, within(10, 60_000)] = 2000
     """Longest time between commits while queries arrive; 10ms to 1m. Default 2s."""
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 20_000
-    """Most records between commits. Default 20000."""
+    """Largest number of records between commits. Default 20000."""
     cadence: Annotated[Duration, within(50, 60_000)] | None = None
-    """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that the moment of
-    an alert tells nothing of how long its batch took. Costs up to two ticks of latency. Default none: what is
-    charged is published at once."""
+    """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so the time of an alert
+    does not depend on the time its batch took. Costs up to two ticks of latency. Default none: charged alerts are
+    published at once."""
 
 
 class ServiceDocument(Strict):
-    """What a worker takes from the file itself."""
+    """The sections that a worker reads from the file itself."""
 
     application: Name
-    """Name of the application; part of its consumer group, transactional ids and sealing."""
+    """Name of the application; part of its consumer group, transactional ids and sealing context."""
     kafka: KafkaConfig = Field(default_factory=KafkaConfig)
-    """How to reach the brokers."""
+    """Connection to the brokers."""
     topics: TopicsConfig = Field(default_factory=TopicsConfig)
     """The service's own topics."""
     sealing: SealingConfig = Field(default_factory=SealingConfig)
     """Encryption of the state topic."""
     control: ControlConfig = Field(default_factory=ControlConfig)
-    """Who may give commands."""
+    """Signatures of commands."""
     web: WebConfig = Field(default_factory=WebConfig)
     """Metrics, health and status pages."""
     commit: CommitConfig = Field(default_factory=CommitConfig)
@@ -236,31 +235,31 @@ class ServiceDocument(Strict):
 
     @consistent
     def _topic_problems(self) -> Iterator[tuple[str, str]]:
-        monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a whole file
+        monitors: tuple[MonitorSpec, ...] = getattr(self, "monitors", ())  # of a ConfigDocument
         users = dict.fromkeys((monitor.topic for monitor in monitors), "a monitor reads")
         for key in (f"topics.{key}" for key in _OWN_TOPICS):
             name = getattr(self.topics, key.removeprefix("topics."))
             if (user := users.setdefault(name, key)) != key:
-                yield key, f"topic {quote(name)} has another use already ({user}): use one of its own"
+                yield key, f"topic {quote(name)} is already in use ({user}): choose another topic"
 
 
 _ANNOTATED: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
 SERVICE_KEYS = tuple(name for name in _ANNOTATED if name != "application")
-"""Keys that only the service reads: they are no part of what is applied."""
+"""Keys that only the service reads; they are not part of the applied configuration."""
 SECTIONS: dict[str, type[Strict]] = {name: _ANNOTATED[name] for name in SERVICE_KEYS if name != "control"}
-"""Sections whose keys the environment may replace."""
+"""Sections whose keys environment variables may replace."""
 
 
 class ConfigDocument(ServiceDocument):
     """The whole configuration file of stream-svt."""
 
     datasets: Annotated[tuple[DatasetDeclaration, ...], Field(min_length=1)]
-    """The private datasets, each with a ledger. A dataset belongs to one application: two applications are two
-    ledgers."""
+    """The private datasets, each with a ledger. A dataset must belong to one application only: two applications
+    keep two ledgers."""
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
     carried_over: Text | None = None
-    """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
+    """File written by 'stream-svt carry-over'. Keep it as long as the application exists."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -270,23 +269,25 @@ def json_schema() -> dict[str, Any]:
 
 
 def section_notes(document: Document, found: ServiceDocument) -> Iterator[Problem]:
-    """Yield advice: values in the clear on the network, options that are for one start only."""
+    """Yield advice about unencrypted connections and options for a single start."""
     local = ("127.", "localhost:", "[::1]:")
     if not found.kafka.encrypts and not all(one.startswith(local) for one in found.kafka.bootstrap_servers):
         message = "private values cross the network in the clear: use SSL or SASL_SSL"
         yield document.problem(("kafka", "security_protocol"), message)
     if found.sealing.adopt_plain:
         message = (
-            "accepts a plain state: remove it once 'stream-svt status' shows the key's id for every shard"
+            "accepts an unsealed state: remove it once 'stream-svt status' shows the key's id for every shard"
         )
         yield document.problem(("sealing", "adopt_plain"), message)
     if found.sealing.key_lost:
-        message = "parks shards that another worker could open: only for 'close-application --give-up-state'"
+        message = (
+            "parks shards that another worker could open: use it only for 'close-application --give-up-state'"
+        )
         yield document.problem(("sealing", "key_lost"), message)
 
 
 ENVIRONMENT = "STREAM_SVT_"
-"""What the variables begin with that replace a key of the file, such as ``STREAM_SVT_KAFKA_SESSION_TIMEOUT``."""
+"""Prefix of variables that replace a key of the file, such as ``STREAM_SVT_KAFKA_SESSION_TIMEOUT``."""
 
 _NOT_FROM_ENVIRONMENT = tuple(
     f"{ENVIRONMENT}{name}" for name in ("CONTROL_", "SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST")
@@ -296,15 +297,15 @@ _NOT_FROM_ENVIRONMENT = tuple(
 def apply_environment(
     document: Document, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]
 ) -> None:
-    """Let environment variables replace keys of some sections, so that one file serves several places.
+    """Replace keys of some sections by environment variables, so that several environments share one file.
 
-    Reported are those that name no key. What is monitored and who may give commands stands in the file only.
+    Reports variables that name no key. Datasets, monitors and keys for commands can be set in the file only.
     """
     for variable, text in sorted(environ.items()):
         section, _, key = variable.removeprefix(ENVIRONMENT).lower().partition("_")
         keys = sections[section].model_fields if section in sections else {}
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
-            message = "who may give commands is said in the file only: remove the variable"
+            message = "this key can be set in the file only: remove the variable"
         elif key in keys and variable.startswith(ENVIRONMENT):
             document.set_value(section, key, text, f"environment variable {variable}")
             continue

@@ -143,23 +143,27 @@ def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_pat
         ("kafka: {bootstrap_servers: []}", "kafka.bootstrap_servers", "expected host:port"),
         ("kafka: {security_protocol: SASL}", "kafka.security_protocol", "did you mean"),
         ("kafka: {security_protocol: SASL_SSL}", "kafka.username", "is required with security_protocol SASL"),
-        ("kafka: {username: me}", "kafka.username", "has no use with security_protocol PLAINTEXT"),
-        ("kafka: {ca_file: ca.pem}", "kafka.ca_file", "has no use with security_protocol PLAINTEXT"),
+        ("kafka: {username: me}", "kafka.username", "is not used with security_protocol PLAINTEXT"),
+        ("kafka: {ca_file: ca.pem}", "kafka.ca_file", "is not used with security_protocol PLAINTEXT"),
         ("kafka: {session_timeout: 6}", "kafka.session_timeout", "the unit is missing"),
         ("kafka: {heartbeat_interval: 3s}", "kafka.heartbeat_interval", "at most 2s, a third of"),
         ("kafka: {transaction_timeout: 10s}", "kafka.transaction_timeout", "between 12s"),
         ("kafka: {transaction_timeout: 1h}", "kafka.transaction_timeout", "found 1h"),
         ("kafka: 3", "kafka", "expected a mapping"),
         ("topics: {alerts: 'a b'}", "topics.alerts", "Kafka topic name"),
-        ("topics: {alerts: counts}", "topics.alerts", "has another use already (a monitor reads)"),
-        ("topics: {state: shop.alerts}", "topics.state", "has another use already (topics.alerts)"),
+        ("topics: {alerts: counts}", "topics.alerts", "is already in use (a monitor reads)"),
+        ("topics: {state: shop.alerts}", "topics.state", "is already in use (topics.alerts)"),
         ("topics: {partitions: 0}", "topics.partitions", "at least 1"),
         ("topics: {start_at: begin}", "topics.start_at", "expected earliest or latest"),
         ("sealing: {key: x}", "sealing.key", "did you mean 'key_file'?"),
         ("sealing: {previous_key_files: [k]}", "sealing.key_file", "is required with previous_key_files"),
         ("sealing: {previous_key_commands: [[k]]}", "sealing.key_file", "with previous_key_commands"),
-        ("sealing: {adopt_plain: true}", "sealing.adopt_plain", "means nothing without"),
-        ("sealing: {key_file: a, key_command: [b]}", "sealing.key_command", "is an alternative to key_file"),
+        ("sealing: {adopt_plain: true}", "sealing.adopt_plain", "has no effect without"),
+        (
+            "sealing: {key_file: a, key_command: [b]}",
+            "sealing.key_command",
+            "cannot be combined with key_file",
+        ),
         ("sealing: {key_command: []}", "sealing.key_command", "at least 1"),
         ("web: {port: 70000}", "web.port", "at most 65535"),
         ("web: {port: http}", "web.port", "whole number"),
@@ -252,7 +256,7 @@ def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
     assert "did not end within 0.2 s" in words
 
 
-# --- what is noted, and what is said in the file only
+# --- notes, and keys that can be set in the file only
 
 
 @pytest.mark.parametrize(

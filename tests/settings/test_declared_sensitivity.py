@@ -56,7 +56,7 @@ def _closed(events) -> list[tuple[str, str, str]]:
 def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, remedy, restart):
     """Answers of a sensitivity of five under a rate for one lose five times the charge."""
     play = _play(old)
-    with pytest.raises(ConfigError, match=rf"monitors\.{field}: the queries on topic 't' .*{remedy}"):
+    with pytest.raises(ConfigError, match=rf"monitors\.{field}: topic 't' was declared .*{remedy}"):
         _change(play, *new, restart=restart)
     assert play.engine.runners["m0"].spec == _spec(old).monitors[0]
     assert play.run_state().state is State.RUNNING

@@ -153,8 +153,8 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("{epsilon: 4}", "{epsilno: 4}", 4, "d.limit", "did you mean 'epsilon'?"),
         ("threshold: 500", "granularity: 1/3\n    ^", 14, "m.granularity", "18 places"),
         ("{epsilon: 4}", "0", 4, "d.limit", "must be greater than 0, found 0"),
-        ("{epsilon: 4}", "1e-12", 4, "d.limit", "a limit lies between"),
-        ("{epsilon: 4}", "1e12", 4, "d.limit", "a limit lies between"),
+        ("{epsilon: 4}", "1e-12", 4, "d.limit", "must be between 1e-09"),
+        ("{epsilon: 4}", "1e12", 4, "d.limit", "must be between 1e-09"),
         ("{epsilon: 4}", "{epsilon: 4, rho: 1}", 4, "d.limit", "expected one measure"),
         ("cutoff: 10", "^\n    mechanism: adaptive\n    split: 2", 12, "m.split", "must be below 1"),
         ("bounds: [0, 1000]", "bounds: [0, x]", 13, "m.bounds[1]", "expected a number"),
@@ -172,7 +172,7 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
         ("name: week-1", "{generate: 'w-{date}'", 3, "", "not valid YAML"),
         ("unit: one basket", "unit: !secret x", 5, "d.unit", "tags such as '!secret'"),
         ("unit: one basket", "unit: x\n    <<: 3", 6, "d", "merge keys"),
-        ("unit: one basket", "unit: x\n    [1]: 3", 6, "d", "a plain word"),
+        ("unit: one basket", "unit: x\n    [1]: 3", 6, "d", "a key must be a word"),
         ("monitors:", "  - {name: week-1, limit: 9, unit: y}\n^", 6, "datasets[1]", "declared at line 3"),
         ("{epsilon: 4}", "{rho: 0.1}", 9, "m.epsilon", "above the limit rho 0.1 of dataset 'week-1'"),
     ],
@@ -220,16 +220,16 @@ def test_a_monitor_declared_twice_is_refused():
         ("a: &x [*x]", 1, "nested"),
         ("a: *nowhere", 1, "not valid YAML"),
         ("[" * 5000, 1, "not valid YAML"),
-        ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote is opened here and never closed"),
-        ('a: 1\nb: "open\nc: "three"\n', 3, "not quoted as a whole"),
-        ('a: "x" y\n', 1, "not quoted as a whole"),
+        ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote opens here and is never closed"),
+        ('a: 1\nb: "open\nc: "three"\n', 3, "quote the whole value"),
+        ('a: "x" y\n', 1, "quote the whole value"),
         ("a: 1\nb: {x: 1, y: 2\nc: 3\n", 2, "a comma or the closing bracket is missing"),
         ("a: 1\nb: [1, 2}\n", 2, "a comma or the closing bracket is missing"),
         ("m:\n  - name: x\n   topic: t\n", 3, "the indentation is wrong"),
         ("b: 0\na:\n    x: 1\n  y: 2\n", 4, "the indentation is wrong"),
         ("a:\n  x: 1\n   y: 2\n", 3, "the indentation is wrong"),
         ("a:\n\tx: 1\n", 2, "spaces, not tabs"),
-        ("a: 1\nb: c: d\n", 2, "a value that holds ': ' needs quotes"),
+        ("a: 1\nb: c: d\n", 2, "a value that contains ': ' needs quotes"),
         ("a: 1\nb\nc: 2\n", 2, "a key is followed by ':' and a value"),
         ("a: 1\nb: @x\n", 2, "a value that begins with this character needs quotes"),
     ],
@@ -271,13 +271,13 @@ def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
 @pytest.mark.parametrize(
     ("good", "changed", "field", "advice"),
     [
-        ("exposure\n", "optimal\n", "monitors[0].correction", "meant for a finite set"),
+        ("exposure\n", "optimal\n", "monitors[0].correction", "is for a finite set"),
         ("exposure\n", "mean\n", "monitors[0].correction", "about half of the queries"),
         ("exposure\n", "none\n", "monitors[0].expected_queries", "is not used"),
         ("cutoff: 10", "cutoff: 10\n    append: retry", "monitors[0].append", "without a series"),
         ("cutoff: 10", "cutoff: 10\n    append: sweep", "monitors[0].append", "no further pass"),
         ("threshold: 500", "threshold: 1001", "monitors[0].threshold", "above the upper bound"),
-        ("threshold: 500", "threshold: 0", "monitors[0].threshold", "every query"),
+        ("threshold: 500", "threshold: 0", "monitors[0].threshold", "every value"),
         ("cutoff: 10", "cutoff: 10\n    threshold_noise: laplace", "monitors[0].threshold_noise", "no bound"),
         ("cutoff: 10", "cutoff: 10\n    granularity: 3", "monitors[0].granularity", "rounds up to 3"),
         ("topic: counts", "topic: counts\n    datasets: [w*]", "datasets[1]", "no monitor runs"),
@@ -307,7 +307,7 @@ def test_aliases_share_declarations():
 
 
 def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():
-    with pytest.raises(ValidationError, match="far too large or small"):
+    with pytest.raises(ValidationError, match="far too large or far too small"):
         monitor(correction={"exposure": {"false_alerts": Fraction(1, 10**400)}})
 
 
@@ -315,8 +315,8 @@ def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():
     names = ", ".join(f"some-dataset-of-a-long-list-{k:06}" for k in range(25_000))
     line, field, message = only(GOOD.replace("topic: counts", f'topic: counts\n    datasets: ["*", {names}]'))
     assert (line, field) == (9, "monitors[0].datasets")
-    assert "take 925460 bytes with the monitor, and its record holds 899900" in message
-    assert "name the datasets by patterns with * and ?" in message
+    assert "takes 925460 bytes, and its record has room for 899900" in message
+    assert "use patterns with * and ?" in message
 
 
 def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
