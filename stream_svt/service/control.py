@@ -1,7 +1,7 @@
-"""Sends operators' commands to the shards, signed where a key is given, and waits for the replies.
+"""Sends operators' commands to the shards, signed if a key is given, and waits for the replies.
 
-A command names the state of its shard and the number that follows the last command's: both stand in every event of the
-shard. So a shard gets one command after the other; one whose number somebody else's took is not carried out.
+A command names the state of its shard and the number after that of the last command; every event of the shard has both.
+So a shard gets one command at a time, and of two commands with the same number only the first is carried out.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from stream_svt.service.topology import unseen
 from stream_svt.settings.document import did_you_mean, quote
 
 SHOWN_NAMES = 10
-"""Declared names that a message lists."""
+"""Maximum number of declared names that a message lists."""
 SEARCHED_NAMES = 1_000
-"""Declared names among which one is looked for that is nearly the one given."""
+"""Maximum number of declared names that are searched for a similar one."""
 MAX_LOOKBACK = 160_000
-"""How far before the end of its alert partition the newest event of a shard is looked for."""
+"""Offsets before the end of an alert partition in which the newest event of a shard is searched."""
 
 
 class Addressed(NamedTuple):
-    """A command and the shard it goes to."""
+    """A command and its shard."""
 
     shard: int
     command: Command
 
 
 class Reply(NamedTuple):
-    """What a shard answered; ``accepted`` is None where it did not, and ``message`` says what that means."""
+    """Reply of a shard; without one, ``accepted`` is None and ``message`` says what that means."""
 
     addressed: Addressed
     accepted: bool | None
@@ -56,20 +56,20 @@ class Reply(NamedTuple):
 
 
 class NotDeclared(StreamSvtError):
-    """A command speaks of what the configuration does not know; the file itself is sound."""
+    """A command names a dataset, monitor or shard that is not in the configuration."""
 
     exit_code = 2
 
 
 def _require_declared(config: Config, names: Iterable[str], monitor: str) -> None:
-    """Refuse datasets and a monitor that are not declared."""
+    """Raise NotDeclared for unknown datasets and an unknown monitor."""
     spec, wrong = config.current, []
     monitors = [one.name for one in config.spec.monitors]
     unknown = [name for name in dict.fromkeys(names) if spec.find(name) is None]
-    found = [("dataset", name, [one.name for one in spec.datasets]) for name in unknown]
-    found += [("monitor", monitor, monitors)] if monitor and monitor not in monitors else []
-    for number, (kind, name, declared) in enumerate(found):
-        # Looking for a name that is near takes long, among many names and for many.
+    missing = [("dataset", name, [one.name for one in spec.datasets]) for name in unknown]
+    missing += [("monitor", monitor, monitors)] if monitor and monitor not in monitors else []
+    for number, (kind, name, declared) in enumerate(missing):
+        # The search for similar names is slow for many names.
         hint = did_you_mean(name, declared[:SEARCHED_NAMES]) if number < SHOWN_NAMES else None
         more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
         shown = ", ".join(declared[:SHOWN_NAMES]) + more
@@ -86,7 +86,7 @@ def for_datasets(
     monitor: str = "",
     **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command for each dataset, addressed to its home, or raise NotDeclared."""
+    """Return a command for each dataset, addressed to its shard, or raise NotDeclared."""
     _require_declared(config, datasets, monitor)
     return [
         _addressed(_home(config, name), action, dataset=name, monitor=monitor, **fields) for name in datasets
@@ -94,11 +94,11 @@ def for_datasets(
 
 
 def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
-    """Return one command for each shard that is the home of a dataset, or of one on which the monitor runs."""
+    """Return a command for each shard with a dataset, or with one that the monitor covers."""
     _require_declared(config, (), monitor)
     spec = config.current
     shards = set(range(config.topics.partitions))
-    if not spec.generators:  # with them, periods before those of today may be open, and at home anywhere
+    if not spec.generators:  # with generators, datasets of past periods may be open on any shard
         covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == monitor]
         names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
         shards = {_home(config, name) for name in names}
@@ -111,7 +111,7 @@ def for_shards(
     shards: Sequence[int] | None,
     **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command with these fields for each of some shards, or with None for all."""
+    """Return a command with these fields for each of the shards, or for all with None."""
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
     if wrong := [shard for shard in shards or () if not 0 <= shard < count]:
@@ -146,17 +146,17 @@ async def send(
     timeout: float,
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
-    """Send commands, to each shard one after the other, and return a reply for each, in their order.
+    """Send commands, one at a time to each shard, and return a reply for each, in order.
 
-    Waits until nothing of what was asked for has happened for ``timeout`` seconds. A command that was not answered in
-    time is carried out once its shard is owned and reads it, unless another one took its number before. Without a
-    signing key commands are unsigned.
+    Wait until there was no progress for ``timeout`` seconds. A command without a reply in time is still carried out
+    when a worker owns its shard, unless another command takes its number first. Without a signing key, commands are not
+    signed.
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
-    # Clients wait without a word for topics that are not there for this user.
-    seen = await kafka.partition_counts(cluster, "looking for the control topic and the alert topic")
+    # Clients wait, without an error, for topics that are missing or hidden from this user.
+    visible = await kafka.partition_counts(cluster, "looking for the control topic and the alert topic")
     for topic, operation in ((control, "WRITE"), (alerts, "READ")):
-        if topic not in seen:
+        if topic not in visible:
             raise BrokerError(unseen(topic, operation))
     cluster_id = "" if signing_key is None else await kafka.cluster_id_of(cluster)
 
@@ -166,42 +166,46 @@ async def send(
         headers = [] if signing_key is None else [signing_key.header(context, value)]
         return await producer.send(control, value, key=key, partition=shard, headers=headers)
 
-    # A state that is given up may have left events behind that were never committed.
+    # Before a state is given up, its last events may not have been committed.
     gives_up = any(addressed.command.gives_up for addressed in commands)
     async with kafka.started(
         cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing
     ) as reader:
         shards = sorted({addressed.shard for addressed in commands})
-        found = await newest_events(reader, [TopicPartition(alerts, shard) for shard in shards])
-        talks = {shard: _Talk(shard, alerts, found.get(shard)) for shard in shards}
+        events = await newest_events(reader, [TopicPartition(alerts, shard) for shard in shards])
+        dialogs = {shard: _Dialog(shard, alerts, events.get(shard)) for shard in shards}
         for addressed in commands:
-            talks[addressed.shard].queue.append(addressed)
+            dialogs[addressed.shard].queue.append(addressed)
         sending = f"sending to control topic {control!r}"
-        # A request that is repeated because its answer was lost repeats a number, which is carried out once.
-        made = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
-        async with kafka.started(made, sending, "WRITE") as producer:
+        # If a request is repeated because its response was lost, its command is still carried out only once.
+        client = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
+        async with kafka.started(client, sending, "WRITE") as producer:
             now = asyncio.get_running_loop().time
             end_time = now() + timeout
             while (left := end_time - now()) > 0:
                 async with kafka.deadline(kafka.CALL_DEADLINE, sending, "WRITE"):
-                    due = [(shard, command) for shard, talk in talks.items() if (command := talk.next())]
+                    due = [
+                        (shard, command) for shard, dialog in dialogs.items() if (command := dialog.next())
+                    ]
                     await asyncio.gather(*[await write(producer, *one) for one in due])
-                if not any(talk.sent for talk in talks.values()):
+                if not any(dialog.sent for dialog in dialogs.values()):
                     break
                 async with kafka.deadline(left + kafka.CALL_DEADLINE, doing):
                     batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
-                    if talks[record.partition].take(record):
+                    if dialogs[record.partition].take(record):
                         end_time = now() + timeout
-    replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
+    replies = {
+        reply.addressed.command.id: reply for dialog in dialogs.values() for reply in dialog.all_replies()
+    }
     return [replies[addressed.command.id] for addressed in commands]
 
 
 class NewestEvent(NamedTuple):
-    """What a shard's newest event says: the id of its state, and the number of the last command used up.
+    """Newest event of a shard: id of its state, and number of the last command that it used up.
 
-    ``event`` and ``origin`` are its own; ``successor`` is that of an application that was closed, ``given_up`` whether
-    without its state.
+    ``event`` and ``origin`` identify the event; a closed shard has a ``successor``, and is ``given_up`` if it was
+    closed without its state.
     """
 
     state: str
@@ -213,50 +217,50 @@ class NewestEvent(NamedTuple):
 
     @classmethod
     def of_event(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
-        """Return what an event says."""
-        said = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
+        """Return the fields of an event."""
+        fields = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
         if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
-            return cls(*said)
-        return cls(*said, str(data.detail.get("successor", "")) or "nobody", data.reason == "given-up")
+            return cls(*fields)
+        return cls(*fields, str(data.detail.get("successor", "")) or "nobody", data.reason == "given-up")
 
 
-class _Talk:
-    """What is said to one shard, one command after the other: the first of ``queue`` is next, or ``sent`` and waits."""
+class _Dialog:
+    """Commands and replies of one shard; ``sent`` is the first command of ``queue`` while it waits for a reply."""
 
-    def __init__(self, shard: int, alerts: str, standing: NewestEvent | None) -> None:
+    def __init__(self, shard: int, alerts: str, newest: NewestEvent | None) -> None:
         self.queue: deque[Addressed] = deque()
         self.sent: Command | None = None
         self._shard = shard
         self._alerts = alerts
-        self._known = standing
+        self._known = newest
         self._replies: list[Reply] = []
 
     def next(self) -> Command | None:
-        """Return the command to be sent now, with state and number; None where there is none or one waits."""
+        """Return the next command to send, with state and number; None if there is none or one waits for a reply."""
         if self._known is None and self.queue and self.queue[0].command.gives_up:
             self._known = NewestEvent("", 0)
         known = self._known
         while known is not None and self.queue and self.sent is None:
             command = self.queue[0].command
-            # The key of a shard that its owner closed may be lost: its state may be given up for the same successor.
+            # A closed shard whose key is lost may still be given up for the same successor.
             same = command.successor == known.successor
             if known.successor and not (same and command.gives_up and not known.given_up):
-                said = f"the shard is closed for ever, for successor {known.successor!r}"
-                self._answer(said, accepted=same and command.action is Action.CLOSE_APPLICATION)
+                message = f"the shard is closed for ever, for successor {known.successor!r}"
+                self._answer(message, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
-            told: dict[str, Any] = {"number": known.number + 1}
+            fields: dict[str, Any] = {"number": known.number + 1}
             if command.gives_up:
-                told = {"event": known.event, "origin": known.origin}
-            self.sent = msgspec.structs.replace(command, state=known.state, **told)
+                fields = {"event": known.event, "origin": known.origin}
+            self.sent = msgspec.structs.replace(command, state=known.state, **fields)
             return self.sent
         return None
 
     def take(self, record: Record) -> bool:
-        """Take the next event in; return whether something happened that was asked for."""
-        found = _event(record)
-        if found is None:
+        """Process the next event of the shard; return whether it shows progress of the commands."""
+        event = _event(record)
+        if event is None:
             return False
-        envelope, data = found
+        envelope, data = event
         known = NewestEvent.of_event(envelope, data)
         if self._known is None or known.state != self._known.state or known.number >= self._known.number:
             self._known = known
@@ -271,10 +275,10 @@ class _Talk:
         if is_taken or known.state != self.sent.state:
             self._answer("not carried out: another command came before it; give it again", accepted=False)
             return True
-        return known.number >= self.sent.number  # it may be a command to all datasets, and take long
+        return known.number >= self.sent.number  # a command to all datasets reports progress
 
     def all_replies(self) -> list[Reply]:
-        """Return the replies, those included that did not come."""
+        """Return a reply for each command, missing ones included."""
         late, unsent = [], "not sent: the command before it was not answered"
         if self.sent is not None:
             late.append(
@@ -297,30 +301,32 @@ class _Talk:
         self.sent = None
 
 
-async def newest_events(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, NewestEvent]:
-    """Return what the newest event of each shard says; the reader is left at the end of the partitions.
+async def newest_events(
+    reader: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
+) -> dict[int, NewestEvent]:
+    """Return the newest event of each shard; the reader then stands at the end of the partitions.
 
-    Only the end is read, further back where it holds no event: never a whole topic of alerts.
+    Partitions are read from the end backwards, at most `MAX_LOOKBACK` offsets.
     """
     doing = "looking for the newest events"
     found: dict[int, NewestEvent] = {}
-    spans = await kafka.edges(reader, places, doing)
-    for place in places:
-        if (event := await kafka.newest(reader, place, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:
-            found[place.partition] = NewestEvent.of_event(*event)
-    kafka.seek_all(reader, {place: end for place, (_, end) in spans.items()})
+    spans = await kafka.edges(reader, partitions, doing)
+    for tp in partitions:
+        if (event := await kafka.newest(reader, tp, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:
+            found[tp.partition] = NewestEvent.of_event(*event)
+    kafka.seek_all(reader, {tp: end for tp, (_, end) in spans.items()})
     return found
 
 
 _REPLIES = frozenset({EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED})
-"""Events that may answer a command: a shard whose state is given up can write nothing but its end."""
+"""Events that may be replies: a shard whose state is given up writes only the event that closes it."""
 
 
 def _event(record: Record) -> tuple[Envelope, Alert | Lifecycle] | None:
-    """Return an event of a shard that says which command comes next; None for anything else."""
+    """Return an event of a shard that has a state id or closes the shard; None for any other record."""
     try:
         envelope, data = decode(record.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    # A state that was given up beside no events leaves an end that names none.
+    # The closing event of a shard that had no events has no state id.
     return (envelope, data) if envelope.stateid or envelope.type == EventType.APPLICATION_CLOSED else None

@@ -1,6 +1,6 @@
-"""Prometheus metrics of a worker, all of what is durable: a scrape never runs ahead of the charge.
+"""Prometheus metrics of a worker, of durable state only: a scrape never shows what is not charged yet.
 
-There are no metrics of the process: its memory and its processor time may depend on values.
+There are no metrics of the process: its memory and processor time may depend on values.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
 _AMOUNTS = ("limit", "spent", "reserved")
 OTHERS = "(others)"
-"""Label under which datasets that are not shown one by one are summed up; no dataset may have this name."""
+"""Label of the sums over datasets that are not shown individually; no dataset may have this name."""
 
 COMMON_LABELS = ("application",)
-"""Labels of every metric. A target's label would do, but one forgotten there would mix the budgets of two
-applications whose datasets have the same names."""
+"""Labels of every metric: without them, a scrape configuration that forgets the target's label would mix the budgets of
+two applications whose datasets have the same names."""
 
 SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
@@ -54,9 +54,9 @@ _SCALES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0,
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One line of the table from which the documentation is generated.
+    """A metric, from which its documentation is generated.
 
-    ``labels`` come after `COMMON_LABELS`; ``buckets`` are a histogram's.
+    ``labels`` follow `COMMON_LABELS`; ``buckets`` are those of a histogram.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Metric:
 
 
 def lines_of(prefix: str, seconds: tuple[float, ...]) -> Iterator[Callable[..., Metric]]:
-    """Yield what makes lines of a table: gauges, counters, and histograms of ``seconds`` or own buckets."""
+    """Yield functions that make gauges, counters, and histograms, whose buckets are ``seconds`` by default."""
 
     def line(kind: str, name: str, labels: str, text: str, buckets: tuple[float, ...] = seconds) -> Metric:
         return Metric(prefix + name, kind, tuple(labels.split()), text, buckets)
@@ -128,14 +128,14 @@ METRICS: tuple[Metric, ...] = (
 
 
 ENGINE_TIMES: Final = "stream_svt_step_seconds"
-"""How long tests took, which may depend on what was tested: shown on request only."""
+"""Engine times may depend on values, and are shown on request only."""
 
 
 def registered(
     metrics: Iterable[Metric], registry: CollectorRegistry, common: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return the metrics of a table by name, registered; ``common`` labels come first."""
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # times that nobody reads
+    """Register metrics and return them by name; ``common`` labels come first."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     kinds = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
     return {
         one.name: kinds[one.kind](
@@ -148,9 +148,10 @@ def registered(
 
 
 class Metrics:
-    """All metrics of one worker in a registry of its own.
+    """Metrics of one worker, in a registry of its own.
 
-    ``shards`` are all of the application, ``statuses`` tells those owned; ``engine_times`` are no part of the promise.
+    ``shards`` is the number of shards of the application, ``statuses`` returns those owned. The privacy guarantee does
+    not cover ``engine_times``.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Metrics:
             self._of("records_rejected_total", control, rejection)
 
     def configure(self, spec: ApplicationSpec, application_hash: str) -> None:
-        """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
+        """Create the labels of a specification with zeros: rates need a first value."""
         self._spec = spec
         self._info = (__version__, platform.python_version(), application_hash)
         for monitor in spec.monitors:
@@ -196,13 +197,13 @@ class Metrics:
                 self._of("records_rejected_total", topic, rejection)
 
     def rendering(self) -> Callable[[], bytes]:
-        """Take all values now, and return what makes them a text: long work, for any one thread and any time."""
+        """Copy all values, and return a function that renders them: long work, for one thread at a time."""
         spec, info, fault = self._spec, self._info, self.fault
-        # Views and sums are never changed, only replaced.
+        # Views and totals are immutable.
         shards = [replace(one, lag=dict(one.lag), views=dict(one.views)) for one in self._statuses()]
 
         def render() -> bytes:
-            # Nothing stale of a shard handed over remains.
+            # Remove values of shards that were handed over.
             for metric in METRICS:
                 if metric.kind == "gauge":
                     self._metrics[metric.name].clear()
@@ -262,18 +263,18 @@ class Metrics:
 
 
 Put: TypeAlias = Callable[..., None]
-"""Sets a gauge, by its name, to a value for these values of its own labels."""
+"""Function that sets a gauge: name, value and values of its labels."""
 
 _COUNTED: Mapping[str, str] = {
     EventType.ALERT: "tops_total",
     EventType.RUN_STARTED: "runs_total",
     EventType.RUN_HALTED: "halts_total",
 }
-"""Counters of a monitor by the events that raise them."""
+"""Counters of a monitor by event type."""
 
 
 def _set_monitors(put: Put, spec: ApplicationSpec, totals: Totals) -> None:
-    """Set what is counted over all datasets."""
+    """Set the gauges that count datasets."""
     for name in {one.name: None for one in spec.monitors} | dict.fromkeys(totals.monitors):
         sums = totals.monitors.get(name)
         for state in STATES:
@@ -283,7 +284,7 @@ def _set_monitors(put: Put, spec: ApplicationSpec, totals: Totals) -> None:
 
 
 def _set_shards(put: Put, shards: Sequence[ShardStatus]) -> None:
-    """Set what the shards owned now say of themselves."""
+    """Set the gauges of the owned shards."""
     put("shards_owned", len(shards))
     counts = Counts(one.state for one in shards)
     for state in ShardState:
@@ -301,10 +302,10 @@ def _set_shards(put: Put, shards: Sequence[ShardStatus]) -> None:
 
 
 def _set_view(put: Put, spec: DatasetSpec, view: DatasetView) -> None:
-    """Set the figures of a dataset that is shown by itself."""
+    """Set the gauges of a dataset that is shown individually."""
     for name in _AMOUNTS:
         put(f"budget_{name}_{view.measure}", getattr(view, name), view.dataset)
-    # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
+    # Under zCDP a run is charged in full when it opens, and its tops cost nothing more.
     tops_cost = view.measure == Kind.PURE.measure
     charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
     put("budget_charges", charges, view.dataset)
@@ -319,7 +320,7 @@ def _set_view(put: Put, spec: DatasetSpec, view: DatasetView) -> None:
 
 
 def _set_others(put: Put, totals: Totals) -> None:
-    """Set the sums of the datasets that are not shown one by one."""
+    """Set the sums over datasets that are not shown individually."""
     for measure, others in totals.others.items():
         for name in _AMOUNTS:
             put(f"budget_{name}_{measure}", getattr(others, name), OTHERS)

@@ -14,7 +14,7 @@ from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
 from stream_svt.service.codec import partition_of
 from stream_svt.service.config import parse_config
-from stream_svt.service.control import Addressed, NewestEvent, _Talk
+from stream_svt.service.control import Addressed, NewestEvent, _Dialog
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.partition_reader import Reader
@@ -76,13 +76,13 @@ def record_of(value: bytes | None) -> Any:
 FOURTH = NewestEvent("5e", 4)
 
 
-def talk(*ids: str, standing: NewestEvent | None = FOURTH) -> _Talk:
-    made = _Talk(2, "shop.alerts", standing)
+def talk(*ids: str, standing: NewestEvent | None = FOURTH) -> _Dialog:
+    made = _Dialog(2, "shop.alerts", standing)
     made.queue.extend(Addressed(2, Command(one, Action.PAUSE, dataset="today")) for one in ids)
     return made
 
 
-def sent(made: _Talk) -> tuple[str, str, int] | None:
+def sent(made: _Dialog) -> tuple[str, str, int] | None:
     following = made.next()
     if following is None:
         return None
@@ -181,7 +181,7 @@ def end(*, state: str = "5e", reason: str = "command", of: str = "") -> bytes:
     return msgspec.json.encode(released | {"stateid": state, "command": 4})
 
 
-def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -> _Talk:
+def closing(*successors: str, standing: NewestEvent | None, cluster: str = "") -> _Dialog:
     """Return a talk that closes the shard for each of these, and gives it up where a cluster is named."""
     made = talk(standing=standing)
     made.queue.extend(

@@ -154,7 +154,7 @@ async def test_scrapes_by_many_are_one_text_a_second_put_together_on_another_thr
     assert all(b" 200 OK" in answer and answer.endswith(b"\r\n\r\nx 1\n") for answer in answers)
     assert len(threads) == 1
     assert threads != [threading.get_ident()]
-    monkeypatch.setattr(pages, "AGE", 0.0)
+    monkeypatch.setattr(pages, "CACHE_SECONDS", 0.0)
     await scraped(1)
     assert len(threads) == 2
     assert {path for path, page in PAGES.items() if iscoroutinefunction(page)} == {

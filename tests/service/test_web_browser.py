@@ -283,7 +283,7 @@ async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
 async def test_trouble_is_said_and_its_end_too_and_what_was_missed_is_caught_up(
     chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", 0.1)
+    monkeypatch.setattr("stream_svt.service.web.overview.RETRY_SECONDS", 0.1)
     stage.topic.put(alert("a", "one", at=time.time()))
     async with visit(chromium, stage.url) as seen:
         page = seen.page

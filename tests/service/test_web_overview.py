@@ -15,7 +15,7 @@ from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.web import overview as module
-from stream_svt.service.web.overview import KEPT, DatasetNow, Overview, StatusSnapshot
+from stream_svt.service.web.overview import MAX_EVENTS, DatasetNow, Overview, StatusSnapshot
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import load_spec
 from tests.service.test_metrics import SPEC, owned, view
@@ -75,18 +75,18 @@ async def test_an_answer_has_every_budget_and_the_newest_events(show: Show) -> N
 
 
 async def test_only_the_newest_events_are_kept(show: Show) -> None:
-    show.topic.put(*[alert("a", f"s{number}") for number in range(KEPT + 50)])
-    assert await show.series() == [f"s{number}" for number in range(50, KEPT + 50)]
+    show.topic.put(*[alert("a", f"s{number}") for number in range(MAX_EVENTS + 50)])
+    assert await show.series() == [f"s{number}" for number in range(50, MAX_EVENTS + 50)]
 
 
 async def test_a_history_that_is_read_partition_by_partition_shows_the_newest_of_all() -> None:
     show = Show(partitions=2)
     for partition in (0, 1):  # the second one is older, and read last
         old, new = (1000 + at - 500 * partition for at in (0, 100))
-        events = [alert("a", f"p{partition}-{n}", at=old + n / 10) for n in range(KEPT)]
+        events = [alert("a", f"p{partition}-{n}", at=old + n / 10) for n in range(MAX_EVENTS)]
         show.topic.put(*events, alert("a", f"last-{partition}", at=new), partition=partition)
     found = await show.series()
-    assert (len(found), found[-1]) == (KEPT, "last-0")
+    assert (len(found), found[-1]) == (MAX_EVENTS, "last-0")
     assert not any("1" in name.partition("-")[0] for name in found)
     await show.overview.close()
 
@@ -107,7 +107,7 @@ async def test_what_is_no_event_is_skipped_and_reaches_nobody(show: Show) -> Non
 async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
     show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LINGER", 0.05)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     show.topic.put(alert("a", "one"))
     assert await show.series() == ["one"]
     task = show.overview._task
@@ -130,7 +130,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
 async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(
     show: Show, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.05)
 
     async def trouble() -> str:
         return (await show.ask())["trouble"]
@@ -146,7 +146,7 @@ async def test_trouble_is_told_and_its_end_too_and_nothing_is_missed(
 
 
 async def test_a_history_that_takes_long_is_said_to(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_ANSWER", 0.01)
+    monkeypatch.setattr(module, "HISTORY_TIMEOUT", 0.01)
     show.topic.endless = True
     assert (await show.ask())["trouble"] == "slow"
 
@@ -175,7 +175,7 @@ async def test_the_shards_get_their_turn_while_history_is_read_and_an_answer_is_
 ) -> None:
     if asked_before:
         await show.ask()
-        monkeypatch.setattr(module, "AT_ONCE", 1)
+        monkeypatch.setattr(module, "DATASETS_PER_TURN", 1)
     show.topic.put(*[alert("a", f"s{number}") for number in range(records)])
     turns = 0
     asking = asyncio.create_task(show.ask())

@@ -1,4 +1,4 @@
-"""Pages of a worker: a status page, metrics, health and status, all of it released or public, read-only."""
+"""Read-only pages of a worker: status page, metrics, health and status, from released or public data only."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stream_svt.service import __version__, metrics
 from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker
 
-AGE = 1.0
-"""Seconds for which a page that is long work is shown again: what it says is of a moment that is past anyway."""
+CACHE_SECONDS = 1.0
+"""Seconds for which a page that takes long to make is served again."""
 
 CONNECTIONS = 256
-"""Open at once, from everywhere: a worker has few file descriptors and needs them for its brokers."""
+"""Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
 
 IDLE = 75.0
-"""Seconds without a request after which a connection is closed; proxies keep theirs for 60."""
+"""Seconds after which an idle connection is closed: more than the 60 seconds of common proxies."""
 
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
@@ -37,7 +37,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 HEADERS = {
-    # Nothing comes from elsewhere, nothing is inline, no text becomes markup, and nobody frames the page.
+    # No content of other origins, no inline code, no text as markup, no framing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -47,7 +47,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer."""
+"""Headers of every response."""
 
 ASSETS = {
     "status.css": "text/css; charset=utf-8",
@@ -57,7 +57,7 @@ ASSETS = {
 
 
 class FaultStatus(msgspec.Struct):
-    """Why the worker stays out of its group."""
+    """Why the worker is outside its group."""
 
     cause: Annotated[str, Meta(description="One word, as in `stream_svt_worker_outside_group`.")]
     reason: Annotated[str, Meta(description="The same in words.")]
@@ -66,7 +66,7 @@ class FaultStatus(msgspec.Struct):
 class RefusedRecords(msgspec.Struct):
     """Records refused since the worker started."""
 
-    topic: Annotated[str, Meta(description="Where their places are listed.")]
+    topic: Annotated[str, Meta(description="Reject topic, which has the position of each.")]
     reasons: Annotated[dict[str, int], Meta(description="How many, by reason.")]
 
 
@@ -161,7 +161,7 @@ def about(worker: Worker) -> About:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """A response."""
 
     status: int
     content_type: str
@@ -172,17 +172,17 @@ MakePage = Callable[[Worker], Page | Awaitable[Page]]
 
 
 async def metrics_page(worker: Worker) -> Page:
-    """Return everything Prometheus scrapes; put together on another thread, for that takes long with many datasets."""
+    """Return the metrics; another thread renders them, which takes long with many datasets."""
     return Page(200, metrics.CONTENT_TYPE, await asyncio.to_thread(worker.metrics.rendering()))
 
 
 def live(worker: Worker) -> Page:
-    """Answer whether the process should be kept: not once it cannot go on."""
+    """Return whether the process works: a failed one should be restarted."""
     return Page(200, TEXT, b"live\n") if worker.alive else Page(503, TEXT, b"failed\n")
 
 
 def ready(worker: Worker) -> Page:
-    """Answer whether every shard owned is open or parked; a standby without shards is ready."""
+    """Return whether all owned shards are open or parked; a standby without shards is ready."""
     if worker.ready:
         return Page(200, TEXT, b"ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
@@ -215,42 +215,42 @@ PAGES: dict[str, MakePage] = {
     "/api/v1/status": status_page,
     "/api/v1/worker": worker_page,
 }
-"""Those that are awaited grow with the number of datasets: each is to be `Kept`."""
+"""Pages by path; coroutines take long with many datasets and are wrapped in `CachedPage`."""
 
 
-class Kept:
-    """A page that is made at most once in `AGE` seconds, and never twice at once, however many ask for it."""
+class CachedPage:
+    """A page that is made at most once in `CACHE_SECONDS`, by one request at a time."""
 
     def __init__(self, make: Callable[[Worker], Awaitable[Page]]) -> None:
         self._make = make
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._page: Page | None = None
         self._made = 0.0
 
     async def __call__(self, worker: Worker) -> Page:
-        """Return the page as it was when it was last made, or make it."""
-        async with self._one_at_a_time:
-            if self._page is None or time.monotonic() - self._made >= AGE:
+        """Return the cached page, or make it."""
+        async with self._lock:
+            if self._page is None or time.monotonic() - self._made >= CACHE_SECONDS:
                 self._page = await self._make(worker)
                 self._made = time.monotonic()
             return self._page
 
 
 def register(app: App, worker: Worker, overview: Overview) -> None:
-    """Add the pages to a Faust app; other methods than GET and HEAD are refused by the framework."""
+    """Add the pages to a Faust app; the framework refuses methods other than GET and HEAD."""
 
     async def answer(_: Worker) -> Page:
         return Page(200, JSON, await overview.answer())
 
     for path, page in {**PAGES, OVERVIEW: answer}.items():
-        view = _view(Kept(page) if iscoroutinefunction(page) else page, worker)
+        view = _view(CachedPage(page) if iscoroutinefunction(page) else page, worker)
         app.web.web_app.router.add_get(path, view)
 
     async def close(_: object) -> None:
         await overview.close()
 
     app.web.web_app.on_shutdown.append(close)
-    # Faust has no setting for it, and makes its own runner without any bound.
+    # Faust has no setting for limits, and its own runner has none.
     app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
 
 
@@ -265,18 +265,18 @@ def _view(page: MakePage, worker: Worker) -> Callable[[Request], Awaitable[Respo
 
 
 class LimitedServer(Server):
-    """A web server that ends a connection too many as soon as it is made."""
+    """A web server that closes connections above the limit."""
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a connection, or end it."""
+        """Accept a connection, or close it."""
         super().connection_made(handler, transport)
         if len(self.connections) > CONNECTIONS:
-            # Not at once: the framework has not finished with it, and would trip over its end.
+            # Later: the framework is still setting the connection up, and would fail.
             asyncio.get_running_loop().call_soon(transport.abort)
 
 
 class LimitedRunner(AppRunner):
-    """Runs an application behind the limits."""
+    """Runs an application with the limits."""
 
     async def _make_server(self) -> Server:
         made = await super()._make_server()

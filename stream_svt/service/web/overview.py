@@ -1,7 +1,7 @@
-"""What the status page shows: budgets of the whole application, and the newest released events.
+"""Data of the status page: budgets of the whole application, and the newest released events.
 
-The alert topic is read while somebody asks and a little longer, committed records only: what a page shows was
-charged, is durable and is published. How far back is read and how many events are kept is bounded.
+The alert topic is read while the page is requested and a little longer, committed records only: the page shows only
+what is charged, durable and published. The history read and the number of events kept are bounded.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from stream_svt.settings.datasets import DatasetSpec
 
 log = logging.getLogger(__name__)
 
-READ_AT_ONCE = 200
-"""Records a read returns at most: decoding them takes a few milliseconds, and the shards share the loop."""
+MAX_RECORDS = 200
+"""Maximum records of a read: decoding them takes a few milliseconds of the loop that the shards share."""
 READ_WAIT_MS = 250
 HISTORY = 20_000
-"""Offsets read back, over all partitions: a second's work, in slices of a few milliseconds."""
-KEPT = 200
-"""Newest events that are shown."""
-LINGER = 30.0
-"""Seconds the topic is read on after the last request."""
-FIRST_ANSWER = 3.0
-"""Longest time in seconds that a request waits for the history to be read."""
-PROBE = 10.0
-"""Seconds between two requests for a sign of life: a read does not tell silent brokers from absent ones."""
-PATIENCE = 5.0
-"""Seconds between two tries to reach brokers that do not answer."""
-AT_ONCE = 50
-"""Datasets of an answer between two turns of the shards: a few milliseconds."""
-LARGEST = 1 << 16
-"""Bytes of a record that may be an event; the service writes none of a tenth of that."""
+"""Offsets of history that are read, over all partitions: a second of work, in slices of a few milliseconds."""
+MAX_EVENTS = 200
+"""Maximum number of events shown, the newest ones."""
+IDLE_SECONDS = 30.0
+"""Seconds after the last request until reading stops."""
+HISTORY_TIMEOUT = 3.0
+"""Maximum seconds that a request waits for the history."""
+PROBE_SECONDS = 10.0
+"""Seconds between two requests for end offsets: a fetch raises no error when brokers are gone."""
+RETRY_SECONDS = 5.0
+"""Seconds between two attempts to reach brokers."""
+DATASETS_PER_TURN = 50
+"""Datasets of a response between two yields to the shards: a few milliseconds of work."""
+MAX_EVENT_BYTES = 1 << 16
+"""Maximum size of an event in bytes; the service's events are less than a tenth of that."""
 
 _DOING = "reading the alerts"
 
@@ -59,8 +59,8 @@ _DOING = "reading the alerts"
 class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
-    Under zCDP only the limit says how often a guess is right: what was spent on the way there is no bound by itself
-    where later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
+    Under zCDP only the limit bounds how often a guess is right: the amount spent so far is no bound by itself, because
+    later runs depend on earlier ones. See `stream_svt.privacy.loss.best_guess`.
     """
 
     dataset: Annotated[str, Meta(description="Its name.")]
@@ -78,9 +78,9 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusSnapshot(ReleasedStatus):
-    """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
+    """State of all datasets from their events; this worker's committed accounts take precedence.
 
-    ``complete`` says whether every event ever released is folded.
+    ``complete`` tells whether all events ever released are included.
     """
 
     def __init__(self, spec: ApplicationSpec, *, complete: bool) -> None:
@@ -93,7 +93,7 @@ class StatusSnapshot(ReleasedStatus):
         super().__init__(budgets, covers)
 
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
-        """Return what is known of a dataset; ``view`` is its committed account, where this worker owns its shard."""
+        """Return the state of a dataset; ``view`` is its committed account if this worker owns its shard."""
         budget = self.budgets[dataset.name]
         limit, spent, reserved = budget.limit, budget.spent, budget.reserved
         if view is not None:
@@ -120,7 +120,7 @@ class StatusSnapshot(ReleasedStatus):
         )
 
     def _monitors(self, dataset: str, *, known: bool) -> list[dict[str, Any]]:
-        """Return what events say of monitors; the rest only the worker knows that owns the shard."""
+        """Return the state of monitors from events; only the owner of the shard knows the rest."""
         unknown = dict.fromkeys(("spent", "muted", "queued"))
         return [
             {"monitor": name, "state": one.shown if known else None}
@@ -131,37 +131,37 @@ class StatusSnapshot(ReleasedStatus):
 
 
 AlertsRead: TypeAlias = tuple[list[Any], bool, bool]
-"""The next records of the alert topic, none after a moment without news; whether reading began with the first record
-ever, and whether all that was there then has been read."""
+"""The next records of the alert topic, possibly none; whether reading began with the first record ever written; and
+whether the history has been read."""
 
 
 async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
-    """Read the alert topic from `HISTORY` offsets before its end, for ever and outside any group."""
+    """Read the alert topic from `HISTORY` offsets before its end, without a group and without end."""
     topics = worker.config.topics
-    places = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
+    partitions = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
     async with started(worker.config.cluster().reader(), _DOING) as consumer:
-        spans = await edges(consumer, places, _DOING)
-        behind = {place: end for place, (_, end) in spans.items()}
+        spans = await edges(consumer, partitions, _DOING)
+        behind = {tp: end for tp, (_, end) in spans.items()}
         share = max(HISTORY // topics.partitions, 1)
-        starts = {place: max(first, end - share) for place, (first, end) in spans.items()}
+        starts = {tp: max(first, end - share) for tp, (first, end) in spans.items()}
         seek_all(consumer, starts)
         probed = 0.0
         while True:
             try:
-                batch = await consumer.getmany(timeout_ms=READ_WAIT_MS, max_records=READ_AT_ONCE)
+                batch = await consumer.getmany(timeout_ms=READ_WAIT_MS, max_records=MAX_RECORDS)
             except KafkaError as error:
                 raise explain(error, _DOING) from error
-            # Positions, not records: markers of transactions take offsets too.
-            behind = {place: end for place, end in behind.items() if await consumer.position(place) < end}
+            # Positions, not records, show progress: transaction markers take offsets too.
+            behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
             yield [*chain.from_iterable(batch.values())], not any(starts.values()), not behind
-            if time.monotonic() - probed > PROBE:
+            if time.monotonic() - probed > PROBE_SECONDS:
                 async with deadline(CALL_DEADLINE, _DOING):
-                    await consumer.end_offsets(places)
+                    await consumer.end_offsets(partitions)
                 probed = time.monotonic()
 
 
 class Overview:
-    """Reads the alert topic while somebody asks; where another specification runs than before, all of it again."""
+    """Reads the alert topic while the page is requested, and again when the specification changes."""
 
     def __init__(
         self, worker: Worker, read: Callable[[Worker], AsyncGenerator[AlertsRead, None]] = read_alerts
@@ -170,32 +170,32 @@ class Overview:
         self._read = read
         self._task: asyncio.Task[None] | None = None
         self._asked = 0.0
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._snapshot = StatusSnapshot(self._worker.workload.spec, complete=False)
-        # By partition: a history is read partition by partition, not by time.
+        # By partition: histories of partitions are not read in order of time.
         self._newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
-        self._settled = asyncio.Event()  # the history was read, or cannot be
+        self._loaded = asyncio.Event()  # set once the history was read or failed
         self._trouble = ""
 
     async def answer(self) -> bytes:
-        """Return the overview as JSON; its members are described in docs/status-page.md."""
+        """Return the overview as JSON, described in docs/status-page.md."""
         self._asked = time.monotonic()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="status page")
         try:
-            async with asyncio.timeout(FIRST_ANSWER):
-                await self._settled.wait()
+            async with asyncio.timeout(HISTORY_TIMEOUT):
+                await self._loaded.wait()
         except TimeoutError:
             self._trouble = self._trouble or "slow"
         snapshot, now = self._snapshot, time.time()
-        events = sorted(chain.from_iterable(self._newest.values()), key=itemgetter(0))[-KEPT:]
+        events = sorted(chain.from_iterable(self._newest.values()), key=itemgetter(0))[-MAX_EVENTS:]
         views = {name: view for status in self._worker.statuses() for name, view in status.views.items()}
         datasets: list[DatasetNow] = []
         for number, dataset in enumerate(snapshot.spec.shown, 1):
             datasets.append(snapshot.of(dataset, views.get(dataset.name), now))
-            if number % AT_ONCE == 0:
+            if number % DATASETS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return msgspec.json.encode(
             {
@@ -215,51 +215,51 @@ class Overview:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _goes_on(self, spec: ApplicationSpec) -> bool:
-        return time.monotonic() - self._asked < LINGER and spec is self._worker.workload.spec
+    def _is_wanted(self, spec: ApplicationSpec) -> bool:
+        return time.monotonic() - self._asked < IDLE_SECONDS and spec is self._worker.workload.spec
 
     async def _run(self) -> None:
-        """Read until nobody has asked for a while."""
-        while self._goes_on(spec := self._worker.workload.spec):
+        """Read until there was no request for a while."""
+        while self._is_wanted(spec := self._worker.workload.spec):
             try:
                 async with aclosing(self._read(self._worker)) as readings:
                     await self._follow(readings, spec)
-            except Exception as error:  # noqa: BLE001  who looks is told, and reading begins again
+            except Exception as error:  # noqa: BLE001  the page shows it, and reading restarts
                 log.warning("event=status_page_feed error=%r", describe(error))
                 refused = isinstance(error, BrokerError) and not error.retriable
                 self._trouble = "refused" if refused else "unreachable"
-                self._settled.set()
-                await asyncio.sleep(PATIENCE)
-        self._forget()
+                self._loaded.set()
+                await asyncio.sleep(RETRY_SECONDS)
+        self._reset()
         self._task = None
 
     async def _follow(self, readings: AsyncGenerator[AlertsRead, None], spec: ApplicationSpec) -> None:
-        """Fold the history, then show that instead of what was shown, and read on."""
+        """Fold the history into a new snapshot, replace the old one with it, and keep reading."""
         snapshot = StatusSnapshot(spec, complete=False)
         newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
         async for records, complete, caught_up in readings:
             snapshot.complete = complete
             for record in records:
-                if (event := self._folded(record, snapshot)) is not None:
-                    newest.setdefault(record.partition, deque(maxlen=KEPT)).append(event)
+                if (event := self._fold(record, snapshot)) is not None:
+                    newest.setdefault(record.partition, deque(maxlen=MAX_EVENTS)).append(event)
             if caught_up:
                 self._snapshot, self._newest, self._trouble = snapshot, newest, ""
-                self._settled.set()
-            if not self._goes_on(spec):
+                self._loaded.set()
+            if not self._is_wanted(spec):
                 break
-            await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
+            await asyncio.sleep(0)  # yield to the shards even if records are always available
 
-    def _folded(self, record: Any, snapshot: StatusSnapshot) -> tuple[str, msgspec.Raw] | None:  # noqa: ANN401
-        """Fold a record, and return it with its time; None for what is no event of this package."""
+    def _fold(self, record: Any, snapshot: StatusSnapshot) -> tuple[str, msgspec.Raw] | None:  # noqa: ANN401
+        """Fold an event into the snapshot, and return its time and JSON; None for a record that is no event."""
         try:
-            if len(value := record.value or b"") > LARGEST:
+            if len(value := record.value or b"") > MAX_EVENT_BYTES:
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(value)
             snapshot.take(envelope, data)
-        except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
-            where = (record.partition, record.offset)
-            log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
+        except (msgspec.DecodeError, ValueError, ArithmeticError):  # forged amounts can overflow sums
+            position = (record.partition, record.offset)
+            log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *position)
             return None
-        # Encoded again: bytes that somebody else wrote to the topic never reach a browser as they are.
+        # Encoded again: bytes from the topic, which others may have written, never reach a browser unchanged.
         content = msgspec.structs.asdict(envelope) | {"data": data}
         return envelope.time, msgspec.Raw(msgspec.json.encode(content))
