@@ -213,7 +213,7 @@ class Watched:
 
     held = False
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         """There is no rebalance."""
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:

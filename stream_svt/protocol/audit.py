@@ -139,7 +139,7 @@ class Audit:
     carried_from: dict[int, str] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
     _ids: set[str] = field(default_factory=set, init=False)
-    _place: tuple[int, int] = field(default=(0, 0), init=False)
+    _position: tuple[int, int] = field(default=(0, 0), init=False)
 
     def __post_init__(self, monitors: Iterable[MonitorSpec]) -> None:
         self._mechanisms = {plan.hash: plan.mechanism for plan in map(Plan.of, monitors)}
@@ -154,32 +154,32 @@ class Audit:
         """What could not be read, and what was found, in words."""
         return [*self.unreadable, *self.findings]
 
-    def find(self, message: str, place: str = "") -> None:
+    def report(self, message: str, subject: str = "") -> None:
         """Note something that does not balance."""
         self.found += 1
         if len(self.findings) < MAX_FINDINGS:
-            self.findings.append(f"{place}: {message}" if place else message)
+            self.findings.append(f"{subject}: {message}" if subject else message)
 
     def add(self, partition: int, offset: int, record: bytes | None) -> None:
         """Check one record against all before it."""
-        self._place = partition, offset
+        self._position = partition, offset
         try:
             envelope, data = decode(record or b"")
         except msgspec.DecodeError:
-            self._find("is no event of stream-svt")
+            self._report("is no event of stream-svt")
             return
         self.events += 1
         if envelope.shard != partition:
-            self._find(f"event of shard {envelope.shard}: every shard has its own partition")
+            self._report(f"event of shard {envelope.shard}: every shard has its own partition")
         if envelope.id in self._ids:
-            self._find(f"event {envelope.id} comes twice")
+            self._report(f"event {envelope.id} comes twice")
         self._ids.add(envelope.id)
         closes = envelope.type == EventType.APPLICATION_CLOSED
         gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
         self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
         # A shard that its owner closed may be given up once more where its key is lost.
         if partition in self.closed and not gives_up:
-            self._find(f"event {envelope.id} after the application was closed")
+            self._report(f"event {envelope.id} after the application was closed")
         if isinstance(data, Lifecycle):
             if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
                 self.carried_from[partition] = str(data.detail["carried_from"])
@@ -192,7 +192,7 @@ class Audit:
             return
         # Its balance may be told once more.
         if tally.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
-            self._find(f"event {envelope.id} after dataset {data.dataset} was retired")
+            self._report(f"event {envelope.id} after dataset {data.dataset} was retired")
         if isinstance(data, Alert):
             self._check_top(data, tally)
         elif envelope.type == EventType.RETIRED:
@@ -200,13 +200,13 @@ class Audit:
         else:
             self._check_run(envelope.type, data, tally)
 
-    def lost(self, partition: int) -> None:
+    def mark_truncated(self, partition: int) -> None:
         """Note that events of a partition are gone; where one is left, it shows that by its number."""
         if not self.last_sequence[partition]:
             self.truncated.add(partition)
 
-    def _find(self, message: str) -> None:
-        self.find(message, "partition {} offset {}".format(*self._place))
+    def _report(self, message: str) -> None:
+        self.report(message, "partition {} offset {}".format(*self._position))
 
     def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
         """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
@@ -214,20 +214,20 @@ class Audit:
         if partition not in self.last_sequence and sequence > 1:
             self.truncated.add(partition)
         elif sequence != last + 1 and not (may_skip and sequence > last):
-            self._find(f"event number {sequence}, expected {last + 1}")
+            self._report(f"event number {sequence}, expected {last + 1}")
         self.last_sequence[partition] = sequence
 
     def _check_account(self, envelope: Envelope, data: Alert | Lifecycle) -> DatasetTally | None:
-        account, (partition, _), place = data.account, self._place, f"dataset {data.dataset}"
+        account, (partition, _), subject = data.account, self._position, f"dataset {data.dataset}"
         if account is None:
             return None
         kind = KINDS.get(account.measure)
         if kind is None:
-            self._find(f"{place}: unknown measure {account.measure!r}")
+            self._report(f"{subject}: unknown measure {account.measure!r}")
             return None
         amounts = [account.charge, account.spent, account.reserved, account.limit]
         if not all(abs(amount) <= MAX_UNITS / kind.units for amount in amounts):
-            self._find(f"{place}: an amount that no ledger holds")
+            self._report(f"{subject}: an amount that no ledger holds")
             return None
         charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
         tally = self.datasets.get(data.dataset)
@@ -236,63 +236,63 @@ class Audit:
             tally = DatasetTally(data.dataset, kind, limit, before, carried, partition=partition)
             self.datasets[data.dataset] = tally
             if before != carried and partition not in self.truncated:
-                self._find(f"{place} begins with {amount_text(before, kind)} spent")
+                self._report(f"{subject} begins with {amount_text(before, kind)} spent")
         elif tally.partition != partition:
-            self._find(f"{place} has events on partition {tally.partition} too")
+            self._report(f"{subject} has events on partition {tally.partition} too")
         tally.last = number_of(envelope.id)
         tally.events += 1
         tally.charged += charge
         tally.reserved = reserved
         if kind is not tally.kind:
-            self._find(f"{place} changed its measure")
+            self._report(f"{subject} changed its measure")
         if charge < 0:
-            self._find(f"{place}: a charge below 0")
+            self._report(f"{subject}: a charge below 0")
         if spent != tally.spent:
             said = f"the event says {amount_text(spent, kind)}"
-            self._find(f"{place}: charges add up to {amount_text(tally.spent, kind)}, {said}")
+            self._report(f"{subject}: charges add up to {amount_text(tally.spent, kind)}, {said}")
             tally.charged += spent - tally.spent  # one gap is reported once
         if limit != tally.limit:
             if envelope.type != EventType.BUDGET_RAISED or limit < tally.limit:
-                self._find(f"{place}: its limit changed without being raised")
+                self._report(f"{subject}: its limit changed without being raised")
             tally.limit = limit
         if spent + reserved > limit:
             total = f"{amount_text(spent + reserved, kind)} spent and reserved"
-            self._find(f"{place}: {total} of {amount_text(limit, kind)}")
+            self._report(f"{subject}: {total} of {amount_text(limit, kind)}")
         return tally
 
     def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
         """Return what a dataset's first event says that an earlier application spent."""
-        if event != EventType.DECLARED or self._place[0] not in self.carried_from:
+        if event != EventType.DECLARED or self._position[0] not in self.carried_from:
             return 0
         before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
         return round(before * kind.units) if isinstance(before, int | float) else 0
 
     def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
-        place = f"dataset {alert.dataset} monitor {alert.monitor}"
+        subject = f"dataset {alert.dataset} monitor {alert.monitor}"
         tally.alerts += 1
         tally.tops[alert.monitor] += 1
         if tally.kind is Kind.PURE and alert.account.charge <= 0:
-            self._find(f"{place}: an alert that was not charged")
+            self._report(f"{subject}: an alert that was not charged")
         if alert.gap < 0:
-            self._find(f"{place}: an alert below its bar")
+            self._report(f"{subject}: an alert below its bar")
         run = tally.runs.get(alert.monitor)
-        self._check_prices(alert, tally.kind, run, place)
+        self._check_prices(alert, tally.kind, run, subject)
         if run is None:
             run = tally.runs[alert.monitor] = RunTally()
             if tally.partition in self.truncated:
                 run.run, run.top = alert.run, alert.top
                 return
         if alert.run != run.run:
-            self._find(f"{place}: a top of run {alert.run} while run {run.run} is open")
+            self._report(f"{subject}: a top of run {alert.run} while run {run.run} is open")
             run.run, run.top, run.over = alert.run, alert.top, False
             return
         if run.over:
-            self._find(f"{place}: a top after run {run.run} had ended")
+            self._report(f"{subject}: a top after run {run.run} had ended")
         if alert.top != run.top + 1:
-            self._find(f"{place} run {run.run}: top {alert.top}, expected {run.top + 1}")
+            self._report(f"{subject} run {run.run}: top {alert.top}, expected {run.top + 1}")
         run.top = alert.top
 
-    def _check_prices(self, alert: Alert, kind: Kind, run: RunTally | None, place: str) -> None:
+    def _check_prices(self, alert: Alert, kind: Kind, run: RunTally | None, subject: str) -> None:
         mechanism = self._mechanisms.get(alert.spec_hash)
         if mechanism is None or kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
             return
@@ -305,17 +305,17 @@ class Audit:
         for what, paid, due in checks:
             if paid != due:
                 prices = f"{amount_text(paid, kind)}, its price is {amount_text(due, kind)}"
-                self._find(f"{place}: {what} {prices}")
+                self._report(f"{subject}: {what} {prices}")
 
     def _check_run(self, event: str, data: Lifecycle, tally: DatasetTally) -> None:
-        run, place = tally.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"
+        run, subject = tally.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"
         if event == EventType.RUN_STARTED:
             expected = 1 if run is None else run.run + 1
             if data.run != expected and not (run is None and tally.partition in self.truncated):
-                self._find(f"{place}: run {data.run} started, expected run {expected}")
+                self._report(f"{subject}: run {data.run} started, expected run {expected}")
             charge = 0.0 if data.account is None else data.account.charge
             if charge <= 0:
-                self._find(f"{place}: run {data.run} started without a charge")
+                self._report(f"{subject}: run {data.run} started without a charge")
             tally.runs[data.monitor] = RunTally(data.run, opening=round(charge * tally.kind.units))
         elif event in _ENDS:
             tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
@@ -325,18 +325,18 @@ class Audit:
         for partition, name in self.carried_from.items():
             if name != application:
                 message = f"it goes on with the budgets of application {name!r}, not {application!r}"
-                self.find(message, f"state of shard {partition}")
+                self.report(message, f"state of shard {partition}")
         if not self.carried_from:
-            self.find(f"it does not go on with the budgets of application {application!r}")
+            self.report(f"it does not go on with the budgets of application {application!r}")
         for name, tally in earlier.datasets.items():
             now = self.datasets.get(name)
             if now is None:
                 continue
             if now.kind is not tally.kind:
-                self.find(f"dataset {name} changed its measure with the application")
+                self.report(f"dataset {name} changed its measure with the application")
             elif now.before < tally.spent:
                 begun, spent = amount_text(now.before, now.kind), amount_text(tally.spent, tally.kind)
-                self.find(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
+                self.report(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
 
     def compare(self, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
         """Hold ledgers to what was added; ``homes`` returns the shard at which a dataset is at home."""
@@ -345,31 +345,33 @@ class Audit:
                 if number > self.last_sequence[state.shard]:
                     self.add(state.shard, number, event)
             if state.last_event and not self.last_sequence[state.shard]:
-                self.lost(state.shard)  # the partition was made anew, and nothing was published since
+                self.mark_truncated(
+                    state.shard
+                )  # the partition was made anew, and nothing was published since
         self.ledgers = 0
         for state in states:
-            last, place = self.last_sequence[state.shard], f"state of shard {state.shard}"
+            last, subject = self.last_sequence[state.shard], f"state of shard {state.shard}"
             if last != state.last_event and (last or state.shard not in self.truncated):
                 message = f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
                 if last > state.last_event:
                     message += f": {_OLDER}"
-                self.find(message, place)
+                self.report(message, subject)
             for name, record in state.datasets.items():
                 self.ledgers += 1
                 for message in _differences(self, self.datasets.get(name), record):
-                    self.find(f"dataset {name}: {message}", place)
+                    self.report(f"dataset {name}: {message}", subject)
                 if homes(name) != state.shard:
-                    self.find(f"dataset {name} is at home at shard {homes(name)}", place)
+                    self.report(f"dataset {name} is at home at shard {homes(name)}", subject)
         by_shard = {state.shard: state for state in states}
         for name, tally in self.datasets.items():
             if tally.partition not in by_shard or any(name in state.datasets for state in states):
                 continue
-            place = f"state of shard {tally.partition}"
+            subject = f"state of shard {tally.partition}"
             if tally.retired != PERIOD_OVER:
-                self.find(f"dataset {name} has events and no ledger", place)
+                self.report(f"dataset {name} has events and no ledger", subject)
             elif not is_over(name, by_shard[tally.partition].watermarks):
                 message = f"dataset {name} is retired, and the state does not say that its period is over"
-                self.find(f"{message}: it could be opened again", place)
+                self.report(f"{message}: it could be opened again", subject)
         return self
 
 

@@ -51,13 +51,13 @@ class CarryOverRefused(StreamSvtError):
 class Shown:
     """What the events of one dataset show, in ledger units.
 
-    ``most`` was ever spent and reserved; ``last`` is the number of the newest event; ``balance`` is what was spent in
-    the end, and the limit, where its owner proved them.
+    ``highest`` is the most ever spent and reserved; ``last`` is the number of the newest event; ``balance`` holds the
+    final amount spent and the limit, where the owner proved them.
     """
 
     kind: Kind
     unit: str = ""
-    most: int = 0
+    highest: int = 0
     limit: int = 0
     last: int = 0
     balance: tuple[int, int] | None = None
@@ -117,7 +117,7 @@ class ShardHistory:
             return
         self._number(envelope)
         if isinstance(data, Lifecycle):
-            self._told(envelope, data)
+            self._lifecycle(envelope, data)
         if data.account is not None:
             self._account(envelope.sequence, data.dataset, data.account)
         if self.closed is not None and envelope.type == EventType.APPLICATION_CLOSED:
@@ -149,16 +149,16 @@ class ShardHistory:
         self._state = self._state or envelope.stateid
         self.conflict = self.conflict or envelope.stateid != self._state
         origin = int.from_bytes(blake2b(envelope.origin.encode(), digest_size=8).digest(), "big")
-        place = envelope.sequence - self._base
-        if place > len(self._origins):  # what was before can no longer be compared
+        index = envelope.sequence - self._base
+        if index > len(self._origins):  # what was before can no longer be compared
             self.gap = self._base = envelope.sequence
             self._origins = array("Q", [origin])
-        elif place == len(self._origins):
+        elif index == len(self._origins):
             self._origins.append(origin)
-        elif place < 0 or self._origins[place] != origin:
+        elif index < 0 or self._origins[index] != origin:
             self.conflict = True
 
-    def _told(self, envelope: Envelope, data: Lifecycle) -> None:
+    def _lifecycle(self, envelope: Envelope, data: Lifecycle) -> None:
         detail = data.detail
         match envelope.type:
             case EventType.STATE_BEGUN:
@@ -197,7 +197,7 @@ class ShardHistory:
         if shown.kind is not kind:
             self.conflict = True
         shown.last = max(shown.last, sequence)
-        shown.most = max(shown.most, _units(account.spent + account.reserved, kind))
+        shown.highest = max(shown.highest, _units(account.spent + account.reserved, kind))
         shown.limit = max(shown.limit, _units(account.limit, kind))
 
     def note(self) -> str:
@@ -228,7 +228,7 @@ class ShardHistory:
         unseen = bool(self.gap) and (shown is None or shown.last < self.gap)
         if self.lost or unseen:
             return _nothing_left(shown, limit)
-        spent = before if shown is None else max(before, shown.most)
+        spent = before if shown is None else max(before, shown.highest)
         return spent, max(limit, spent)
 
 
@@ -317,7 +317,7 @@ def _require_closed(shards: Sequence[ShardHistory], successor: str, mirrored: se
 def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:
     """Return what counts as spent, and the limit: all that any event shows, or a raise would grant it once more."""
     if shown is not None:
-        limit = max(limit, shown.limit, shown.most)
+        limit = max(limit, shown.limit, shown.highest)
     return limit, limit
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Command, CommandProgress
-from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
 from stream_svt.protocol.shard_states import ShardStatus
@@ -45,7 +45,7 @@ class Committer:
     clock: Clock
     observer: Observer
     status: ShardStatus
-    verify: Verify = trust_the_topic
+    verify: Verify = accept_all
     engine: Engine = field(init=False)
     commands: Controls = field(init=False)
 
@@ -55,9 +55,9 @@ class Committer:
         self.unread: deque[Record] = deque()  # fetched from the control partition
         self.fetched_at = 0.0  # when the records that are stepped now were fetched
         self._charged_at: float | None = None
-        self._origin = self._last_commit = self._said_at = self.clock.now()
-        self._sayable = float(REPORTED)
-        self._sweep: Iterator[CommandProgress] | None = None
+        self._origin = self._last_commit = self._refilled_at = self.clock.now()
+        self._reports_left = float(REPORTED)
+        self._slices: Iterator[CommandProgress] | None = None
 
     @property
     def read_to(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class Committer:
         full = self.uncommitted >= self.policy.max_records
         return self.uncommitted > 0 and (self.journal.pending > 0 or full or not self.seconds_left)
 
-    async def turn(self) -> None:
+    async def yield_turn(self) -> None:
         """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
         self.status.beat = self.clock.now()
         await self.clock.sleep(0)
@@ -86,16 +86,16 @@ class Committer:
             if commits and self.engine.full:
                 await self.commit()
             else:
-                await self.turn()
+                await self.yield_turn()
 
     async def commit(self) -> None:
         """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
-        await self.turn()
+        await self.yield_turn()
         await self._tick()
         began = self.clock.now()
         commit = self.engine.take_commit()
-        self._bound()
-        self.journal.meta.commands = self.commands.standing
+        self._extend_read_to()
+        self.journal.meta.commands = self.commands.snapshot
         shown = await self.journal.commit(commit)
         self.engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.
@@ -154,7 +154,7 @@ class Committer:
             since, cadence = self.clock.now() - self._origin, self.policy.cadence / 1000
             await self.clock.sleep(cadence - since % cadence)
 
-    def _bound(self) -> None:
+    def _extend_read_to(self) -> None:
         """Say how far each topic may be stepped before the next commit."""
         for topic in self.engine.topics():
             if (offset := self.engine.next_offset(topic)) is not None:
@@ -186,7 +186,7 @@ class Committer:
                 break
             if isinstance(found, str):
                 self._refuse(record.offset, found)
-            elif isinstance(found, Repeated) and self._may_say():
+            elif isinstance(found, Repeated) and self._may_report():
                 message = f"it was {'carried out' if found.accepted else 'refused'} before"
                 operations.reply(self.engine, found.command, accepted=found.accepted, message=message)
             if count % COMMANDS_AT_ONCE == 0:
@@ -194,56 +194,58 @@ class Committer:
         return found if isinstance(found, Command) else None
 
     def carry_out(self, command: Command) -> None:
-        """Carry out a command; of one to all datasets, nothing yet (`sweep`). Its number is durable with its effect."""
+        """Carry out a command, or begin one to all datasets (`continue_command`); its number commits with its effect."""
         if command.for_all:
-            self.use_up(command, accepted=False, under_way=CommandProgress(command))
+            self.use_up(command, accepted=False, in_progress=CommandProgress(command))
         else:
             self.use_up(command, accepted=operations.apply(self.engine, command))
 
-    def use_up(self, command: Command, *, accepted: bool, under_way: CommandProgress | None = None) -> None:
+    def use_up(self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None) -> None:
         """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
-        waited = self.commands.use_up(command, accepted=accepted, under_way=under_way)
+        waited = self.commands.use_up(command, accepted=accepted, in_progress=in_progress)
         if waited is not None:
             self._refuse(waited, Refusal.STALE)
-        if under_way is None:
-            self._tell(command, accepted=accepted)
+        if in_progress is None:
+            self._log_outcome(command, accepted=accepted)
 
-    async def sweep(self) -> None:
+    async def continue_command(self) -> None:
         """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
-        if (under_way := self.commands.under_way) is not None:
-            self._sweep = self._sweep or operations.apply_to_all(self.engine, under_way)
-            for under_way in self._sweep:
-                self.commands.go_on(under_way)
+        if (in_progress := self.commands.in_progress) is not None:
+            self._slices = self._slices or operations.apply_to_all(self.engine, in_progress)
+            for in_progress in self._slices:
+                self.commands.advance(in_progress)
                 if self.engine.full:
                     break
                 await self.clock.sleep(0)
             else:
-                self._sweep = None
-                self.commands.end(accepted=under_way.accepted)
-                self._tell(under_way.command, accepted=under_way.accepted)
+                self._slices = None
+                self.commands.end(accepted=in_progress.accepted)
+                self._log_outcome(in_progress.command, accepted=in_progress.accepted)
         await self.commit()
 
     def _refuse(self, offset: int, reason: str) -> None:
         """Report a refused record; where there were many, only count it."""
-        if self._may_say():
+        if self._may_report():
             self.engine.accounts.next.rejects.append((self.control, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self.shard, offset, reason)
         else:
             self.observer.count("records_rejected_total", self.control, reason)
 
-    def _may_say(self) -> bool:
+    def _may_report(self) -> bool:
         """Tell whether one more record may be reported: a burst may, and then so many each second."""
         if self.engine.full:
             return False
         now = self.clock.now()
-        self._sayable = min(REPORTED, self._sayable + (now - self._said_at) * REPORTED_EACH_SECOND)
-        self._said_at = now
-        if self._sayable < 1:
+        self._reports_left = min(
+            REPORTED, self._reports_left + (now - self._refilled_at) * REPORTED_EACH_SECOND
+        )
+        self._refilled_at = now
+        if self._reports_left < 1:
             return False
-        self._sayable -= 1
+        self._reports_left -= 1
         return True
 
-    def _tell(self, command: Command, *, accepted: bool) -> None:
+    def _log_outcome(self, command: Command, *, accepted: bool) -> None:
         told = (self.shard, command.number, command.action.value)
         if accepted:
             log.info("event=command_done shard=%d number=%d action=%s", *told)

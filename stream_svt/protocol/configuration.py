@@ -18,14 +18,14 @@ from typing import Annotated, Final
 
 import msgspec
 
-from stream_svt.protocol.controls import Verify, trust_the_topic
+from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.ports import Record
 
 FORMAT: Final = 1
 CURRENT: Final = b"current"
 PART_BYTES: Final = 800_000
 """Most bytes of a part: a record of a megabyte passes every broker's default."""
-MOST_BYTES: Final = 256 * 1024 * 1024
+MAX_BYTES: Final = 256 * 1024 * 1024
 """Most bytes of an unpacked version: what a record says of its size is not trusted."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -82,12 +82,12 @@ def records(version: Version, before: Current | None = None) -> list[tuple[bytes
     packed = zlib.compress(version.bundle.to_bytes())
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     found: list[tuple[bytes, bytes | None]] = [
-        (_part(version.number, place), part) for place, part in enumerate(parts)
+        (_part(version.number, index), part) for index, part in enumerate(parts)
     ]
     current = Current(version.number, version.digest, len(parts))
     found.append((CURRENT, msgspec.json.encode(current)))
     if before is not None:
-        found += [(_part(before.number, place), None) for place in range(before.parts)]
+        found += [(_part(before.number, index), None) for index in range(before.parts)]
     return found
 
 
@@ -102,7 +102,7 @@ class Versions:
         refused: Why the last record `current` is not followed, where it is not.
     """
 
-    verify: Verify = trust_the_topic
+    verify: Verify = accept_all
     known: tuple[int, str] = (0, "")
     current: Current | None = None
     refused: str | None = None
@@ -138,13 +138,13 @@ class Versions:
         if current is None:
             return None
         packed = []
-        for place in range(current.parts):
-            part = self._parts.get(_part(current.number, place))
+        for index in range(current.parts):
+            part = self._parts.get(_part(current.number, index))
             if part is None:
                 return None
             packed.append(part)
         try:
-            content = zlib.decompressobj().decompress(b"".join(packed), MOST_BYTES)
+            content = zlib.decompressobj().decompress(b"".join(packed), MAX_BYTES)
             if hashlib.sha256(content).hexdigest() != current.digest:
                 return VersionFault.DIGEST
             return Version(current.number, msgspec.json.decode(content, type=Bundle))
@@ -152,5 +152,5 @@ class Versions:
             return VersionFault.DIGEST
 
 
-def _part(number: int, place: int) -> bytes:
-    return f"part/{number}/{place}".encode()
+def _part(number: int, index: int) -> bytes:
+    return f"part/{number}/{index}".encode()

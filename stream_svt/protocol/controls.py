@@ -48,13 +48,13 @@ class Gate(StrEnum):
     OPEN = "all"
 
 
-class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a shard's state knows of its commands.
 
     Attributes:
         next: Offset from which the control partition is read on. Only a place: numbers decide what is carried out.
         number, id, accepted: The last command that was used up, and whether it was carried out; 0 before the first one.
-        under_way: The last command to all datasets of which some are left.
+        in_progress: The last command to all datasets of which some are left.
         closed: Name of the successor, once `close-application` was carried out: nothing follows.
     """
 
@@ -62,7 +62,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: _Count = 0
     id: str = ""
     accepted: bool = False
-    under_way: CommandProgress | None = None
+    in_progress: CommandProgress | None = msgspec.field(default=None, name="under_way")
     closed: str = ""
 
 
@@ -74,12 +74,12 @@ class Repeated:
     accepted: bool
 
 
-def trust_the_topic(record: Record) -> None:
+def accept_all(record: Record) -> None:
     """Accept every record: the control topic's access control list authorises senders."""
     del record
 
 
-def heard(record: Record, verify: Verify) -> Command | str:
+def decode_command(record: Record, verify: Verify) -> Command | str:
     """Return the command in a record of an authorised sender, or why it is rejected, which never repeats content."""
     value = record.value
     if value is None:
@@ -108,40 +108,42 @@ class Controls:
     At most one waits: what comes later under the same number is stale, unless it may be carried out before.
     """
 
-    def __init__(self, standing: Standing, state: str, verify: Verify = trust_the_topic) -> None:
-        self._standing = standing
-        self._state = state
+    def __init__(self, stored: CommandState, state_id: str, verify: Verify = accept_all) -> None:
+        self._stored = stored
+        self._state_id = state_id
         self._verify = verify
-        self._read = standing.next
+        self._read = stored.next
         self._waiting: tuple[int, Command] | None = None
         self._found: tuple[int, Command] | None = None
 
     @property
-    def standing(self) -> Standing:
+    def snapshot(self) -> CommandState:
         """What the next transaction makes durable: a command is read again until its number is used up."""
         held = [place[0] for place in (self._waiting, self._found) if place is not None]
-        return msgspec.structs.replace(self._standing, next=min(held, default=self._read))
+        return msgspec.structs.replace(self._stored, next=min(held, default=self._read))
 
     @property
-    def under_way(self) -> CommandProgress | None:
+    def in_progress(self) -> CommandProgress | None:
         """The command to all datasets of which some are left."""
-        return self._standing.under_way
+        return self._stored.in_progress
 
     @property
     def closing(self) -> bool:
         """Whether the application is being closed: from then on nothing is tested."""
-        return self.under_way is not None and self.under_way.closes
+        return self.in_progress is not None and self.in_progress.closes
 
     @property
     def closed(self) -> bool:
         """Whether it is closed: nothing follows."""
-        return bool(self._standing.closed)
+        return bool(self._stored.closed)
 
-    def may_sweep(self, *, replayed: bool) -> bool:
+    def may_continue(self, *, replayed: bool) -> bool:
         """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
-        under_way = self.under_way
+        in_progress = self.in_progress
         return (
-            under_way is not None and not under_way.closes and (replayed or acts_at_once(under_way.command))
+            in_progress is not None
+            and not in_progress.closes
+            and (replayed or acts_at_once(in_progress.command))
         )
 
     def begin_at(self, first: int, end: int) -> int:
@@ -158,14 +160,14 @@ class Controls:
         if record.offset < self._read:
             return None
         self._read = record.offset + 1
-        command = heard(record, self._verify)
+        command = decode_command(record, self._verify)
         if isinstance(command, str):
             return command
-        known = self._standing
-        if command.state != self._state:
+        known = self._stored
+        if command.state != self._state_id:
             return Refusal.OTHER_STATE
         if known.number and (command.number, command.id) == (known.number, known.id):
-            return Repeated(command, known.accepted) if known.under_way is None else None
+            return Repeated(command, known.accepted) if known.in_progress is None else None
         if command.number > known.number + 1:
             return Refusal.AHEAD
         if command.number <= known.number:
@@ -182,30 +184,30 @@ class Controls:
         return self._waiting[1] if self._waiting and self._passes(self._waiting[1], gate) else None
 
     def use_up(
-        self, command: Command, *, accepted: bool, under_way: CommandProgress | None = None
+        self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None
     ) -> int | None:
         """Note that a command was the next one; return the offset of one that waited for the same number."""
-        self._standing = Standing(0, command.number, command.id, accepted, under_way or self.under_way)
+        self._stored = CommandState(0, command.number, command.id, accepted, in_progress or self.in_progress)
         waited, self._waiting, self._found = self._waiting, None, None
         return None if waited is None or waited[1] is command else waited[0]
 
-    def go_on(self, under_way: CommandProgress) -> None:
+    def advance(self, in_progress: CommandProgress) -> None:
         """Note how far the command to all datasets has come."""
-        self._standing = msgspec.structs.replace(self._standing, under_way=under_way)
+        self._stored = msgspec.structs.replace(self._stored, in_progress=in_progress)
 
     def end(self, *, accepted: bool) -> None:
         """Note that the command to all datasets is done."""
-        if (done := self.under_way) is not None:
+        if (done := self.in_progress) is not None:
             changed: dict[str, Any] = {
-                "under_way": None,
+                "in_progress": None,
                 "closed": done.command.successor if done.closes else "",
             }
-            if done.command.id == self._standing.id:
+            if done.command.id == self._stored.id:
                 changed["accepted"] = accepted
-            self._standing = msgspec.structs.replace(self._standing, **changed)
+            self._stored = msgspec.structs.replace(self._stored, **changed)
 
     def _passes(self, command: Command, gate: Gate) -> bool:
         if gate is Gate.LOSS:
             return command.action is Action.ACCEPT_LOSS
-        is_free = self.under_way is None and not self.closed
+        is_free = self.in_progress is None and not self.closed
         return is_free and (gate is Gate.OPEN or acts_at_once(command))

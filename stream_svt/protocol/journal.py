@@ -39,7 +39,7 @@ class Journal:
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
-        self.prove = log.prove
+        self.check_fenced = log.check_fenced
         self._settings = settings
         self.context = settings.context
         self._shard = settings.context.shard
@@ -92,12 +92,12 @@ class Journal:
             # Whoever stood still while another owner went on sees state and alerts of different times: only
             # the rightful owner may judge them.
             self._broken = True
-            await self._log.prove()
+            await self._log.check_fenced()
             raise
         await self._seal_again({key: records[key] for key in self.records.stale})
         return records
 
-    async def look(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
+    async def inspect(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
         """Read and verify the state as it is, whoever holds it; writes nothing, and raises as `open`.
 
         ``beside_alerts`` holds it to the alert partition, too; only its owner may judge by that.
@@ -153,7 +153,7 @@ class Journal:
         await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
 
     async def read_closed(self) -> Closed | None:
-        """Return how the shard was closed, as its state says; None until that is published. Else as `look`."""
+        """Return how the shard was closed, as its state says; None until that is published. Else as `inspect`."""
         await self._begin()
         raw = await self._log.read_state()
         if CLOSED in raw:
@@ -205,8 +205,8 @@ class Journal:
     async def _check_rollback(self, *, empty: bool) -> None:
         """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
         meta, topic = self.meta, self._settings.topics.alerts
-        seen, first, end = await self._look_at_alerts()
-        committed, *_ = await self._look_at_alerts(committed=True)
+        seen, first, end = await self._read_alerts()
+        committed, *_ = await self._read_alerts(committed=True)
         found = contradiction(None if empty else meta, seen, committed, first, end)
         if found is not None:
             raise StateRolledBack(
@@ -219,7 +219,7 @@ class Journal:
             )
         meta.alert_end = end
 
-    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         """Return what the alert partition shows, with its first offset and its end."""
         seen = Seen(self.meta, {number for number, *_ in self.records.outbox})
         first, end = await self._log.read_alerts(self.meta.alert_offset, seen.take, committed=committed)

@@ -59,7 +59,7 @@ class Log(Protocol):
     async def transact(self, transaction: Transaction) -> int | None:
         """Write all of it or nothing; return the offset of the newest alert, None where there was none."""
 
-    async def prove(self) -> None:
+    async def check_fenced(self) -> None:
         """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions."""
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
@@ -88,14 +88,14 @@ class Feed(Protocol):
     def held(self) -> bool:
         """Whether a rebalance is under way: nothing more may be stepped until it has settled."""
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         """Wait for the end of the rebalance, with nothing in flight; raise `Stopped` where the shard goes elsewhere."""
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset of the shard's partition of each topic, as they are now."""
 
     async def fetch(
-        self, topics: Iterable[str], patience: float, max_records: int | None = None
+        self, topics: Iterable[str], max_wait: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Record]]:
         """Return what there is to read, after at most so many seconds; nothing where a rebalance begins.
 

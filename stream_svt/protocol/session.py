@@ -85,7 +85,7 @@ class ShardSession(Committer):
         if self.commands.closing:  # nothing is read again, for nothing is tested any more
             await self.in_slices(engine.retirement.retire(), commits=True)
         else:
-            self._replay_to = await self._find_places(spans)
+            self._replay_to = await self._seek_topics(spans)
         await self.commit()
         seconds = self.clock.now() - began
         self.observer.time("takeover_seconds", seconds)
@@ -129,10 +129,10 @@ class ShardSession(Committer):
             )
             raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
-    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
+    async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
         """Seek every topic to where the state says; return up to where a previous owner can have stepped each."""
         engine = self.engine
-        places: dict[str, int] = {}
+        starts: dict[str, int] = {}
         for topic in self.workload.topics:
             first, end = spans[topic]
             offset = engine.next_offset(topic)
@@ -143,22 +143,22 @@ class ShardSession(Committer):
                     self.feed.seek(topic, offset)
                     continue
                 engine.begin(topic, offset)
-            places[topic] = offset
+            starts[topic] = offset
         lost = {
             topic: offset
-            for topic, offset in places.items()
+            for topic, offset in starts.items()
             if not spans[topic][0] <= offset <= spans[topic][1]
         }
         # What was lost is paid for once its loss is accepted, and nothing of it is replayed.
         replay_to = {
             topic: read_to
-            for topic, offset in places.items()
+            for topic, offset in starts.items()
             if offset < (read_to := min(self.read_to.get(topic, 0), spans[topic][1])) and topic not in lost
         }
         if lost:
             await self._await_acceptance(lost, spans)
-            places |= {topic: engine.next_offset(topic) or 0 for topic in lost}
-        for topic, offset in places.items():
+            starts |= {topic: engine.next_offset(topic) or 0 for topic in lost}
+        for topic, offset in starts.items():
             self.feed.seek(topic, offset)
         return replay_to
 
@@ -230,15 +230,15 @@ class ShardSession(Committer):
         while not self.feed.stopping:
             try:
                 if self.feed.held:
-                    await self._stand_by()
+                    await self._wait_for_rebalance()
                     continue
                 if self.commands.closing:
-                    await self.sweep()
+                    await self.continue_command()
                     continue
                 if self.commands.closed:
                     await self.end_closed()
                 topics = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
-                records = await self.feed.fetch(topics, self._patience(), self.policy.max_records)
+                records = await self.feed.fetch(topics, self._fetch_wait(), self.policy.max_records)
             except Stopped:
                 break
             self.fetched_at = self.clock.now()
@@ -250,12 +250,12 @@ class ShardSession(Committer):
                 await self.commit()
             elif not records and self.journal.pending:
                 await self.publish()
-            self._observe()
+            self._update_status()
         await self.hand_over()
 
-    def _patience(self) -> float:
-        may_sweep = self.commands.may_sweep(replayed=self._replayed)
-        if self.journal.pending or self.policy.cadence is not None or may_sweep:
+    def _fetch_wait(self) -> float:
+        may_continue = self.commands.may_continue(replayed=self._replayed)
+        if self.journal.pending or self.policy.cadence is not None or may_continue:
             return 0.0
         return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
 
@@ -276,8 +276,8 @@ class ShardSession(Committer):
         A backlog can take many commits. Return whether all of it was stepped: where the shard is to be handed over
         meanwhile, the rest is read again.
         """
-        await self.turn()
-        found, ahead = self._not_ahead(topic, fetched)
+        await self.yield_turn()
+        found, ahead = self._split_ahead(topic, fetched)
         batch = self._decoders[topic].decode(found)
         self.observer.count("records_total", topic, by=len(found))
         if batch.end > self.read_to.get(topic, 0):
@@ -285,7 +285,7 @@ class ShardSession(Committer):
             await self.commit()
         self.uncommitted += len(found)
         while True:
-            await self.turn()
+            await self.yield_turn()
             began = self.clock.now()
             step = self.engine.step(batch)
             if self.policy.cadence is None:
@@ -304,15 +304,15 @@ class ShardSession(Committer):
             raise ahead
         return True
 
-    def _not_ahead(
+    def _split_ahead(
         self, topic: str, found: Sequence[Record]
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first that is stamped too far ahead, and the error where there is one."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
         if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
-        place = next(place for place, record in enumerate(found) if record.timestamp > latest)
-        record = found[place]
+        index = next(index for index, record in enumerate(found) if record.timestamp > latest)
+        record = found[index]
         error = TimestampAhead(
             f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
             f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
@@ -321,26 +321,26 @@ class ShardSession(Committer):
             "that kind (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'",
             record.timestamp / 1000 - FARTHEST_AHEAD,
         )
-        if not place:
+        if not index:
             raise error
-        return found[:place], error
+        return found[:index], error
 
     async def _barrier(self) -> None:
         """Carry out what waits for a barrier: commands, and the configured specification after the replay."""
         self.status.beat = self.clock.now()
         if not self._replayed:
             await self._finish_replay()
-        if self.commands.may_sweep(replayed=self._replayed):
-            await self.sweep()
+        if self.commands.may_continue(replayed=self._replayed):
+            await self.continue_command()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
         while not self.commands.closed and (command := await self.next_command(gate)):
             await self.commit()
-            await self._carry_out(command)
+            await self._carry_out_and_commit(command)
 
-    async def _carry_out(self, command: Command) -> None:
+    async def _carry_out_and_commit(self, command: Command) -> None:
         """Carry out a command and commit: its number becomes durable with what it does."""
         self.carry_out(command)
-        await self.sweep()
+        await self.continue_command()
 
     async def _finish_replay(self) -> None:
         """Go over to the configured specification, once everything is replayed."""
@@ -356,7 +356,7 @@ class ShardSession(Committer):
         }
         spec = self.workload.spec
         check_spec(engine, spec)
-        await self.turn()
+        await self.yield_turn()
         await self.in_slices(close_removed(engine, spec, unread), commits=True)
         await self.in_slices(change_spec_in_slices(engine, spec))
         self._decoders = self.workload.decoders(self.shard, engine.datasets)
@@ -375,7 +375,7 @@ class ShardSession(Committer):
         self.status.signal(ShardSignal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self.shard)
 
-    def _observe(self) -> None:
+    def _update_status(self) -> None:
         status = self.status
         status.beat = self.clock.now()
         status.key_id, status.state_records = self.journal.key_id, len(self.journal.records.macs)
@@ -385,10 +385,10 @@ class ShardSession(Committer):
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 
-    async def _stand_by(self) -> None:
+    async def _wait_for_rebalance(self) -> None:
         """Wait for the end of a rebalance with nothing left to repeat, then make sure that nobody else took over."""
         await self.hand_over()
-        self._observe()
-        await self.feed.settled()
-        await self.journal.prove()
+        self._update_status()
+        await self.feed.wait_for_rebalance()
+        await self.journal.check_fenced()
         self.status.beat = self.clock.now()

@@ -22,7 +22,7 @@ import msgspec
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor import released
 from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
-from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 from stream_svt.settings.sections import TopicsConfig
 
@@ -85,7 +85,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     partitions: _Count
     progress: bytes | None = None
     state_id: _StateId
-    commands: Standing = Standing()
+    commands: CommandState = CommandState()
     last_event: _Count = 0
     published: _Count = 0
     origin: str = ""
@@ -114,7 +114,7 @@ class Chunk(msgspec.Struct, array_like=True):
     rejects: list[Reject] = []
 
 
-async def keep_going() -> None:
+async def no_yield() -> None:
     """Give way to nothing."""
 
 
@@ -123,7 +123,7 @@ class JournalSettings:
     """What a journal needs to know of its shard and its surroundings.
 
     The first of the ``masters`` seals; without any, records are plain. ``adopt_plain`` lets a state be sealed that was
-    written without a key; whoever may write the topic could have put it there. ``give_way`` is awaited between the
+    written without a key; whoever may write the topic could have put it there. ``yield_to_loop`` is awaited between the
     slices of long work. ``epoch`` is the time frozen in events, in seconds since 1970.
     """
 
@@ -134,7 +134,7 @@ class JournalSettings:
     entropy: Callable[[int], bytes]
     epoch: Callable[[], float]
     bounds: Bounds = BOUNDS
-    give_way: Callable[[], Awaitable[None]] = keep_going
+    yield_to_loop: Callable[[], Awaitable[None]] = no_yield
 
 
 class ShardRecords:
@@ -177,7 +177,7 @@ class ShardRecords:
         mac, total, own = hashing(meta.digest_key), 0, self.sealing.key_id
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
-                await self._settings.give_way()
+                await self._settings.yield_to_loop()
             if key == META or key.startswith(OUTBOX):
                 continue
             found = self._open(key, record, meta)
@@ -199,7 +199,7 @@ class ShardRecords:
             mac, total = hashing(meta.digest_key), 0
             for number, key in enumerate(records, start=1):
                 if number % RESTORE_RECORDS == 0:
-                    await self._settings.give_way()
+                    await self._settings.yield_to_loop()
                 macs[key] = hashed = mac(key, raw[key])
                 total += hashed
             chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))

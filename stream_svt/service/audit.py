@@ -43,7 +43,7 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     audit.unreadable += unreadable
     for tp, (first, _) in spans.items():
         if first:
-            audit.lost(tp.partition)
+            audit.mark_truncated(tp.partition)
     return audit.compare(states, lambda name: partition_of(name.encode(), config.topics.partitions))
 
 
@@ -51,9 +51,9 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
     """Read and verify the state of a shard; twice if the first attempt fails, which a compaction can cause."""
     journal = journal_of(config, cluster, cluster_id, shard)
     try:
-        records = await journal.look()
+        records = await journal.inspect()
     except UnreadableState:
-        records = await journal.look()
+        records = await journal.inspect()
     return StoredShard.of(shard, records, journal)
 
 

@@ -30,11 +30,11 @@ from aiokafka.errors import (
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.monitor import released
-from stream_svt.protocol.controls import Verify, trust_the_topic
+from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.state_records import META, JournalSettings, keep_going
+from stream_svt.protocol.state_records import META, JournalSettings, no_yield
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import pause, wait_first
@@ -127,7 +127,7 @@ class ShardLog:
         async with kafka.started(consumer, doing) as reader:
             yield reader, doing
 
-    async def prove(self) -> None:
+    async def check_fenced(self) -> None:
         """Commit a transaction that joins a partition and writes nothing; see the port."""
         async with self._transaction():
             # A commit marker on the alert partition would be an offset that no state accounts for.
@@ -228,7 +228,7 @@ class ShardFeed:
         """Whether a rebalance is in progress."""
         return self.requests.held.is_set()
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         """Pause until the rebalance ends; see the port."""
         self.requests.paused.set()
         try:
@@ -245,11 +245,11 @@ class ShardFeed:
         return {partition.topic: span for partition, span in spans.items()}
 
     async def fetch(
-        self, topics: Iterable[str], patience: float, max_records: int | None = None
+        self, topics: Iterable[str], max_wait: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Wait for records, a stop request or a rebalance; see the port."""
         if self.held:  # a shard that waits for a command only
-            await self.requests.wait(self.requests.released.wait(), seconds=patience)
+            await self.requests.wait(self.requests.released.wait(), seconds=max_wait)
             if self.stopping:
                 raise Stopped
             return {}
@@ -257,7 +257,7 @@ class ShardFeed:
         partitions = [self._partition(topic) for topic in topics]
         changed, self._reading = self._reading.symmetric_difference(partitions), set(partitions)
         self._position_client(changed)
-        read = asyncio.ensure_future(self._read(partitions, patience, max_records or MAX_RECORDS))
+        read = asyncio.ensure_future(self._read(partitions, max_wait, max_records or MAX_RECORDS))
         delivered = False
         try:
             await self.requests.wait(read, self.requests.held.wait())
@@ -401,7 +401,7 @@ def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
 def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> Verify:
     """Return the check of a partition's records: of their signature where commands must be signed, else none."""
     if not config.control.required:
-        return trust_the_topic
+        return accept_all
     return Verifier(context_of(config, cluster_id, topic, partition), config.command_keys)
 
 
@@ -425,9 +425,9 @@ def journal_of(
     shard: int,
     *,
     on_broker_time: Callable[[float], None] | None = None,
-    give_way: Callable[[], Awaitable[None]] = keep_going,
+    yield_to_loop: Callable[[], Awaitable[None]] = no_yield,
 ) -> Journal:
-    """Return a shard's journal, not opened yet: to own the shard, or only to `look` at its state."""
+    """Return a shard's journal, not opened yet: to own the shard, or only to `inspect` at its state."""
     own = config.topics
     settings = JournalSettings(
         context=context_of(config, cluster_id, own.state, shard),
@@ -436,6 +436,6 @@ def journal_of(
         adopt_plain=config.sealing.adopt_plain,
         entropy=os.urandom,
         epoch=time.time,
-        give_way=give_way,
+        yield_to_loop=yield_to_loop,
     )
     return Journal(ShardLog(cluster, config.spec.application, shard, own, on_broker_time), settings)

@@ -31,7 +31,7 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
-from stream_svt.protocol.controls import heard
+from stream_svt.protocol.controls import decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
@@ -240,7 +240,7 @@ class Shard:
     def _journal(self) -> Journal:
         parts = self._parts
         of_shard = (parts.config, parts.cluster, parts.cluster_id, self.number)
-        return journal_of(*of_shard, on_broker_time=parts.on_broker_time, give_way=yield_to_loop)
+        return journal_of(*of_shard, on_broker_time=parts.on_broker_time, yield_to_loop=yield_to_loop)
 
     async def _handle_failure(self, failure: Exception, workload: AppliedWorkload) -> None:
         """Park the shard, wait, or prove membership after a failed session; see `stream_svt.service.remedy`."""
@@ -335,7 +335,7 @@ class Shard:
     async def _state_proves(self) -> bool:
         """Read the state again, without a producer; return whether it proves, or the application is closed."""
         try:
-            await self._journal().look(beside_alerts=True)
+            await self._journal().inspect(beside_alerts=True)
         except ApplicationClosed:
             return True
         except UnreadableState:
@@ -352,7 +352,7 @@ class Shard:
         return self.status.state is not ShardState.PARKED or await self._state_proves()
 
     async def _give_up(self, record: Record) -> None:
-        command = heard(record, self._verify)
+        command = decode_command(record, self._verify)
         if isinstance(command, str) or not command.gives_up:
             return
         journal = self._journal()

@@ -80,7 +80,7 @@ def test_a_state_that_cannot_be_read_is_no_finding(
 ):
     audit = topics_audited["shop.alerts"] = Audit(events=2, ledgers=1, unreadable=unreadable)
     for number in range(findings):
-        audit.find("is missing", f"offset {number}")
+        audit.report("is missing", f"offset {number}")
     ended = stream_svt(*AUDIT)
     assert (ended.code, message in ended.err, ended.out) == (code, True, "")
     assert all(text in ended.err for text in unreadable)
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_either_application_or_between_them_does_not_balance(
     topics_audited["third.alerts"] = Audit(events=1, carried_from=carried)
     topics_audited["second.alerts"] = Audit(events=1)
     if wrong == "second":
-        topics_audited["second.alerts"].find("is missing", "partition 0 offset 7")
+        topics_audited["second.alerts"].report("is missing", "partition 0 offset 7")
     ended = stream_svt("audit", "-c", newest, "--before", second)
     assert ended.code == 1
     assert f"FAIL {finding}" in ended.err

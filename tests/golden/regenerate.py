@@ -16,7 +16,7 @@ from typing import Any
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.snapshot import VERSION
-from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.settings.application import ApplicationSpec
@@ -25,8 +25,12 @@ from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
 
 KEY = bytes(range(32))
-COMMANDS = Standing(
-    7, 9, "ninth", accepted=True, under_way=CommandProgress(Command("ninth", Action.PAUSE, number=9), "a", 1)
+COMMANDS = CommandState(
+    7,
+    9,
+    "ninth",
+    accepted=True,
+    in_progress=CommandProgress(Command("ninth", Action.PAUSE, number=9), "a", 1),
 )
 CONTEXT = RecordContext("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent

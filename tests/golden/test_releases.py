@@ -33,7 +33,7 @@ def _sealed(version: str) -> dict[bytes, bytes]:
 
 def _look(records: dict[bytes, bytes]) -> Any:
     account = journal(holding(records))
-    return account, finish(account.look())
+    return account, finish(account.inspect())
 
 
 def test_no_snapshot_has_changed_since_it_was_written() -> None:

@@ -90,12 +90,12 @@ class TimedWorld(World):
             self.pass_until(self.now + 0.001)
             self.broker.mark("app-0", everything=True)
 
-    def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
+    def fetched(self, process: Process, *, empty: bool, max_wait: float) -> None:
         """Let a fetch wait for the next query, as long as it may."""
         process.stop = self.now - self._began >= SECONDS
-        if empty and patience:
-            following = self._began + self._arrivals[0][0] if self._arrivals else self.now + patience
-            self.pass_until(min(following, self.now + patience))
+        if empty and max_wait:
+            following = self._began + self._arrivals[0][0] if self._arrivals else self.now + max_wait
+            self.pass_until(min(following, self.now + max_wait))
 
     async def _sleep(self, seconds: float) -> None:
         end = self.now + seconds

@@ -79,9 +79,9 @@ def test_nothing_counts_before_all_of_its_parts_are_there() -> None:
 
 def test_a_part_of_something_else_is_noticed() -> None:
     *parts, current = shown(version(1, NOISE))
-    for place in range(len(parts)):
+    for index in range(len(parts)):
         changed = [*parts]
-        changed[place] = written(parts[place].key, b"\0" + (parts[place].value or b"")[1:])
+        changed[index] = written(parts[index].key, b"\0" + (parts[index].value or b"")[1:])
         assert read([*changed, current]).newest() == VersionFault.DIGEST
     cut = [written(parts[0].key, (parts[0].value or b"")[:-64]), *parts[1:]]
     assert read([*cut, current]).newest() == VersionFault.DIGEST

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from stream_svt.monitor.operations import ID_LENGTH, Action, Command, CommandProgress
 from stream_svt.protocol.controls import (
     COMMAND_LIMIT,
+    CommandState,
     Controls,
     Gate,
     Refusal,
     Repeated,
-    Standing,
-    heard,
-    trust_the_topic,
+    accept_all,
+    decode_command,
 )
 from tests.simulation.log import Entry
 
@@ -57,7 +57,7 @@ def carry_out(controls: Controls, *records: Entry, gate: Gate = Gate.OPEN) -> li
 
 
 def test_only_the_next_number_of_this_state_is_carried_out() -> None:
-    controls = Controls(Standing(number=4, id="old"), STATE)
+    controls = Controls(CommandState(number=4, id="old"), STATE)
     expected = [
         (record(0, 4), Refusal.STALE),
         (record(1, 6), Refusal.AHEAD),
@@ -68,65 +68,69 @@ def test_only_the_next_number_of_this_state_is_carried_out() -> None:
         (record(6, 1), Refusal.STALE),
     ]
     assert carry_out(controls, *(sent for sent, _ in expected)) == [happened for _, happened in expected]
-    assert (controls.standing.number, controls.standing.id, controls.standing.next) == (6, "at-5", 7)
+    assert (controls.snapshot.number, controls.snapshot.id, controls.snapshot.next) == (6, "at-5", 7)
 
 
 def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
-    controls = Controls(Standing(), STATE)
+    controls = Controls(CommandState(), STATE)
     again = replace(record(0, 1), offset=1)
     assert carry_out(controls, record(0, 1), again) == ["done at-0", "repeated at-0"]
-    later = Controls(controls.standing, STATE)
+    later = Controls(controls.snapshot, STATE)
     assert carry_out(later, replace(again, offset=2), record(3, 2)) == ["repeated at-0", "done at-3"]
     assert carry_out(later, replace(again, offset=4)) == [Refusal.STALE]
-    found = Controls(Standing(number=1, id="x", accepted=False), STATE).read(record(0, 1, id="x"), Gate.OPEN)
+    found = Controls(CommandState(number=1, id="x", accepted=False), STATE).read(
+        record(0, 1, id="x"), Gate.OPEN
+    )
     assert isinstance(found, Repeated) and not found.accepted  # noqa: PT018
 
 
 def test_before_the_replay_a_command_waits_and_what_names_its_number_later_is_stale() -> None:
-    controls = Controls(Standing(), STATE)
+    controls = Controls(CommandState(), STATE)
     assert carry_out(controls, record(7, 1), record(8, 1), record(9, 2), gate=Gate.REPLAY) == [
         Refusal.STALE,
         Refusal.AHEAD,
     ]
-    assert controls.standing.next == 7
+    assert controls.snapshot.next == 7
     assert carry_out(controls, record(10, 2), gate=Gate.OPEN) == ["done at-7", "done at-10"]
-    assert controls.standing.next == 11
+    assert controls.snapshot.next == 11
 
 
 def test_a_pause_now_takes_the_number_of_a_command_that_waits() -> None:
-    controls = Controls(Standing(), STATE)
+    controls = Controls(CommandState(), STATE)
     found = carry_out(controls, record(0, 1, "resample"), record(1, 1, "pause", now=True), gate=Gate.REPLAY)
     assert found == ["done at-1", "stale at-0"]
     assert controls.ready(Gate.OPEN) is None
-    assert controls.standing.next == 2
+    assert controls.snapshot.next == 2
 
 
 def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_way() -> None:
-    controls = Controls(Standing(), STATE)
-    sweep = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
-    assert isinstance(sweep, Command)
-    assert sweep.for_all
-    controls.use_up(sweep, accepted=False, under_way=CommandProgress(sweep))
+    controls = Controls(CommandState(), STATE)
+    for_all = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
+    assert isinstance(for_all, Command)
+    assert for_all.for_all
+    controls.use_up(for_all, accepted=False, in_progress=CommandProgress(for_all))
     # Read again it is no command of its own, and a takeover goes on with it.
     assert carry_out(controls, record(1, 1, "pause", id="at-0", dataset=""), record(2, 2)) == []
-    later = Controls(controls.standing, STATE)
-    assert later.under_way == CommandProgress(sweep)
-    assert later.standing.next == 2
+    later = Controls(controls.snapshot, STATE)
+    assert later.in_progress == CommandProgress(for_all)
+    assert later.snapshot.next == 2
     assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Refusal.STALE]
-    later.go_on(CommandProgress(sweep, "d", done=1))
+    later.advance(CommandProgress(for_all, "d", done=1))
     later.end(accepted=True)
-    assert (later.standing.accepted, later.under_way) == (True, None)
+    assert (later.snapshot.accepted, later.in_progress) == (True, None)
     assert carry_out(later, record(4, 3)) == ["done at-2", "done at-4"]
 
 
 def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
-    sweep = Command("all", Action.PAUSE, state=STATE, number=1)
-    controls = Controls(Standing(number=1, id="all", under_way=CommandProgress(sweep, "m", done=3)), STATE)
+    for_all = Command("all", Action.PAUSE, state=STATE, number=1)
+    controls = Controls(
+        CommandState(number=1, id="all", in_progress=CommandProgress(for_all, "m", done=3)), STATE
+    )
     accept = record(0, 2, "accept-loss", dataset="", topic="t")
     assert carry_out(controls, accept, gate=Gate.LOSS) == ["done at-0"]
-    assert controls.under_way == CommandProgress(sweep, "m", done=3)
+    assert controls.in_progress == CommandProgress(for_all, "m", done=3)
     controls.end(accepted=False)
-    assert (controls.standing.number, controls.standing.accepted) == (2, True)
+    assert (controls.snapshot.number, controls.snapshot.accepted) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +139,9 @@ def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
 def test_a_place_outside_of_the_partition_is_its_beginning(
     stored: int, first: int, end: int, place: int
 ) -> None:
-    controls = Controls(Standing(next=stored), STATE)
+    controls = Controls(CommandState(next=stored), STATE)
     assert controls.begin_at(first, end) == place
-    assert controls.standing.next == place
+    assert controls.snapshot.next == place
 
 
 @given(
@@ -150,23 +154,23 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
     sent: list[tuple[int, str, str]], data: st.DataObject
 ) -> None:
     """Whatever stands on the partition, takeovers at any place and rereadings included."""
-    standing, done = Standing(), []
+    stored, done = CommandState(), []
     records = [
         record(offset, number, action, id=name, now=action == "pause")
         for offset, (number, name, action) in enumerate(sent)
     ]
     for _ in range(data.draw(st.integers(1, 4))):
-        controls = Controls(standing, STATE)
+        controls = Controls(stored, STATE)
         controls.begin_at(*data.draw(st.sampled_from([(0, len(records)), (0, 0)])))
         gate = data.draw(st.sampled_from(list(Gate)))
         for one in records[: data.draw(st.integers(0, len(records)))]:
             found = controls.ready(gate) or controls.read(one, gate)
             if isinstance(found, Command):
-                assert found.number == controls.standing.number + 1
+                assert found.number == controls.snapshot.number + 1
                 if data.draw(st.booleans()):
                     break  # the owner dies before the transaction: neither number nor effect
                 controls.use_up(found, accepted=True)
-                standing = controls.standing
+                stored = controls.snapshot
                 done.append(found.number)
     assert done == list(range(1, len(done) + 1))
 
@@ -194,7 +198,7 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
     ],
 )
 def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | None, reason: str) -> None:
-    found = heard(sent(offset=0, value=value), trust_the_topic)
+    found = decode_command(sent(offset=0, value=value), accept_all)
     assert found in set(Refusal)
     assert reason in found
     assert "secret" not in found

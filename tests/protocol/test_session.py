@@ -123,14 +123,14 @@ class Held(Feed):
     def held(self) -> bool:
         return self._rounds == 1 and self.rebalances == 0
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         self.rebalances += 1
         read = len(list(self._broker.read("t"))) if self.read is None else self.read
         assert (self.status.outbox, self.status.offsets) == (0, {"t": read})
         self.meanwhile(self.model)
 
-    async def fetch(self, topics, patience, max_records=None):
-        found = await super().fetch(topics, patience, max_records)
+    async def fetch(self, topics, max_wait, max_records=None):
+        found = await super().fetch(topics, max_wait, max_records)
         self.fetched.append(len(found.get("t", ())))
         return found
 
@@ -354,8 +354,8 @@ def test_a_state_that_just_began_adopts_no_older_version_and_no_other_of_its_num
 class Patient(Feed):
     """Ends a wait after some rounds in which nothing came."""
 
-    async def fetch(self, topics, patience, max_records=None):
-        found = await super().fetch(topics, patience, max_records)
+    async def fetch(self, topics, max_wait, max_records=None):
+        found = await super().fetch(topics, max_wait, max_records)
         if not found and self._rounds > 3:
             raise Stopped
         return found

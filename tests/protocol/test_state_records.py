@@ -111,7 +111,7 @@ def test_a_plain_state_is_sealed_once_when_asked_to() -> None:
         stored(broker), "'meta' is plain although a sealing key is configured.*set sealing.adopt_plain for"
     )
     first = journal_of(broker)
-    finish(first.look())
+    finish(first.inspect())
     adopted, restored = opened(broker, masters=(KEY,), adopt_plain=True)
     assert restored == RESTORED
     assert adopted.meta.noise_key == first.meta.noise_key  # a run's noise must not change under it
@@ -200,7 +200,7 @@ def test_a_number_that_no_event_has_is_passed_over(number: int) -> None:
 
 
 def look(records: dict[bytes, bytes]) -> None:
-    finish(journal_of(holding(records)).look())
+    finish(journal_of(holding(records)).inspect())
 
 
 def plain(key: bytes, content: bytes) -> dict[bytes, bytes]:

@@ -41,14 +41,14 @@ class Play:
         return self.brokers.clients[-1]
 
     async def fetch(
-        self, patience: float = 1.0, topics=BOTH, most: int | None = None
+        self, max_wait: float = 1.0, topics=BOTH, most: int | None = None
     ) -> dict[str, list[int]]:
-        found = await self.feed.fetch(topics, patience, most)
+        found = await self.feed.fetch(topics, max_wait, most)
         return {topic: [record.offset for record in records] for topic, records in found.items()}
 
     async def rebalance(self) -> None:
         self.requests.hold()
-        settled = asyncio.create_task(self.feed.settled())
+        settled = asyncio.create_task(self.feed.wait_for_rebalance())
         await self.requests.paused.wait()
         assert not settled.done()
         self.requests.release()
@@ -136,7 +136,7 @@ async def test_a_fetch_and_a_pause_can_be_stopped(held: bool) -> None:
     play = Play()
     if held:
         play.requests.hold()
-    waiting = asyncio.create_task(play.feed.settled() if held else play.fetch(60.0))
+    waiting = asyncio.create_task(play.feed.wait_for_rebalance() if held else play.fetch(60.0))
     await (play.requests.paused.wait() if held else asyncio.sleep(0.01))
     play.requests.stop.set()
     with pytest.raises(Stopped):

@@ -115,7 +115,7 @@ async def test_a_state_repaired_while_its_shard_reads_it_is_opened(
             play.brokers.write(STATE)
             raise errors.UnreadableState("x")
 
-    monkeypatch.setattr(Journal, "look", reads)
+    monkeypatch.setattr(Journal, "inspect", reads)
     play = played(reads if opening else errors.UnreadableState("x"))
     await play.until(ShardState.RUNNING)
     assert play.opened == 2

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, Gate, Refusal, Standing
+from stream_svt.protocol.controls import COMMAND_LIMIT, CommandState, Controls, Gate, Refusal
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.signatures import (
     HEADER,
@@ -121,7 +121,7 @@ def test_no_change_of_one_byte_is_heard(data) -> None:
 
 
 def test_a_signature_is_looked_at_before_the_content() -> None:
-    controls = Controls(Standing(), "5e", Verifier(CONTEXT, [PAIRS["hmac"][1]]))
+    controls = Controls(CommandState(), "5e", Verifier(CONTEXT, [PAIRS["hmac"][1]]))
     records = [Record(0, b"{"), Record(1, None), Record(2, b" " * (COMMAND_LIMIT + 1))]
     said = [Refusal.UNSIGNED, "command-empty", "command-too-large"]
     assert [controls.read(record, Gate.OPEN) for record in records] == said

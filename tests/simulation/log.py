@@ -234,7 +234,7 @@ class ModelLog:
         await Effect("end", lambda: self._broker.end(self._producer, epoch))
         return newest
 
-    async def prove(self) -> None:
+    async def check_fenced(self) -> None:
         await self.transact(Transaction((), (), {}))
 
     async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:

@@ -56,11 +56,11 @@ class Feed(Places):
     def held(self) -> bool:
         return False
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         raise AssertionError("there is no rebalance")
 
     async def fetch(
-        self, topics: Any, patience: float, max_records: int | None = None
+        self, topics: Any, max_wait: float, max_records: int | None = None
     ) -> dict[str, list[Entry]]:
         if self.hook is not None:
             self.hook(self._rounds)
@@ -194,12 +194,12 @@ class Model:
 
     def command(self, name: str, **fields: Any) -> Command:
         """Send a command, with the number that the stored state wants next unless told."""
-        state, number = self.standing()
+        state, number = self.next_command()
         sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
         self.broker.write(CONTROL, None, msgspec.json.encode(sent))
         return sent
 
-    def standing(self) -> tuple[str, int]:
+    def next_command(self) -> tuple[str, int]:
         """Return the id of the stored state and the number of the last command that it used up."""
         self.broker.settle()
         meta = self.stored_meta()
@@ -207,7 +207,7 @@ class Model:
 
     def stored_meta(self) -> Meta:
         journal = self.journal()
-        finish(journal.look())
+        finish(journal.inspect())
         return journal.meta
 
     def backup(self) -> Stored:

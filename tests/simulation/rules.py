@@ -189,8 +189,8 @@ class Rules:
         waiting, meta = _waiting(records), _meta(records)
         replies = [event for event, _ in waiting if event["type"].endswith("command.reply.v1")]
         answered = self._commands.answered | {event["data"]["detail"]["number"] for event in replies}
-        standing = meta["commands"]
-        commands = Commands(meta["state_id"], standing["number"], standing["under_way"] is not None, answered)
+        commands = meta["commands"]
+        commands = Commands(meta["state_id"], commands["number"], commands["under_way"] is not None, answered)
         own = {event["id"]: encoded for event, encoded in waiting}
         return Known(self._charged | own, dict(self._outcomes), commands)
 
@@ -296,13 +296,13 @@ class Rules:
 
     def _numbered(self, meta: dict[str, Any], events: list[dict[str, Any]]) -> None:
         """Judge what one transaction does of commands: each number has its effect once, together with its use."""
-        before, standing = self._commands, meta["commands"]
-        number, under_way = standing["number"], standing["under_way"] is not None
+        before, commands = self._commands, meta["commands"]
+        number, under_way = commands["number"], commands["under_way"] is not None
         answered = set(before.answered)
         self.demand(before.state in (b"", meta["state_id"]), "a state got another id")
         is_next = number in (before.number, before.number + 1)
         self.demand(is_next, f"command {number} came after {before.number}")
-        sent = number == before.number or self._was_sent(meta["state_id"].hex(), number, standing["id"])
+        sent = number == before.number or self._was_sent(meta["state_id"].hex(), number, commands["id"])
         self.demand(sent, "a command was carried out, and nobody had sent it for this number")
         used = number != before.number or under_way or before.under_way
         for event in events:
@@ -367,7 +367,7 @@ class Rules:
         for entry in self._broker.read("alerts"):
             audit.add(0, entry.offset, entry.value)
         journal = journal_of(self._broker)
-        state = StoredShard.of(0, finish(journal.look()), journal)
+        state = StoredShard.of(0, finish(journal.inspect()), journal)
         for finding in audit.compare([state], lambda name: 0).findings:
             self.say(f"audit: {finding}")
         self.demand(not audit.truncated, "the first events are lost")

@@ -68,7 +68,7 @@ class CountsNoReserve(ShardHistory):
 class CountsTheLast(ShardHistory):
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
         if dataset in self.datasets:
-            self.datasets[dataset].most = 0
+            self.datasets[dataset].highest = 0
         super()._account(sequence, dataset, account)
 
 
@@ -128,8 +128,8 @@ def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], 
 class _NeverClosing(Controls):
     closing = False  # type: ignore[assignment]
 
-    def may_sweep(self, *, replayed: bool) -> bool:
-        return replayed and self.under_way is not None
+    def may_continue(self, *, replayed: bool) -> bool:
+        return replayed and self.in_progress is not None
 
 
 class GoesOnWhileClosing(Disobedient):

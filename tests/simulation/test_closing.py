@@ -132,8 +132,8 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
         model.dies_at(nth(number), after=after)
-    under_way = model.stored_meta().commands.under_way
-    closing = under_way is not None and under_way.closes
+    in_progress = model.stored_meta().commands.in_progress
+    closing = in_progress is not None and in_progress.closes
     assert closing is ((6, True) <= (number, after) <= (8, False))
     model.send(3, "later", dataset=NAMES[31])
     serve_to_the_end(model)

@@ -171,17 +171,17 @@ class ModelFeed(Places):
     def held(self) -> bool:
         return self._process.held
 
-    async def settled(self) -> None:
+    async def wait_for_rebalance(self) -> None:
         self._process.held = await Effect("settle", lambda: False)
         if self.stopping:
             raise Stopped
 
     async def fetch(
-        self, topics: Iterable[str], patience: float, max_records: int | None = None
+        self, topics: Iterable[str], max_wait: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Entry]]:
         def fetch() -> dict[str, list[Entry]]:
             found = self._take(topics, lambda count: self._world.chance.randint(1, count))
-            self._world.fetched(self._process, empty=not found, patience=patience)
+            self._world.fetched(self._process, empty=not found, max_wait=max_wait)
             return found
 
         records: dict[str, list[Entry]] = await Effect("fetch", fetch)
@@ -339,11 +339,11 @@ class World:
         if seconds > 0:  # nobody else shares the worker
             await Effect("sleep", lambda: setattr(self, "now", max(self.now, end)))
 
-    def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
+    def fetched(self, process: Process, *, empty: bool, max_wait: float) -> None:
         """Note what a fetch found; an empty one takes as long as it may."""
         process.idle = process.idle + 1 if empty else 0
         if empty:
-            self.now += patience
+            self.now += max_wait
 
     # The schedule
 

@@ -27,7 +27,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.takeover import load
 from stream_svt.protocol.audit import Audit
-from stream_svt.protocol.controls import Controls, Gate, Refusal, Standing, heard, trust_the_topic
+from stream_svt.protocol.controls import CommandState, Controls, Gate, Refusal, accept_all, decode_command
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
@@ -149,7 +149,7 @@ class Fuzzer:
         self._plain = Sealing(CONTEXT, (), self.chance.randbytes)
         self._signing, verifying = shared_key(MASTER)
         self._verifier = Verifier(CONTEXT, [verifying])
-        self._controls = Controls(Standing(), STATE, self._verifier)
+        self._controls = Controls(CommandState(), STATE, self._verifier)
         self._control_end = 0
         self._copies: list[Entry] = []
         self._streams = Streams(self.chance)
@@ -322,13 +322,13 @@ class Fuzzer:
                 limit=chance.choice(("", "60", "-1", "1/0", "x", "1e9999", "9" * 100)),
                 # Copies and forgeries: of another shard, stale ones, and numbers that nobody has reached.
                 state=STATE if chance.random() < 0.9 else "00" * 16,
-                number=self._controls.standing.number + chance.choice((0, 1, 1, 1, 2, 2**62)),
+                number=self._controls.snapshot.number + chance.choice((0, 1, 1, 1, 2, 2**62)),
             )
             message = msgspec.json.encode(command)
             if chance.random() < 0.5:
                 message = self.mutated(message) if chance.random() < 0.8 else self.malformed(0)
             sent = Entry("control", 0, 0, None, message)
-            parsed = self._hold("command", message, partial(heard, sent, trust_the_topic))
+            parsed = self._hold("command", message, partial(decode_command, sent, accept_all))
             if isinstance(parsed, Command):
                 if parsed.action is not Action.ACCEPT_LOSS:
                     # Whatever it says, it is answered by an event and never by an exception.
@@ -376,7 +376,7 @@ class Fuzzer:
     def _hear(self, record: Entry, *, bad: bool) -> None:
         record = replace(record, offset=self._control_end)
         self._control_end += 1
-        message, before = record.value or b"", self._controls.standing
+        message, before = record.value or b"", self._controls.snapshot
         found = self._hold("signed command", message, lambda: self._controls.read(record, Gate.OPEN))
         if isinstance(found, str):
             self._refused_command(found, message)
@@ -446,7 +446,7 @@ class Fuzzer:
         handlers: dict[str, Callable[[], object]] = {
             "sealed record": lambda: self._sealing.open(key, changed),
             "look": lambda: finish(
-                journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).look()
+                journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).inspect()
             ),
         }
         for what, handle in handlers.items():
@@ -478,7 +478,7 @@ class Fuzzer:
 
         def look() -> object:
             read = journal(holding(other), self.chance.randbytes)
-            return finish(read.look() if self.chance.random() < 0.5 else read.open())
+            return finish(read.inspect() if self.chance.random() < 0.5 else read.open())
 
         restored = self._hold("plain books", other[key], look, UnreadableState)
         records = {name: self._plain.open(name, record).content for name, record in other.items()}

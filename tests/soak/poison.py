@@ -13,7 +13,7 @@ import msgspec
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
-from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
@@ -154,8 +154,8 @@ def state_records(
     finish(kept.open())
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
-    under_way = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is already paused",))
-    kept.meta.commands = Standing(3, 4, "c", accepted=True, under_way=under_way)
+    in_progress = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is already paused",))
+    kept.meta.commands = CommandState(3, 4, "c", accepted=True, in_progress=in_progress)
     finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
     broker.mark("app-0", everything=True)
     state: dict[bytes, bytes] = finish(ModelLog(broker).read_state())

@@ -23,7 +23,7 @@ from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import RunState
-from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
+from stream_svt.protocol.controls import Controls, Gate, Repeated, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Seen
@@ -72,10 +72,10 @@ class TakesAnyState(Journal):
 class TakesCopiesForPublications(Journal):
     """Takes what an aborted transaction sent for published."""
 
-    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(committed=committed)
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._read_alerts(committed=committed)
         if committed:
-            every, *_ = await super()._look_at_alerts()
+            every, *_ = await super()._read_alerts()
             seen.last = every.last
         return seen, first, end
 
@@ -83,8 +83,8 @@ class TakesCopiesForPublications(Journal):
 class PublishesAgain(Journal):
     """Does not look whether what waits was published."""
 
-    async def _look_at_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
-        seen, first, end = await super()._look_at_alerts(committed=committed)
+    async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._read_alerts(committed=committed)
         if committed:
             seen.waiting = 0
         return seen, first, end
@@ -173,9 +173,9 @@ class PausesBeforeReplay(Disobedient):
 
 class _AnyNumber(Controls):
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
-        command = heard(record, trust_the_topic)
+        command = decode_command(record, accept_all)
         if isinstance(command, Command):
-            command = msgspec.structs.replace(command, number=self.standing.number + 1)
+            command = msgspec.structs.replace(command, number=self.snapshot.number + 1)
             record = replace(record, value=msgspec.json.encode(command))  # type: ignore[type-var]
         return super().read(record, gate)
 
@@ -189,14 +189,14 @@ class ComparesNoNumbers(Disobedient):
 class UsesNumbersLate(ShardSession):
     """Makes the number of a command durable in the transaction after that of its effect."""
 
-    async def _carry_out(self, command: Command) -> None:
+    async def _carry_out_and_commit(self, command: Command) -> None:
         if not command.for_all:
             accepted = operations.apply(self.engine, command)
             await self.commit()
             self.use_up(command, accepted=accepted)
             await self.commit()
         else:
-            await super()._carry_out(command)
+            await super()._carry_out_and_commit(command)
 
 
 class GoesOnWithAnyVersion(ShardSession):
@@ -226,9 +226,9 @@ class ForgetsLostOutcomes(Engine):
 class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration that does not declare them."""
 
-    async def _find_places(self, spans: Spans) -> Mapping[str, int]:
+    async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
         await self.in_slices(self.engine.retirement.retire(), commits=True)
-        return await super()._find_places(spans)
+        return await super()._seek_topics(spans)
 
 
 class NamesEachOwner(ShardLog):

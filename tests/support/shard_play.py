@@ -62,7 +62,7 @@ class Journal:
     def __init__(self, play: Play) -> None:
         self.play = play
 
-    async def look(self, *, beside_alerts: bool) -> None:
+    async def inspect(self, *, beside_alerts: bool) -> None:
         assert beside_alerts
         self.play.reads += 1
         if not self.play.proves:
@@ -146,7 +146,7 @@ class Play:
             await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
             if feed.held:
                 await self.hand_over()
-                await feed.settled()
+                await feed.wait_for_rebalance()
                 self.kept += 1
                 if self.fenced:
                     raise self.fenced.pop()
