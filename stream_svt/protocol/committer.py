@@ -194,7 +194,7 @@ class Committer:
         return found if isinstance(found, Command) else None
 
     def carry_out(self, command: Command) -> None:
-        """Carry out a command, or begin one to all datasets (`continue_command`); its number commits with its effect."""
+        """Carry out a command, or begin one to all datasets; its number becomes durable with its effect."""
         if command.for_all:
             self.use_up(command, accepted=False, in_progress=CommandProgress(command))
         else:

@@ -194,12 +194,12 @@ class Model:
 
     def command(self, name: str, **fields: Any) -> Command:
         """Send a command, with the number that the stored state wants next unless told."""
-        state, number = self.next_command()
+        state, number = self.last_command()
         sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
         self.broker.write(CONTROL, None, msgspec.json.encode(sent))
         return sent
 
-    def next_command(self) -> tuple[str, int]:
+    def last_command(self) -> tuple[str, int]:
         """Return the id of the stored state and the number of the last command that it used up."""
         self.broker.settle()
         meta = self.stored_meta()

@@ -45,7 +45,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
     assert paused == ["d007", *(name for name in NAMES if name != "d007")]
     why = "monitor 'm0' on dataset 'd007' is already paused; nothing was changed"
     assert model.replies()[1:] == [("accepted", 2, f"pause carried out on 59 datasets, refused on 1: {why}")]
-    assert model.next_command()[1] == 2
+    assert model.last_command()[1] == 2
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -58,7 +58,7 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
     model.serve(2)
     assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == NAMES
     assert model.replies() == [("accepted", 1, "close carried out on 60 datasets, refused on 0")]
-    assert model.next_command()[1] == 1
+    assert model.last_command()[1] == 1
 
 
 @pytest.mark.parametrize("slices", [2, 4, 5])
@@ -100,13 +100,13 @@ def test_where_no_monitor_that_is_meant_runs_a_command_to_all_is_refused(model: 
     model.serve()
     message = "no such monitor runs on a dataset of shard 0; nothing was changed"
     assert model.replies() == [("refused", 1, message)]
-    assert model.next_command()[1] == 1
+    assert model.last_command()[1] == 1
 
 
 def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state, _ = model.next_command()
+    state, _ = model.last_command()
     before = len(msgspec.msgpack.encode(model.stored_meta().commands))
     for number in range(3_000):
         wrong = {"number": 5} if number % 2 else {"state": "00"}
