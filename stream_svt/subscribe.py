@@ -37,26 +37,26 @@ __all__ = ["Event", "Subscription", "subscribe"]
 Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 
 _log = logging.getLogger(__name__)
-_PATIENCE_MS = 1000
-_COMMIT_EVERY = 5.0
-"""Seconds between two commits of a group's positions: as often as Kafka's clients do by themselves."""
-_COMMIT_PATIENCE = 5.0
+_POLL_MS = 1000
+_COMMIT_INTERVAL = 5.0
+"""Seconds between two commits of a group's positions: the default of Kafka's clients."""
+_COMMIT_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(Generic[Data_co]):
-    """An event as it was received.
+    """A received event.
 
     Attributes:
-        id: The same for every copy of the event.
-        type: CloudEvents type, one of `stream_svt.EventType`; of a newer service possibly another text.
+        id: Identical in all copies of the event.
+        type: CloudEvents type: one of `stream_svt.EventType`, or another text from a newer service.
         source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
         time: When the event was charged, by the service's clock.
-        shard, sequence: Shard and number of the event in it, from 1, without gaps.
+        shard, sequence: Shard, and number of the event in it: from 1, without gaps.
         origin: The transaction that charged it.
-        stateid, command: Id of the shard's state, and number of the last command that the shard had used up.
-        proof: Of who wrote it, for the service itself; empty where state is not sealed.
-        partition, offset: Where the record stands on the alert topic.
+        stateid, command: Id of the shard's state, and number of the last command that the shard used up.
+        proof: Proof of origin, verified by the service itself; empty if state is not sealed.
+        partition, offset: Position of the record on the alert topic.
         data: The content.
     """
 
@@ -81,12 +81,12 @@ class Event(Generic[Data_co]):
 class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore[misc]  # aiokafka has no types
     """Events of one alert topic: an asynchronous iterator, and an asynchronous context manager.
 
-    Made by `subscribe`. Used as a context manager it is connected when the body begins, so that what is
-    published from then on is not missed; iterated without one, it connects at the first step and
-    disconnects when the loop over it is left (which Python does a moment later).
+    Returned by `subscribe`. As a context manager it is connected when the body begins, and receives everything that
+    is published from then on. Iterated without one, it connects at the first step, and disconnects a moment after the
+    loop ends.
 
-    For a group an event counts as handled once the next one is asked for. The one at which the loop was left, by an
-    error or by ``break``, is not: it comes again.
+    For a group, an event counts as handled when the next one is requested. The event at which the loop ended, by an
+    error or ``break``, is not handled and is received again.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         self._from_beginning = from_beginning
         self._lifecycle = lifecycle
         self._consumer: Any = None
-        self._in_hand: tuple[TopicPartition, int] | None = None
+        self._unhandled: tuple[TopicPartition, int] | None = None
         self._commit_at = 0.0
 
     async def __aenter__(self) -> Self:
@@ -112,75 +112,74 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         """Leave the group and disconnect; a subscription may be iterated again afterwards."""
         await self._commit()
         consumer, self._consumer = self._consumer, None
-        self._in_hand = None
+        self._unhandled = None
         if consumer is not None:
-            await stop_quietly(consumer, _COMMIT_PATIENCE)
+            await stop_quietly(consumer, _COMMIT_TIMEOUT)
 
     async def __aiter__(self) -> AsyncGenerator[Event[Data_co], None]:
-        """Yield events as they are published; never ends by itself.
+        """Yield events as they are published, without end.
 
         Raises:
-            BrokerError: The brokers cannot be reached or refuse: the message says what to change.
+            BrokerError: The brokers cannot be reached or refuse access; the message says what to change.
         """
         opened = self._consumer is None
         if opened:
             await self._start()
         try:
             while True:
-                self._in_hand = None
+                self._unhandled = None
                 if asyncio.get_running_loop().time() >= self._commit_at:
                     await self._commit()
                 try:
-                    # One at a time: the consumer's position, which is committed, says what was yielded.
-                    found = await self._consumer.getmany(timeout_ms=_PATIENCE_MS, max_records=1)
+                    # One at a time: the consumer's position, which is committed, is then that of the yielded event.
+                    batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=1)
                 except KafkaError as error:
                     raise explain(error, self._doing, group=self._group or "") from error
-                for record in chain.from_iterable(found.values()):
+                for record in chain.from_iterable(batch.values()):
                     event = self._received(record)
                     if event is not None:
-                        place = TopicPartition(record.topic, record.partition)
-                        self._in_hand = place, record.offset
+                        self._unhandled = TopicPartition(record.topic, record.partition), record.offset
                         yield event
         finally:
             if opened:
                 await self.close()
 
     async def on_partitions_revoked(self, _: set[TopicPartition]) -> None:
-        """Commit before another member of the group gets the partitions."""
+        """Commit before another member of the group takes over the partitions."""
         await self._commit()
 
     async def on_partitions_assigned(self, _: set[TopicPartition]) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     async def _commit(self) -> None:
-        """Commit how far a group has come, without the event that is in hand.
+        """Commit the positions of a group, before the event that is not handled yet.
 
-        Before the first event, too: a group without a position would begin at the end once more, behind what came
-        in between. What cannot be committed comes again.
+        This includes positions before the first event: a group without a position starts at the end, and would miss
+        what was published in between. If the commit fails, events are received again.
         """
         consumer = self._consumer
         if consumer is None or self._group is None:
             return
         try:
-            async with asyncio.timeout(_COMMIT_PATIENCE):
-                offsets = {place: await consumer.position(place) for place in consumer.assignment()}
-                if self._in_hand is not None and self._in_hand[0] in offsets:
-                    place, offset = self._in_hand
-                    offsets[place] = min(offset, offsets[place])
+            async with asyncio.timeout(_COMMIT_TIMEOUT):
+                offsets = {tp: await consumer.position(tp) for tp in consumer.assignment()}
+                if self._unhandled is not None and self._unhandled[0] in offsets:
+                    tp, offset = self._unhandled
+                    offsets[tp] = min(offset, offsets[tp])
                 if offsets:
                     await consumer.commit(offsets)
         except (KafkaError, TimeoutError, OSError) as error:
-            told = (self._group, type(error).__name__)
-            _log.warning("positions of group %r were not committed (%s): events may come again", *told)
-        self._commit_at = asyncio.get_running_loop().time() + _COMMIT_EVERY
+            details = (self._group, type(error).__name__)
+            _log.warning("positions of group %r were not committed (%s): events may come again", *details)
+        self._commit_at = asyncio.get_running_loop().time() + _COMMIT_INTERVAL
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
         try:
             envelope, data = decode(record.value or b"")
             time = datetime.fromisoformat(envelope.time)
         except (msgspec.DecodeError, ValueError):
-            place = (record.partition, record.offset)
-            _log.warning("record %s of topic %s is no event of stream-svt; skipped", place, self._topic)
+            position = (record.partition, record.offset)
+            _log.warning("record %s of topic %s is no event of stream-svt; skipped", position, self._topic)
             return None
         if not self._lifecycle and not isinstance(data, Alert):
             return None
@@ -191,7 +190,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         """Connect.
 
         Raises:
-            BrokerError: The brokers cannot be reached or refuse, or the topic is not there.
+            BrokerError: The brokers cannot be reached or refuse access, or the topic does not exist.
         """
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
@@ -265,14 +264,13 @@ def subscribe(
     Args:
         bootstrap_servers: Brokers to ask first, "host:port" separated by commas or as a list.
         topic: The alert topic.
-        group_id: A consumer group: its members share the partitions and go on where the group stopped. Each
-            event is then handled at least once: it counts as handled once the next one is asked for, and
-            comes again after an error, a crash or a ``break`` before that. Without a group, every
-            subscription sees every partition.
-        from_beginning: Begin with the oldest event the topic holds instead of the next one. A group that has
-            a position goes on there.
-        lifecycle: Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies
-            to commands.
+        group_id: Consumer group, whose members share the partitions and continue where the group stopped. Each event
+            is handled at least once: it counts as handled when the next one is requested, and is received again after
+            an error, a crash or a ``break`` before that. Without a group, a subscription reads all partitions.
+        from_beginning: Start with the oldest event on the topic instead of the next one. A group with a position
+            continues there.
+        lifecycle: Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies to
+            commands.
         security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
             ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
     """

@@ -87,17 +87,11 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     errors.InvalidSessionTimeoutError: (
         BrokerError,
-        (
-            "the brokers do not allow this kafka.session_timeout; it must lie between their "
-            "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
-        ),
+        "kafka.session_timeout is outside the brokers' group.min.session.timeout.ms to group.max.session.timeout.ms",
     ),
     errors.InvalidTimestampError: (
         BrokerUnavailable,
-        (
-            "the broker refused a record for its time; set this machine's clock, or "
-            "message.timestamp.type=LogAppendTime on the application's topics"
-        ),
+        "the broker refused a record's timestamp; set this machine's clock, or message.timestamp.type=LogAppendTime",
     ),
     errors.UnknownTopicOrPartitionError: (
         TopicMissing,
@@ -105,10 +99,7 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     errors.IllegalSaslStateError: (
         LoginRefused,
-        (
-            "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the port of the "
-            "SASL listener"
-        ),
+        "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the SASL listener",
     ),
     (
         errors.SaslAuthenticationFailed,
@@ -124,10 +115,7 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     (errors.KafkaConnectionError, OSError): (
         BrokerUnavailable,
-        (
-            "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and that the "
-            "broker runs"
-        ),
+        "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and the broker",
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }

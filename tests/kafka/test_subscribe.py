@@ -111,7 +111,7 @@ async def test_a_new_group_that_failed_at_its_first_event_does_not_begin_at_the_
 
 
 async def test_a_commit_in_time_leaves_the_event_in_hand_out(alerts, monkeypatch):
-    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 0.0)
+    monkeypatch.setattr(MODULE, "_COMMIT_INTERVAL", 0.0)
     positions = []
     async with alerts.member() as subscription:
         async for event in subscription:
@@ -123,7 +123,7 @@ async def test_a_commit_in_time_leaves_the_event_in_hand_out(alerts, monkeypatch
 
 async def test_a_group_that_waits_has_committed_all_there_is(alerts, monkeypatch):
     """The marks that end transactions, too: no lag is left that never goes away."""
-    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 0.0)
+    monkeypatch.setattr(MODULE, "_COMMIT_INTERVAL", 0.0)
     async with alerts.member() as subscription:
         waiting = asyncio.create_task(collect(subscription, 4))
         async with asyncio.timeout(20):
@@ -134,7 +134,7 @@ async def test_a_group_that_waits_has_committed_all_there_is(alerts, monkeypatch
 
 
 async def test_what_was_handled_is_committed_before_another_member_gets_the_partition(alerts, monkeypatch):
-    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 3600.0)
+    monkeypatch.setattr(MODULE, "_COMMIT_INTERVAL", 3600.0)
     async with alerts.member() as first, contextlib.aclosing(aiter(first)) as events:
         assert [(await anext(events)).sequence for _ in range(2)] == [1, 2]
         assert await committed(alerts) == 0
