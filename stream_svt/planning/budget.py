@@ -54,9 +54,8 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     mechanism = monitor.mechanism()
 
     def noise_margin(query: Law) -> int:
-        return least_integer(
-            lambda steps: estimates.survival(query, mechanism.threshold_law, -steps) >= chance
-        )
+        law = mechanism.threshold_law
+        return least_integer(lambda steps: estimates.survival(query, law, -steps) >= chance)
 
     last = monitor.attempts - 1
     margins = [
@@ -116,8 +115,8 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     }
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
-        most = "" if len(datasets) == 1 else f" (dataset {first.name}, the most of all)"
-        parts["Carried"] = f"over: {spent} of the limit was spent before{most}; the rest is planned here."
+        most = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
+        parts["Carried"] = f"over: {spent} of the limit was spent before{most}; the figures are for the rest."
     if others:
         parts["Shares"] = f"the budget with {', '.join(others)}: what they spend reduces these figures."
     return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
@@ -144,12 +143,10 @@ def _wastes(monitor: MonitorSpec) -> str:
         )
     if isinstance(monitor.append, Sweep):
         return (
-            f"alerts on the largest values below the threshold, where a set has fewer than "
+            "alerts on the largest values below the threshold, where a set has fewer than "
             f"{monitor.append.tops_per_set} values above it."
         )
-    return (
-        "an unknown share of alerts on values below the threshold: only the correction `exposure` bounds it."
-    )
+    return "an unknown share of alerts on values below the threshold: only the correction exposure bounds it."
 
 
 def _reports(monitor: MonitorSpec, kind: Kind) -> str:

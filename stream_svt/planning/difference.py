@@ -158,9 +158,7 @@ def _datasets(
             "open runs end at full price, the final balance is published, waiting queries are dropped",
         )
     if again := [name for name in wanted if name in retired]:
-        message = (
-            f"{_listed('dataset', again)} retired by an earlier version: choose a name that was never used"
-        )
+        message = f"{_listed('dataset', again)} retired by an earlier version: choose an unused name"
         result.refused.append(Problem(0, "datasets", message))
     for name, one in wanted.items():
         before = known.get(name, one)
@@ -173,9 +171,7 @@ def _datasets(
             result.refused.append(Problem(0, f"datasets.{name}.limit", message))
 
 
-_RETIRED_OPEN = (
-    "permanently; for periods that are not over, open runs end at full price and balances are published"
-)
+_RETIRED_OPEN = "permanently; in periods not yet over, open runs end at full price and balances are published"
 
 
 def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, now_ms: int) -> None:

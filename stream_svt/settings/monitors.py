@@ -256,10 +256,7 @@ class MonitorSpec(Strict):
         if low >= high:
             yield "bounds", f"low must be below high, found [{quote(low)}, {quote(high)}]"
         elif self.grid_bounds[0] == self.grid_bounds[1]:
-            yield (
-                "granularity",
-                "is larger than the range of the bounds: all values would be on the same step",
-            )
+            yield "granularity", "is wider than the bounds: all values would be on the same step"
         grid = f"more than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
         if PARTS % self.granularity.denominator:
             yield "granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}"
@@ -277,10 +274,7 @@ class MonitorSpec(Strict):
         rule = self.correction
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
-            yield (
-                "expected_queries",
-                f"{why}: the number of queries that one run must last for, such as 1000000",
-            )
+            yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"
         if isinstance(rule, AnnealedOptions):
             if not isinstance(self.append, Sweep):
                 form = "off" if self.append is None else self.append.kind

@@ -92,7 +92,7 @@ def test_no_bound_is_claimed_where_none_holds():
 
 
 @pytest.mark.parametrize(
-    ("monitor", "said"),
+    ("monitor", "sentences"),
     [
         (
             "",
@@ -116,9 +116,9 @@ def test_no_bound_is_claimed_where_none_holds():
         ),
     ],
 )
-def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monitor, said):
+def test_the_words_say_what_is_protected_detected_wasted_and_when_it_ends(monitor, sentences):
     text = "\n".join(explain(spec(STREAM + monitor)))
-    assert [words for words in said if words not in text] == []
+    assert [words for words in sentences if words not in text] == []
 
 
 def test_datasets_alike_are_described_once_and_sharing_is_mentioned():
@@ -134,10 +134,7 @@ def test_of_what_was_carried_over_only_the_rest_lasts():
     halves = enumerate("abc")
     datasets = [replace(whole.datasets[0], name=name, spent_before=n * 5 * 10**8) for n, name in halves]
     text = "\n".join(explain(replace(whole, datasets=tuple(datasets))))
-    assert (
-        "Carried  over: epsilon 1 of the limit was spent before (dataset c, the most of all); the rest"
-        in text
-    )
+    assert "Carried  over: epsilon 1 of the limit was spent before (dataset c, the largest amount);" in text
     assert "for 3 whole runs: 30 alerts in all" in text
     assert "costs at most epsilon 4" in text
 
@@ -191,7 +188,7 @@ def test_charges_of_one_moment_are_one_payment() -> None:
     assert one == split
 
 
-def test_nothing_is_said_on_too_little_or_where_nothing_is_left() -> None:
+def test_there_is_no_projection_of_too_few_charges_or_an_empty_budget() -> None:
     charges = [(day * DAY, 0.1) for day in range(LEAST_PAYMENTS + 1)]
     assert exhaustion(charges, left=1.0, now=9 * DAY) is not None
     assert exhaustion(charges[1:], left=1.0, now=9 * DAY) is None

@@ -1,4 +1,4 @@
-"""Recommendations: what is chosen, that it can be used as it stands, and how it is put into words and pictures."""
+"""Recommendations: which settings are chosen, that they can be pasted, and their text and picture."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_splits_suit_the_form(form, monotonic, splits):
     assert all(candidate.monitor.form is form for candidate in found.candidates)
 
 
-def test_what_a_monitor_was_told_stays():
+def test_the_given_figures_of_a_monitor_stay():
     monitor = monitor_for(epsilon=1, cutoff=20, monotonic=True, sensitivity=2, granularity="1/2")
     monitor = monitor.model_copy(update={"on_halt": OnHalt.STOP})
     best = recommend(monitor, BELIEF.central(20_000)).best.monitor
@@ -131,10 +131,12 @@ RETRIES = ("Retries raise the bar", "cannot prefer near misses", "partition", "t
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"), [(static, ()), (closed_set, ()), (drifting, RETRIES)], ids=["static", "set", "drifting"]
+    ("plan", "words"),
+    [(static, ()), (closed_set, ()), (drifting, RETRIES)],
+    ids=["static", "set", "drifting"],
 )
-def test_a_plan_says_that_margins_are_prior_knowledge_and_what_retries_cannot_do(plan, said):
-    assert all(words in text_of(plan()) for words in ("prior knowledge", *said))
+def test_a_plan_says_that_margins_are_prior_knowledge_and_what_retries_cannot_do(plan, words):
+    assert all(part in text_of(plan()) for part in ("prior knowledge", *words))
 
 
 def test_a_plan_of_a_stream_says_when_its_budget_is_used():
@@ -161,7 +163,7 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
     assert ("uses up the cutoff" in text_of(found)) == (found.best.monitor.correction.end < Fraction(3))
 
 
-def test_json_has_no_infinities_and_all_that_is_said():
+def test_json_has_no_infinities_and_includes_the_warnings():
     found = recommended(belief=NONE, present=True)
     data = json.loads(json.dumps(as_json(found, PaidRuns(runs=1, last_run_alerts=0)), allow_nan=False))
     assert data["recommended"] == found.best.settings

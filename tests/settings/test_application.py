@@ -259,7 +259,7 @@ def datasets(declaration: str, **options):
 def test_a_horizon_makes_no_other_specification():
     """Workers and stored states agree whatever it says, for it bears on no outcome."""
     declared = "  - {{name: a, {}limit: 1, unit: x}}"
-    plain, long = (load_spec(SHORT + declared.format(said)) for said in ("", "horizon: 90d, "))
+    plain, long = (load_spec(SHORT + declared.format(horizon)) for horizon in ("", "horizon: 90d, "))
     assert (plain.datasets[0].horizon_ms, long.datasets[0].horizon_ms) == (None, 90 * 86_400_000)
     assert plain == long
     assert plain.hash() == long.hash()
@@ -421,9 +421,7 @@ GAPPY = replace(CARRIED, complete=False)
 
 def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:
     assert load(topic="other").topics() == ("other",)
-    with pytest.raises(
-        ConfigError, match=r"'other' is not in the carried-over file.* the largest sensitivity"
-    ):
+    with pytest.raises(ConfigError, match=r"'other' is not in the carried-over.* the largest sensitivity"):
         load(carried=GAPPY, topic="other")
     assert load(carried=GAPPY).topics() == ("counts",)
 

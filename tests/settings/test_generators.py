@@ -69,7 +69,7 @@ def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> N
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "message"),
     [
         ("generate: '{name}-{date}', from: 2026-01-05", "one of name, names and file is required too"),
         ("generate: 'd-{date}', names: [a], from: 2026-01-05", "names and generate together"),
@@ -81,10 +81,10 @@ def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> N
         (f"generate: '{{name}}-{{date}}', names: [{'n' * 195}], from: 2026-01-05", "generate"),
     ],
 )
-def test_what_is_wrong_with_a_generator_is_said(declared: str, said: str) -> None:
+def test_a_problem_of_a_generator_is_reported(declared: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         spec_of(GENERATED, f"{{{declared}, limit: 1, unit: x}}")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_limit_may_change_with_a_later_period() -> None:

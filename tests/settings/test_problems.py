@@ -1,4 +1,4 @@
-"""What is wrong with a specification: every problem at once, by line, with what was found and expected."""
+"""Problems of a specification: all at once, by line, with the value found and the value expected."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ADDED = [
     ("reserve: -1", "reserve", "must be at least 0"),
     ("granularity: 5000", "granularity", "the same step"),
 ]
-"""A line added to the monitor, the field that is at fault, and what is said."""
+"""A line added to the monitor, the field that is at fault, and a part of the message."""
 
 CORRECTIONS = [
     ("exposur", "", "did you mean 'exposure'?"),
@@ -107,7 +107,7 @@ VALUES = [
     ("name: Hot_Items", "lower-case"),
     ("topic: 'my topic'", "Kafka topic name"),
 ]
-"""Another value of a monitor's key, and what is said of it."""
+"""Another value of a monitor's key, and a part of the message."""
 
 DATASETS = [
     ("name: week 1", 3, "name", "a dataset name without spaces"),
@@ -211,7 +211,7 @@ def test_a_monitor_declared_twice_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "hint"),
     [
         ("", 1, "expected a mapping"),
         ("- 1", 1, "expected a mapping"),
@@ -234,10 +234,10 @@ def test_a_monitor_declared_twice_is_refused():
         ("a: 1\nb: @x\n", 2, "a value that begins with this character needs quotes"),
     ],
 )
-def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(text, line, said):
+def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(text, line, hint):
     found = only(text)
     assert found[:2] == (line, "")
-    assert said in found[2]
+    assert hint in found[2]
 
 
 def test_a_mistake_in_the_syntax_does_not_repeat_what_may_be_a_secret():

@@ -72,9 +72,9 @@ def test_what_the_loader_accepts_is_valid(validator, name):
 def test_a_typo_in_any_mapping_is_found_by_schema_and_loader(validator):
     for path in read(EXAMPLES["everything"], "configuration").lines:
         bad = plain(EXAMPLES["everything"])
-        place = reduce(getitem, path, bad)
-        if isinstance(place, dict):
-            place["typpo"] = 1
+        parent = reduce(getitem, path, bad)
+        if isinstance(parent, dict):
+            parent["typpo"] = 1
             assert list(validator.iter_errors(bad)), path
             with pytest.raises(ConfigError):
                 parse_config(json.dumps(bad, default=str))
