@@ -111,7 +111,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     write(file, without)
     unasked = await stream_svt("apply", "-c", file, "--yes")
     assert (unasked.code, "dataset d would be retired for ever" in unasked.err) == (2, True)
-    with pytest.raises(ConfigError, match="apply it with 'stream-svt apply', if that is meant"):
+    with pytest.raises(ConfigError, match="if that is intended, use 'stream-svt apply'"):
         await asyncio.to_thread(apply_file, file)
     said = await asyncio.to_thread(applied, file, "--retire")
     assert "- dataset d\n    permanently: no later version can declare the name again" in said
