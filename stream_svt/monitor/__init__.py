@@ -1,4 +1,4 @@
-"""What happens to Sparse Vector monitors on a stream over time, as pure state machines.
+"""Sparse Vector monitors on streams, as pure state machines: runs, repeated tests, ledgers, state and events.
 
-Nothing here reads a clock, draws randomness or does I/O: noise, time and storage are handed in.
+Nothing here reads a clock, draws randomness or does I/O: callers provide noise, time and storage.
 """

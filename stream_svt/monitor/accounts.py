@@ -365,7 +365,3 @@ class Accounts:
         name = f"{self.application}/{name}"
         event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
         self.next.events.append(event)
-
-    def announce_balance(self, account: DatasetAccount) -> None:
-        """Announce the final balance of a closed ledger."""
-        self.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)

@@ -42,12 +42,9 @@ OTHER_FILE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of `Engine.step`.
+    """Result of `Engine.step`: call it again unless ``done``; if ``durable_first``, after a commit only.
 
-    Attributes:
-        done: Every monitor has read the batch; otherwise `step` is to be called again with it.
-        durable_first: The next commit must be durable before the next call.
-        urgent: The next commit charges something or releases events: do not delay it.
+    ``urgent``: the next commit charges something or releases events, so do not delay it.
     """
 
     done: bool

@@ -277,7 +277,8 @@ def _close_ledger(engine: Engine, name: str) -> bool:
     for runner in engine.runners.values():
         if runner.runs.is_open(number):
             runner.runs.end_run(number, "application-closed")
-    engine.accounts.announce_balance(engine.accounts.account(number))
+    account = engine.accounts.account(number)
+    engine.accounts.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)
     return True
 
 

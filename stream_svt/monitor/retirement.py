@@ -101,7 +101,7 @@ class Retirement:
     def announce_balance(self, name: str) -> None:
         """Announce the final balance of a retired dataset."""
         account = from_bytes(DatasetAccount, self.retired[name], key=f"r/{name}")
-        self._accounts.announce_balance(account)
+        self._accounts.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)
         self._keep(account)
 
     def discard(self) -> None:

@@ -76,7 +76,7 @@ def test_no_commit_is_larger_than_it_may_be() -> None:
         assert len(commit.events) <= bounds.size // 400
 
 
-def test_a_batch_of_nothing_but_rejects_is_named_little_by_little() -> None:
+def test_a_batch_of_rejects_is_reported_over_several_commits() -> None:
     play = bounded(Bounds(rejects=10), FORMS["plain"], FORMS["adaptive"])
     batch = batch_of(TOPIC, [], 0, 0)
     batch.end, batch.rejects = 95, [(offset, "not-json") for offset in range(95)]
@@ -90,7 +90,7 @@ def test_a_batch_of_nothing_but_rejects_is_named_little_by_little() -> None:
     ]
 
 
-def test_a_step_looks_at_no_more_queries_than_its_cost_allows() -> None:
+def test_a_step_tests_no_more_queries_than_its_cost_allows() -> None:
     play = bounded(Bounds(cost=100), FORMS["plain"], FORMS["plain"])
     play.play(TOPIC, [Query(0, 0)])
     batch = batch_of(TOPIC, [Query(0, 0)] * 301, 1, 301)
@@ -101,7 +101,7 @@ def test_a_step_looks_at_no_more_queries_than_its_cost_allows() -> None:
     assert steps == 5
 
 
-def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
+def test_runs_that_a_new_specification_ends_are_closed_in_slices() -> None:
     play = bounded(Bounds(records=7), FORMS["plain"], FORMS["plain"], datasets=_MANY)
     play.play(TOPIC, [Query(k, 0) for k in range(60)])
     smaller = spec_of(FORMS["plain"], datasets=_MANY)
@@ -118,7 +118,7 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     assert len(commit.records) <= 7
 
 
-def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
+def test_a_change_of_specification_in_slices_has_the_same_result_as_a_takeover(monkeypatch) -> None:
     monkeypatch.setattr(takeover, "AT_ONCE", 10)
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
@@ -184,7 +184,7 @@ def test_replies_to_commands_with_long_texts_fill_a_commit() -> None:
 
 
 @pytest.mark.parametrize("form", ["retry", "sweep"])
-def test_what_waits_fills_a_commit_like_anything_else(form: str) -> None:
+def test_waiting_queries_count_for_the_size_of_a_commit(form: str) -> None:
     play = bounded(
         Bounds(size=60_000, cost=10_000), FORMS[form].replace("12, every: 15", "5000, every: 5000")
     )

@@ -1,4 +1,4 @@
-"""TakesEffect at a barrier: what holds from now on, what with the next run, and what is refused."""
+"""Changes of the specification: effective at once, with the next run, or refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_caps_and_pace_of_append_change_at_once():
     assert events[0].data.detail["fields"] == ["append"]
     play.more(Query(0, 0, "new"))
     queue = play.runs().queues[0]
-    assert [(place.series, queue.attempt(place)) for place in queue.entries.values()] == [
+    assert [(entry.series, queue.attempt(entry)) for entry in queue.entries.values()] == [
         ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
     ]  # fmt: skip
     assert play.run_state().run == 1
@@ -84,7 +84,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     assert list(play.engine.accounts.mutes["m0"][0].entries) == ["x5", "y"]
 
 
-def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
+def test_a_schedule_applies_to_the_open_run_and_can_be_removed():
     play = _play(_PLAIN)
     _change(play, _PLAIN + ", resample_every: 5s")
     play.more(Query(0, 0, time_ms=6000))
@@ -107,7 +107,7 @@ def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
     ],
     ids=lambda change: change[1],
 )
-def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(change):
+def test_a_change_of_noise_or_price_ends_the_open_run_also_across_a_restart(change):
     play = _play(_PLAIN)
     play.more(Query(0, 10**5))
     account = play.engine.accounts.account(0)
@@ -126,7 +126,7 @@ def test_what_concerns_noise_and_price_ends_the_open_run_also_across_a_restart(c
     assert_books_balance(play)
 
 
-def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
+def test_a_new_grid_drops_the_waiting_queries():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
         runner = play.engine.runners["m0"]
@@ -138,7 +138,7 @@ def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
         assert [play.runs().queued(number) for number in (0, 1)] == [3, 3]
 
 
-def test_a_halt_and_a_restart_do_not_forget_what_waits():
+def test_a_halt_and_a_restart_keep_the_waiting_queries():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
         play.runs().reopen(0)
@@ -156,7 +156,7 @@ def test_a_halt_and_a_restart_do_not_forget_what_waits():
         (_PLAIN + ", append: sweep", "append"),
     ],
 )
-def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
+def test_topic_and_append_cannot_change_and_a_refusal_changes_nothing(form, field):
     play = _play(_PLAIN, FORMS["plain"])
     before = engine_state(play.engine)
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
@@ -184,7 +184,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
     assert_books_balance(play)
 
 
-def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced():
+def test_an_added_monitor_starts_at_the_offset_of_its_topic_and_is_announced():
     play = _play(_PLAIN)
     events = _change(play, _PLAIN, FORMS["adaptive"])
     assert [(e.type, e.data.monitor, e.data.reason) for e in events] == [
@@ -199,7 +199,7 @@ def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced(
 
 
 @pytest.mark.parametrize("form", [FORMS["sweep"], FORMS["retry"], FORMS["plain"]])
-def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(form):
+def test_a_removed_monitor_ends_its_runs_and_leaves_no_record(form):
     play = _play(_PLAIN, form)
     play.more(Query(0, 10**5, "x", "set"))
     events = _change(play, _PLAIN)
@@ -218,7 +218,7 @@ def _paused(play, monitor):
     return [n for n in range(len(play.engine.datasets)) if runs.covers[n] and runs.run_state(n).paused]
 
 
-def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause():
+def test_a_monitor_that_is_added_again_keeps_its_mutes_run_numbers_and_pause():
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     play.more(Query(0, 10**5, "x"), Query(0, 10**5, "y"))
@@ -251,7 +251,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
     assert _paused(play, "m0") == []
 
 
-def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
+def test_an_exhausted_monitor_that_is_added_again_is_still_exhausted():
     play = Play(spec_of(_PLAIN, FORMS["plain"]))
     exhaust(play.engine)
     play.commit()

@@ -110,7 +110,7 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
 
 
 def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
-    """`on_halt` says what follows a run's last top, not what follows its scheduled end."""
+    """`on_halt` applies after a run's last top, not after its scheduled end."""
     play = Play(
         spec_of(FORMS["resampled"] + ", on_halt: stop", datasets="{name: a, limit: 5, unit: one basket}")
     )

@@ -86,7 +86,7 @@ def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch)
     assert len(runs) > 3
 
 
-def test_the_noise_of_a_crashed_opening_was_never_compared_and_is_drawn_anew(monkeypatch):
+def test_noise_that_a_crash_lost_was_never_compared_and_is_drawn_again(monkeypatch):
     entropy = Entropy(3)
     play = Play(spec_of(FORMS["plain"]), entropy=entropy)
     compared = []
@@ -127,14 +127,14 @@ def test_no_test_of_a_query_meets_the_noise_of_another(form, monkeypatch):
     seen: set[tuple[int, ...]] = set()
     draw = KeyedSampler.draw
 
-    def spy(self, law, place):
-        attempts = np.broadcast_to(place.attempt, len(place.offset)).tolist()
-        rows = zip(*place.salt, place.offset.tolist(), attempts, strict=True)
-        found = [(*map(int, row), place.branch) for row in rows]
+    def spy(self, law, identity):
+        attempts = np.broadcast_to(identity.attempt, len(identity.offset)).tolist()
+        rows = zip(*identity.salt, identity.offset.tolist(), attempts, strict=True)
+        found = [(*map(int, row), identity.branch) for row in rows]
         if any(attempts):  # what is tested on arrival is computed again after a barrier
             assert not seen & set(found), "one identity was tested twice"
         seen.update(found)
-        return draw(self, law, place)
+        return draw(self, law, identity)
 
     monkeypatch.setattr(KeyedSampler, "draw", spy)
     play = Play(spec_of(FORMS[form]), entropy=Entropy(9))
@@ -155,7 +155,7 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first
 
 
-def test_nothing_secret_shows_when_something_is_printed():
+def test_no_repr_shows_a_secret():
     waiting = Waiting(1, 1, 0, b"23456789", 123456789, 1, 0, 0, "x", "q")
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(1))
@@ -173,7 +173,7 @@ def test_nothing_secret_shows_when_something_is_printed():
         assert "123456789" not in repr(thing), type(thing)
 
 
-def test_a_discarded_engine_is_gone_without_a_collector() -> None:
+def test_a_discarded_engine_is_freed_without_the_garbage_collector() -> None:
     play = Play(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 90, unit: one basket}"))
     play.feed(TOPIC, stream(5, 300), 300)  # the last runs opened are not committed
     known = weakref.ref(play.engine)

@@ -1,4 +1,4 @@
-"""A value leaves no trace but through tops: what is no number is a low value, and clamping is never counted."""
+"""A value has no effect except through tops: not a number counts as a low value, and clamping is never counted."""
 
 from __future__ import annotations
 

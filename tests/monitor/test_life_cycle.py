@@ -1,4 +1,4 @@
-"""The life cycle as a table: every state takes every signal, or refuses it and stays as it is."""
+"""The state machine of a monitor: every state follows or refuses every signal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY = list(itertools.product(State, Signal))
 
 
 @pytest.mark.parametrize(("state", "signal"), _EVERY)
-def test_a_signal_leads_where_the_table_says_or_is_refused_and_changes_nothing(state, signal):
+def test_a_signal_leads_to_the_state_in_the_table_or_is_refused_and_changes_nothing(state, signal):
     run_state = RunState(state=state)
     if (state, signal) in TRANSITIONS:
         run_state.signal(signal)

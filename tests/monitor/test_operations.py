@@ -1,4 +1,4 @@
-"""Commands: each does what it says and is acknowledged, or is refused with the reason and changes nothing."""
+"""Commands: each is carried out and acknowledged, or is refused with the reason and changes nothing."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     assert_books_balance(play)
 
 
-def test_an_exhausted_monitor_says_so_once_skips_counted_and_wakes_when_the_budget_is_raised():
+def test_an_exhausted_monitor_is_announced_once_counts_skips_and_runs_again_after_a_raise():
     play = _play()
     _more(play, *[10**6] * 20)
     _more(play, *[10**6] * 5)
@@ -176,9 +176,9 @@ def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():
     assert play.ledger().limit == 4_000_000_000
 
 
-@pytest.mark.parametrize(("end", "place"), [(2, (1, 3)), (1, (1, 0))])
-def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
-    """The place is kept, also inside a columnar record; where the topic ends before it, that record is gone."""
+@pytest.mark.parametrize(("end", "position"), [(2, (1, 3)), (1, (1, 0))])
+def test_accepting_a_loss_tests_no_row_a_second_time(end, position):
+    """The position is kept, also inside a columnar record, unless the topic ends before that record."""
     play = Play(spec_of(FORMS["never muted"]))
     queries = [Query(0, 0), *[Query(0, 10**6, f"s{row}") for row in range(6)]]
     batch = batch_of(TOPIC, queries, 0, 7)
@@ -191,10 +191,10 @@ def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
     runner = play.engine.runners["m0"]
     assert (runner.offset, runner.row) == (1, 3)
     play.accept_loss(TOPIC, 1, end)
-    assert (runner.offset, runner.row) == place
+    assert (runner.offset, runner.row) == position
 
 
-def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_waited():
+def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_waiting_queries():
     play = _play(FORMS["sweep"], FORMS["retry"], queries=0)
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", "set") for k in range(40)])
     assert play.runs().queued(0)

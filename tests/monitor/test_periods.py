@@ -96,7 +96,7 @@ def test_late_and_early_records_are_refused_once_however_the_stream_is_cut(form)
         assert of_monitors(play) == of_monitors(expected)
 
 
-def test_a_record_is_reported_by_the_first_monitor_that_it_is_meant_for():
+def test_a_record_is_refused_for_the_first_monitor_that_it_is_for():
     """The first monitor of the topic does not cover the dataset: the second one reports."""
     spec = spec_of(
         f"{FORMS['plain']}, datasets: [other]",

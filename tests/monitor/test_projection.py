@@ -1,4 +1,4 @@
-"""The sums over a shard's datasets are those of its committed views, whatever happened, without a copy of them."""
+"""The sums over a shard's datasets always equal those of its committed views."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_takeover_sums_up_what_it_loads_in_slices(monkeypatch: pytest.MonkeyPa
     _check(before, play.views(), play.spec)
 
 
-def test_a_commit_before_the_slices_are_done_has_the_whole_sums() -> None:
+def test_a_commit_before_the_last_slice_has_complete_sums() -> None:
     play = Play(spec_of(*FORMS.values(), datasets=DATASETS))
     play.play(TOPIC, stream(3, 200))
     before = play.commits[-1].totals

@@ -39,18 +39,18 @@ def loaded(records: dict[bytes, bytes]) -> tuple[QueueJournal, dict[str, Queue[A
 
 
 def arrive(queue: RetryQueue, series: str, offset: int = 0, query_id: str = "q") -> None:
-    """Let a query of a series wait, in its place if it has one."""
+    """Enqueue a query of a series, or update the entry of the series."""
     queue.count += 1
-    place = Waiting(queue.count, offset, 0, bytes(8), 5, offset, offset, queue.sweeps, series, query_id)
+    entry = Waiting(queue.count, offset, 0, bytes(8), 5, offset, offset, queue.sweeps, series, query_id)
     known = queue.entries.get(series)
-    queue.put(place if known is None else msgspec.structs.replace(place, number=known.number))
+    queue.put(entry if known is None else msgspec.structs.replace(entry, number=known.number))
 
 
 # -- size
 
 
-def test_a_journal_stays_within_a_multiple_of_what_lives_and_writes_each_byte_twice_at_most() -> None:
-    """A thousand queues of 20 series each: values are replaced all the time, so nearly all that is written is stale."""
+def test_a_journal_stays_within_a_multiple_of_its_live_size_and_writes_each_byte_at_most_twice() -> None:
+    """A thousand queues of 20 series each: values are replaced all the time, so nearly every byte is stale."""
     chance = random.Random(5)
     journal = QueueJournal()
     queues = [RetryQueue(journal, "m", f"dataset-{k}") for k in range(300)]
@@ -71,7 +71,7 @@ def test_a_journal_stays_within_a_multiple_of_what_lives_and_writes_each_byte_tw
     assert written / appended < 2 * 90, "a change is appended once, and written again at most once"
 
 
-def test_the_count_of_a_queue_in_which_nothing_waits_outlives_the_records_that_had_it(monkeypatch) -> None:
+def test_the_count_of_an_empty_queue_outlives_its_records(monkeypatch) -> None:
     make_small(monkeypatch)
     journal = QueueJournal()
     idle, busy = RetryQueue(journal, "m", "idle"), RetryQueue(journal, "m", "busy")
@@ -85,7 +85,7 @@ def test_the_count_of_a_queue_in_which_nothing_waits_outlives_the_records_that_h
     assert loaded(records)[1]["idle"].count == 1
 
 
-def test_a_sweep_of_all_places_is_one_short_group() -> None:
+def test_a_sweep_of_all_entries_is_one_short_group() -> None:
     journal = QueueJournal()
     queue = RetryQueue(journal, "m", "dataset")
     for k in range(1000):
@@ -95,7 +95,7 @@ def test_a_sweep_of_all_places_is_one_short_group() -> None:
     assert sum(len(data or b"") for data in journal.save().values()) < 60
 
 
-def test_records_in_which_nothing_lives_are_deleted_a_hundred_at_a_time(monkeypatch) -> None:
+def test_records_without_live_entries_are_deleted_a_hundred_at_a_time(monkeypatch) -> None:
     monkeypatch.setattr(queue_journal, "_FLOOR", 10**9)
     journal = QueueJournal()
     queue = RetryQueue(journal, "m", "dataset")
@@ -131,7 +131,7 @@ def test_a_record_that_is_missing_between_others_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda group: group[6].pop(0), r"m on dataset s are damaged: the entry of set 1 is missing"),
         (
@@ -143,14 +143,14 @@ def test_a_record_that_is_missing_between_others_is_named() -> None:
         (lambda group: group.__setitem__(0, 9), "cannot be decoded"),
     ],
 )
-def test_entries_that_do_not_fit_are_refused(change: Callable[[Any], object], said: str) -> None:
+def test_entries_that_do_not_fit_are_refused(change: Callable[[Any], object], message: str) -> None:
     journal = QueueJournal()
     sets = OpenSets(journal, "m", "s")
     sets.add(sets.begin("set", 0), np.zeros((4, 1), dtype=np.int64), ["x"], ["q"])
     ((key, data),) = journal.save().items()
     record = msgspec.msgpack.decode(data or b"")
     change(record[1][0])
-    with pytest.raises(UnreadableState, match=said):
+    with pytest.raises(UnreadableState, match=message):
         loaded({key: msgspec.msgpack.encode(record)})
 
 

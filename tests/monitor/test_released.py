@@ -1,4 +1,4 @@
-"""Released events: numbered without gaps, named for good, CloudEvents that decode to what was encoded."""
+"""Released events: numbered without gaps, with permanent ids, and CloudEvents that decode to what was encoded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_event_has_an_id_of_its_own_made_of_public_parts(play):
             assert event.id.startswith("app/shard-0/")
 
 
-def test_an_id_stands_for_one_content_however_the_stream_was_cut():
+def test_an_id_has_one_content_for_any_batching():
     """One monitor a dataset: then even what was never published is numbered the same at replay."""
     spec = spec_of(FORMS["retry"])
     contents: dict[str, set[bytes]] = defaultdict(set)
@@ -96,7 +96,7 @@ def test_an_event_is_a_cloud_event_and_decodes_to_what_was_encoded(play):
         assert type(data) is type(event.data)
 
 
-def test_what_is_no_event_does_not_decode():
+def test_a_record_that_is_not_an_event_does_not_decode():
     for record in (b"", b"{}", b'{"specversion": "1.0"}', b"\xff", b"[]"):
         with pytest.raises(msgspec.DecodeError):
             decode(record)
@@ -126,9 +126,9 @@ def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_onl
 
 def test_subjects_name_the_dataset_and_the_series_of_an_alert(play):
     for event in play.events:
-        place = event.data.dataset or "shard-0"
+        dataset = event.data.dataset or "shard-0"
         series = event.data.series if isinstance(event.data, Alert) else None
-        assert event.subject == (place if series is None else f"{place}/{series}")
+        assert event.subject == (dataset if series is None else f"{dataset}/{series}")
 
 
 def test_reasons_are_a_fixed_set_of_words(play):
@@ -218,7 +218,7 @@ def take(status: ReleasedStatus, *records: bytes) -> None:
         status.take(*decode(record))
 
 
-def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(status: ReleasedStatus) -> None:
+def test_a_dataset_without_events_has_its_declared_budget_and_idle_monitors(status: ReleasedStatus) -> None:
     assert (status.budgets[WEEK].left, status.budgets[WEEK].reported) == (4.0, False)
     assert {name: status.shown for name, status in status.of_dataset(WEEK).items()} == {
         "hot": "idle",
@@ -226,7 +226,7 @@ def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(status: Re
     }
 
 
-def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(status: ReleasedStatus) -> None:
+def test_the_latest_charges_are_kept_with_their_time(status: ReleasedStatus) -> None:
     take(
         status, *[alert(WEEK, at=float(second), account=account_of(0.01 * second)) for second in range(1, 81)]
     )
@@ -236,13 +236,13 @@ def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(status: R
     assert charges[-1] == (80.0, 0.1)
 
 
-def test_what_is_not_declared_is_not_kept(status: ReleasedStatus) -> None:
+def test_events_about_undeclared_datasets_and_monitors_are_ignored(status: ReleasedStatus) -> None:
     take(status, alert("unheard-of"), lifecycle(EventType.SPEC_CHANGED, "", monitor="hot"))
     assert set(status.budgets) == {WEEK, OTHER}
     assert set(status.of_dataset(WEEK)) == {"hot", "rare"}
 
 
-def test_an_event_of_a_kind_yet_unknown_keeps_the_books_and_changes_no_state(status: ReleasedStatus) -> None:
+def test_an_event_of_an_unknown_type_updates_the_account_and_no_state(status: ReleasedStatus) -> None:
     envelope, data = decode(lifecycle(EventType.RUN_STARTED, WEEK, account=account_of(0.7)))
     status.take(msgspec.structs.replace(envelope, type="io.stream-svt.something.new.v1"), data)
     assert status.budgets[WEEK].spent == 0.7

@@ -1,4 +1,4 @@
-"""However a stream is cut into batches, commits and crashes, the same alerts come out, at the same price."""
+"""Any division of a stream into batches, commits and crashes releases the same alerts at the same price."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_any_batching_and_any_crashes_release_the_same(form):
     [("plain", "adaptive"), ("sweep", "retry", "muted for the run"), ("resampled", "sweep by clock", "fine")],
     ids=" and ".join,
 )
-def test_monitors_that_share_a_topic_replay_each_from_its_own_place(forms):
+def test_monitors_that_share_a_topic_replay_each_from_its_own_position(forms):
     limit = "{names: [a, b, c], limit: 1000, unit: one basket}"
     spec = spec_of(*(FORMS[form] for form in forms), datasets=limit)
     queries = stream(11, 900, monitors=["m0", "m1", "m2"])
@@ -57,12 +57,12 @@ def test_monitors_that_share_a_topic_replay_each_from_its_own_place(forms):
         assert_books_balance(play)
 
 
-# Records of several rows: a monitor may stand inside one, and goes on from there
+# Records of several rows: a monitor may stop inside one, and continues from there.
 
 
 _ROWS = 7
 _GAP = 3
-"""Every third offset holds no query: a refused record, or a marker of the broker's."""
+"""Every third offset has no query: a refused record, or a transaction marker."""
 
 
 class Columnar(Play):

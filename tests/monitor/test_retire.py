@@ -1,4 +1,4 @@
-"""A dataset that is declared no longer: its ledger ends, its balance is told, and no second one begins."""
+"""A dataset that is no longer declared: its ledger ends, its balance is released, and no second one begins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _played(*forms: str) -> Play:
     return play
 
 
-def test_the_final_balance_is_told_and_its_ledger_and_name_stay() -> None:
+def test_the_final_balance_is_released_and_ledger_and_name_stay() -> None:
     play = _played()
     events = [event for event in play.retire(_spec("a, c")) if event.data.dataset]
     assert [(event.type, event.data.dataset, event.data.reason) for event in events] == [
@@ -59,8 +59,8 @@ def test_the_final_balance_is_told_and_its_ledger_and_name_stay() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_of_the_others_changes(form: str) -> None:
-    """Whatever waits, is muted or open on the dataset that goes: the other one meets the same noise."""
+def test_other_datasets_do_not_change(form: str) -> None:
+    """The other dataset meets the same noise, whatever waits, is muted or open on the retired one."""
     queries = stream(4, 400, datasets=2)
     play, alone = (Play(_spec("a, b", FORMS[form])) for _ in range(2))
     for each in (play, alone):
@@ -76,7 +76,7 @@ def test_nothing_of_the_others_changes(form: str) -> None:
 
 
 def _feed_first_dataset(play: Play, queries: Sequence[Query]) -> None:
-    """Step through what is left, as the decoder hands it on where the second dataset is declared no longer."""
+    """Step through the rest, as the decoder returns it without the second dataset."""
     first = play.engine.next_offset(TOPIC) or 0
     kept = [at for at in range(first, len(queries)) if queries[at].dataset == 0]
     batch = batch_of(TOPIC, [queries[at] for at in kept], 0, len(kept))
@@ -94,15 +94,15 @@ def test_the_name_is_never_used_again() -> None:
     play.take_over(_spec("a, c"))
 
 
-def test_no_configuration_that_was_not_applied_retires_anything() -> None:
+def test_a_configuration_that_was_not_applied_retires_nothing() -> None:
     play = _played()
     play.spec = _spec("a, c")
     with pytest.raises(ConfigError, match="dataset b, which the configuration does not declare for shard 0"):
         play.crash()
 
 
-def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -> None:
-    """What was read meanwhile was not tested again: the run that is open costs all that it reserved."""
+def test_before_the_adoption_an_older_configuration_continues_the_ledger() -> None:
+    """Queries read meanwhile are not tested again: the open run costs all that it reserved."""
     play = _played()
     play.take_over(_spec("a, c"))
     play.commit()
@@ -117,14 +117,14 @@ def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -
     assert account.ledger.spent == account.run_states["m0"].spent > 0
 
 
-def test_it_is_done_again_where_it_was_done_in_part() -> None:
+def test_a_partial_retirement_is_completed() -> None:
     play = _played()
     play.take_over(_spec("a"))
     next(play.engine.retirement.retire())
     play.commit()
     assert len([key for key in play.records if key.startswith(b"r/")]) == 1
-    told = [event.data.dataset for event in play.retire(_spec("a")) if event.type is EventType.RETIRED]
-    assert len(told) == 1
+    retired = [event.data.dataset for event in play.retire(_spec("a")) if event.type is EventType.RETIRED]
+    assert len(retired) == 1
     assert sorted(key for key in play.records if key.startswith(b"r/")) == [b"r/b", b"r/c"]
 
 

@@ -1,4 +1,4 @@
-"""Retry queues: places, attempts, lifetimes and capacity, none of which reads a value."""
+"""Retry queues: entries, attempts, lifetimes and capacity, none of which reads a value."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _alerts(play: Play) -> list[tuple[str, int]]:
 
 def _waiting(play: Play, dataset: int = 0) -> list[tuple[str, int, int]]:
     queue = play.runs().queues[dataset]
-    return [(place.series, place.offset, queue.attempt(place)) for place in queue.entries.values()]
+    return [(entry.series, entry.offset, queue.attempt(entry)) for entry in queue.entries.values()]
 
 
-def test_bottoms_are_tested_again_every_so_many_queries_of_their_dataset():
+def test_bottoms_are_tested_again_after_a_number_of_queries_of_their_dataset():
     play = _play("attempts: 5, every: 4")
     queries = [Query(0, 514, "x"), *[Query(k % 2, 0, f"n{k}") for k in range(30)]]
     play.play(TOPIC, queries)
@@ -39,7 +39,7 @@ def test_bottoms_are_tested_again_every_so_many_queries_of_their_dataset():
     assert play.runs().queues[1].count == 15
 
 
-def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_test():
+def test_a_newer_query_replaces_the_value_keeps_order_and_attempts_and_gets_no_test():
     play = _play("attempts: 5, every: 3")
     play.play(TOPIC, [Query(0, 0, "x"), Query(0, 0, "y"), Query(0, 0, "z")])
     assert _waiting(play) == [("x", 0, 2), ("y", 1, 2), ("z", 2, 2)]
@@ -53,7 +53,7 @@ def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_t
     assert _waiting(play) == [("x", 4, 3), ("z", 5, 3)]
 
 
-def test_a_place_is_given_up_after_its_last_attempt():
+def test_an_entry_leaves_after_its_last_attempt():
     play = _play("attempts: 3, every: 1")
     play.play(TOPIC, [Query(0, 0, "x")])
     assert _waiting(play) == [("x", 0, 2)]
@@ -63,7 +63,7 @@ def test_a_place_is_given_up_after_its_last_attempt():
     assert _waiting(play) == [("x", 2, 2)]
 
 
-def test_a_lifetime_in_offsets_counts_from_the_entry_of_the_place():
+def test_a_lifetime_in_offsets_counts_from_when_the_series_entered():
     play = _play("attempts: 99, every: 1, lifetime: 3")
     queries = [
         Query(0, 0, "x"),
@@ -88,7 +88,7 @@ def test_a_lifetime_in_time_is_measured_on_the_brokers_clock(last_ms, kept):
     assert [name for name, _, _ in _waiting(play)] == (["x", "y"] if kept else ["y"])
 
 
-def test_the_oldest_place_makes_room_and_is_counted():
+def test_the_oldest_entry_makes_room_and_is_counted():
     play = _play("attempts: 5, capacity: 2, every: 1000")
     play.play(TOPIC, [Query(0, 0, name) for name in ("x", "y", "z", "x")])
     assert [name for name, _, _ in _waiting(play)] == ["z", "x"]
@@ -96,7 +96,7 @@ def test_the_oldest_place_makes_room_and_is_counted():
     assert counts(play)[1] == {("m0", "retry-overflow"): 2}
 
 
-def test_queries_without_a_series_have_places_of_their_own_that_no_name_meets():
+def test_queries_without_a_series_have_entries_that_no_series_name_matches():
     play = _play("attempts: 5, every: 1000")
     names = [None, None, "\x000.0", "0.0", "\x00"]
     play.play(TOPIC, [Query(0, 0, name) for name in names])
@@ -105,7 +105,7 @@ def test_queries_without_a_series_have_places_of_their_own_that_no_name_meets():
     assert [name for name, _, _ in _waiting(play)] == names
 
 
-def test_a_muted_series_leaves_the_queue_and_takes_no_place():
+def test_a_muted_series_leaves_the_queue_and_does_not_enter_it():
     play = _play("attempts: 5, every: 2", _FORM.replace("mute: none", "mute: 5s"))
     play.play(
         TOPIC, [Query(0, 0, "x"), Query(0, 10**5, "y"), Query(0, 0, "y"), Query(0, 0, "y", time_ms=9_000)]
@@ -115,7 +115,7 @@ def test_a_muted_series_leaves_the_queue_and_takes_no_place():
     assert counts(play)[1] == {("m0", "muted"): 1}
 
 
-def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
+def test_a_sweep_stops_where_the_run_ends_and_continues_in_the_next_run():
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 2")
     play = _play("attempts: 5, every: 5", form)
     play.play(TOPIC, [Query(0, 536 if k else 0, f"s{k}") for k in range(5)])

@@ -1,4 +1,4 @@
-"""Which queries the filter of mutes finds."""
+"""The filter of mutes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream_svt.monitor.runs import UNTIL_RUN_ENDS, MuteFilter, Mutes, series_ha
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_the_filter_finds_every_mute_however_they_came_in_and_few_others(at_once: bool) -> None:
+def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
     held: dict[int, Mutes] = {}
     found = MuteFilter(held)
     for dataset in range(3):

@@ -1,4 +1,4 @@
-"""State as bytes and back: old snapshots play on, and what cannot be trusted is refused by name."""
+"""Encoding and loading of state: an old snapshot is still read, and unreadable records are refused by key."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_loading_and_saving_again_changes_nothing():
     assert (play.records, play.progress) == before
 
 
-def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkeypatch):
+def test_a_large_state_is_loaded_in_small_slices_and_complete(monkeypatch):
     names = ", ".join(f"d{number}" for number in range(60))
     forms = FORMS["plain"], FORMS["retry"], FORMS["sweep"]
     play = Play(spec_of(*forms, datasets=f"{{names: [{names}], limit: 100, unit: one basket}}"))
     play.play(TOPIC, stream(5, 600, datasets=60))
     play.crash()
-    whole = engine_state(play.engine)
+    expected = engine_state(play.engine)
     monkeypatch.setattr(module, "AT_ONCE", 10)
     monkeypatch.setattr(module, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
@@ -59,19 +59,19 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     sizes = [len(data) for key, data in play.records.items() if key.startswith(b"d/")]
     assert len(loaded) > len(play.records) // 10 + sum(sizes) // (1000 + max(sizes))
     assert max(later - sooner for sooner, later in pairwise([0, *loaded, 60])) <= 1000 // min(sizes) + 1
-    assert engine_state(play.engine) == whole
+    assert engine_state(play.engine) == expected
 
 
 @pytest.mark.parametrize("kind", ["d/", "w/", "m/"])
-def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
+def test_a_record_of_an_unknown_format_is_refused_by_key(kind):
     play = _played(FORMS["retry"])
     key = next(key for key in play.records if key.startswith(kind.encode()))
     content = msgspec.msgpack.decode(play.records[key])
     newer = VERSION + 1
     for layout in ([newer, *content[1:], "something new"], [newer, "nothing like the present layout"]):
         play.records[key] = msgspec.msgpack.encode(layout)
-        said = f"{key.decode()} has format {newer}, this release reads format {VERSION};"
-        with pytest.raises(UnreadableState, match=said):
+        message = f"{key.decode()} has format {newer}, this release reads format {VERSION};"
+        with pytest.raises(UnreadableState, match=message):
             play.crash()
     play.records[key] = msgspec.msgpack.encode(content)
     play.progress = msgspec.msgpack.encode([newer, *msgspec.msgpack.decode(play.progress)[1:]])
@@ -83,8 +83,8 @@ def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
 def test_a_damaged_record_is_refused(kind):
     play = _played(FORMS["retry"])
     key = next(key for key in play.records if key.startswith(kind.encode()))
-    whole = play.records[key]
-    cuts = [whole[:size] for size in range(0, len(whole), max(1, len(whole) // 40))]
+    intact = play.records[key]
+    cuts = [intact[:size] for size in range(0, len(intact), max(1, len(intact) // 40))]
     for damaged in (b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa", *cuts):
         play.records[key] = damaged
         with pytest.raises(UnreadableState):
@@ -103,8 +103,8 @@ def _edited(kind: bytes, change: Callable[[Any], object]) -> Callable[[dict[byte
     return edit
 
 
-def _places(content: list[Any]) -> list[Any]:
-    """Return the first group of places in a record of queues."""
+def _retry_group(content: list[Any]) -> list[Any]:
+    """Return the first group of a retry queue in a record of queues."""
     return next(group for group in content[1] if group[0] == 1)
 
 
@@ -113,7 +113,7 @@ def _with_mood(spec: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_edited(b"d/a", lambda content: content[6]["m0"].__setitem__(0, "asleep")), "d/a"),
         (_edited(b"d/a", lambda content: content[6]["m0"].__setitem__(4, b"short")), "d/a"),
@@ -124,11 +124,11 @@ def _with_mood(spec: str) -> str:
             r"run \d+ is open under a specification that this release cannot",
         ),
         (
-            _edited(b"w/", lambda content: _places(content).__setitem__(1, "m0")),
+            _edited(b"w/", lambda content: _retry_group(content).__setitem__(1, "m0")),
             r"w/\* are damaged: queries of . wait for monitor m0 in a queue of another kind",
         ),
         (
-            _edited(b"w/", lambda content: _places(content)[6][0].__setitem__(4, b"short")),
+            _edited(b"w/", lambda content: _retry_group(content)[6][0].__setitem__(4, b"short")),
             r"w/\d+ cannot be decoded",
         ),
         (
@@ -137,10 +137,10 @@ def _with_mood(spec: str) -> str:
         ),
     ],
 )
-def test_what_no_release_writes_is_refused_by_name(change, said):
+def test_a_record_that_no_release_writes_is_refused_by_key(change, message):
     play = _played(FORMS["plain"], FORMS["retry"])
     change(play.records)
-    with pytest.raises(UnreadableState, match=said):
+    with pytest.raises(UnreadableState, match=message):
         play.crash()
 
 
@@ -167,15 +167,15 @@ def test_a_changed_declaration_is_refused_with_what_to_do(declaration, problem):
         play.crash()
 
 
-def test_an_open_run_of_another_sampler_is_refused_and_what_is_closed_goes_on():
+def test_an_open_run_of_another_sampler_is_refused_and_closed_ones_are_accepted():
     form = FORMS["plain"]
     open_run, closed = _played(form), _played(form)
     for number in range(3):
         closed.runs().end_run(number, "command")
     closed.commit()
-    said = "use the release that wrote the state, and close the run"
+    message = "use the release that wrote the state, and close the run"
     with another_release():
-        with pytest.raises(UnreadableState, match=said):
+        with pytest.raises(UnreadableState, match=message):
             open_run.crash()
         closed.crash()
         closed.feed(TOPIC, stream(5, 600), 600)

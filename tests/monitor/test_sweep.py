@@ -1,4 +1,4 @@
-"""Sweeps of finite sets: when they happen, when they end, and what their caps do."""
+"""Sweeps of finite sets: when they begin and end, and the effect of their caps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_tops_on_arrival_count_for_the_set_and_are_never_held_back():
     assert [attempt for _, attempt in _alerts(play)] == [1] * 5
 
 
-def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
+def test_a_set_is_removed_after_it_has_closed_and_its_name_may_be_used_again():
     play = _play()
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
     assert play.runs().queued(0) == 1
@@ -88,7 +88,7 @@ def test_a_marker_is_no_query_and_counts_as_none():
     assert play.run_state().runs == 1
 
 
-def test_queries_of_one_set_too_many_are_tested_on_arrival_only_and_counted():
+def test_queries_of_a_set_beyond_the_cap_are_tested_on_arrival_only_and_counted():
     play = _play("{sweep: {max_open_sets: 2}}")
     queries = [Query(0, 505, f"s{k}", f"set{k}") for k in range(4)]
     play.play(TOPIC, [*queries, Query(0, 900, "x", "set3"), *[_close(f"set{k}") for k in range(4)]])
@@ -124,7 +124,7 @@ def test_the_clock_closes_sets_at_the_same_query_whatever_the_batches(batches):
         last += size
         play.feed(TOPIC, queries, last)
         play.commit()
-    # "one" opens at 0 and closes before the query at 10 000, which opens it anew, to close at 20 000
+    # "one" opens at 0 and closes before the query at 10 000, which opens it again until 20 000
     assert _alerts(play) == [(f"q{k}", 5) for k in range(7)]
     closed = [alert.position.offset for alert in play.alerts()]
     assert closed == list(range(7))
@@ -138,7 +138,7 @@ def test_series_muted_since_their_test_are_left_out_of_the_sweep():
     assert _alerts(play) == [("q1", 1), ("q2", 2)]
 
 
-def test_a_sweep_mutes_too_and_tests_a_series_once_it_is_muted_no_more():
+def test_a_sweep_mutes_a_series_and_then_skips_its_other_queries():
     play = _play(form=_FORM.replace("mute: none", "mute: period"))
     play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 536, "x", "set"), _close()])
     assert _alerts(play) == [("q0", 2)]
@@ -189,14 +189,14 @@ def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkey
     assert len([key for key in play.records if key.startswith(b"w/")]) <= 13
 
 
-def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
+def test_the_time_per_marker_does_not_depend_on_the_batch(monkeypatch):
     play = _play("{sweep: {max_open_sets: 5000, close_after: 1h}}")
-    looked = []
+    sizes = []
     oldest = SweepAppend._oldest
-    monkeypatch.setattr(SweepAppend, "_oldest", lambda self: looked.append(len(self.opened)) or oldest(self))
+    monkeypatch.setattr(SweepAppend, "_oldest", lambda self: sizes.append(len(self.opened)) or oldest(self))
     queries = [Query(0, 0, f"s{k}", f"set{k}") for k in range(2000)] + [
         _close(f"set{k}") for k in range(2000)
     ]
     play.play(TOPIC, queries)
     assert play.runs().queued(0) == 0
-    assert len(looked) < 3 * 2000 + 100
+    assert len(sizes) < 3 * 2000 + 100

@@ -1,6 +1,6 @@
-"""The engine that lives and the one that a new owner loads from its last commit are the same, whatever came before.
+"""An engine equals the one that a new owner loads from its last commit, after any history.
 
-Were they not, an outcome that the living one computed and lost would be computed otherwise by its successor.
+Otherwise the new owner could compute another outcome than the one that the first computed and lost.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ CHANGES = (
 
 
 def other_spec(chance: random.Random, before: ApplicationSpec, forms: list[str]) -> ApplicationSpec | None:
-    """Return a specification that the engine accepts next, if this try made one."""
+    """Return a random valid specification, None if the changes contradict each other."""
     changed = [chance.choice(CHANGES)(form, chance) for form in forms]
     kept = chance.choice([changed, changed, changed[:1]])
     limit = before.datasets[0].limit // 10**9
     try:
         return spec_of(*kept, datasets=f"{{names: [a, b, c], limit: {limit}, unit: one basket}}")
-    except (ConfigError, ValueError):  # the change contradicts what the form says already
+    except (ConfigError, ValueError):  # the change contradicts the form
         return None
 
 
@@ -64,7 +64,7 @@ def command(chance: random.Random) -> Command:
 
 
 def change(play: Play, chance: random.Random, spec: ApplicationSpec) -> None:
-    """Take another specification on, with commits and a crash in the middle."""
+    """Change to another specification, with commits and crashes in between."""
     try:
         check_spec(play.engine, spec)
     except ConfigError:
@@ -84,7 +84,7 @@ def change(play: Play, chance: random.Random, spec: ApplicationSpec) -> None:
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(
+def test_a_loaded_engine_equals_the_one_that_wrote_its_state(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 4:
@@ -116,7 +116,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(
 @pytest.mark.parametrize(
     ("before", "after"), [("retry", "plain"), ("retry", "sweep"), ("sweep", "retry"), ("sweep", "plain")]
 )
-def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after: str) -> None:
+def test_a_monitor_may_be_added_again_with_another_way_to_append(before: str, after: str) -> None:
     kept = FORMS["retry"].replace(
         "lifetime: 300, capacity: 12, every: 15", "lifetime: 300000, capacity: 5000, every: 5000"
     )

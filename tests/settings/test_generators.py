@@ -144,14 +144,14 @@ def test_a_period_exists_from_its_first_query_on_and_leaves_nothing_when_it_is_o
         assert len(play.engine.datasets) <= 5
     assert play.stored == [f"d/{day(number)}" for number in (37, 38, 39)]
     assert watermarks(play) == {"d-{date}": 38}
-    retired = play.told(EventType.RETIRED)
+    retired = play.reasons(EventType.RETIRED)
     assert retired == [(day(number), "period-over") for number in range(37)]
     closed = [event for event in play.events if event.type is EventType.RUN_CLOSED]
     assert [(one.data.dataset, one.data.reason) for one in closed] == retired
     assert all(one.data.account.charge == one.data.account.reserved == 0 for one in closed), (
         "what is left is released"
     )
-    assert len(play.told(EventType.DECLARED)) == 40
+    assert len(play.reasons(EventType.DECLARED)) == 40
     assert play.engine.accounts.queues.live < 500
 
 

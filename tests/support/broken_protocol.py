@@ -1,4 +1,4 @@
-"""The commit protocol with one rule broken at a time: what the simulator and the verifier must catch.
+"""Variants of the commit protocol, each with one rule broken, that the simulator and the verifier must detect.
 
 Each mistake is a subclass or wrapper that fits both the modelled log and a real broker.
 """
@@ -55,7 +55,7 @@ class SameTransaction(Journal):
 
 
 class ForgetsOutbox(Journal):
-    """Ignores at a takeover what was charged and not yet published."""
+    """Ignores at a takeover the events that were charged and not yet published."""
 
     async def _check_rollback(self, *, empty: bool) -> None:
         await super()._check_rollback(empty=empty)
@@ -63,14 +63,14 @@ class ForgetsOutbox(Journal):
 
 
 class TakesAnyState(Journal):
-    """Goes on with whatever state it finds, however old."""
+    """Continues with any stored state, even a rolled-back one."""
 
     async def _check_rollback(self, *, empty: bool) -> None:
         pass
 
 
 class TakesCopiesForPublications(Journal):
-    """Takes what an aborted transaction sent for published."""
+    """Treats events of an aborted transaction as published."""
 
     async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         seen, first, end = await super()._read_alerts(committed=committed)
@@ -81,7 +81,7 @@ class TakesCopiesForPublications(Journal):
 
 
 class PublishesAgain(Journal):
-    """Does not look whether what waits was published."""
+    """Does not check whether the outbox was already published."""
 
     async def _read_alerts(self, *, committed: bool = False) -> tuple[Seen, int, int]:
         seen, first, end = await super()._read_alerts(committed=committed)
@@ -91,7 +91,7 @@ class PublishesAgain(Journal):
 
 
 class _HalfPrice(DatasetAccount):
-    """Pays half."""
+    """Charges half of a top's price."""
 
     def charge_top(self, run_state: RunState, charge: int) -> int:
         return super().charge_top(run_state, charge // 2)
@@ -105,7 +105,7 @@ class _HalfPriceAccounts(Accounts):
 
 
 class ChargesHalf(Engine):
-    """Takes half of a top's price from the budget, and says so in the event: the sums agree."""
+    """Charges half of a top's price, in the ledger and in the event: the sums agree."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -113,7 +113,7 @@ class ChargesHalf(Engine):
 
 
 class DoublesLimits(Engine):
-    """Keeps books with twice the limits that were declared."""
+    """Uses twice the declared limits."""
 
     def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
         doubled = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in spec.datasets)
@@ -122,7 +122,7 @@ class DoublesLimits(Engine):
 
 
 class LosesQueries(QueryDecoder):
-    """Takes every fifth query for one far below any threshold."""
+    """Replaces every fifth query by one far below any threshold."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         lost = msgspec.json.encode({"id": "lost", "value": 0})
@@ -151,7 +151,7 @@ class TestsBeforeDurable(Engine):
 
 
 class Disobedient(ShardSession):
-    """A session whose commands are judged otherwise."""
+    """A session with other rules for commands."""
 
     judge: type[Controls]
 
@@ -166,7 +166,7 @@ class _PausesAtOnce(Controls):
 
 
 class PausesBeforeReplay(Disobedient):
-    """Skips the queries of a paused dataset before the tests of a dead owner are computed again."""
+    """Pauses a dataset before the replay has repeated the tests of an earlier owner."""
 
     judge = _PausesAtOnce
 
@@ -181,13 +181,13 @@ class _AnyNumber(Controls):
 
 
 class ComparesNoNumbers(Disobedient):
-    """Carries out whatever names the state."""
+    """Carries out any command that names the state, whatever its number."""
 
     judge = _AnyNumber
 
 
 class UsesNumbersLate(ShardSession):
-    """Makes the number of a command durable in the transaction after that of its effect."""
+    """Stores the number of a command one transaction after its effect."""
 
     async def _carry_out_and_commit(self, command: Command) -> None:
         if not command.for_all:
@@ -200,7 +200,7 @@ class UsesNumbersLate(ShardSession):
 
 
 class GoesOnWithAnyVersion(ShardSession):
-    """Adopts whatever version its worker knows."""
+    """Adopts any version of the configuration that its worker has."""
 
     def _compare_versions(self, progress: bytes) -> None:
         del progress
@@ -216,7 +216,7 @@ class _ForgetfulRetirement(Retirement):
 
 
 class ForgetsLostOutcomes(Engine):
-    """Leaves the runs of a dataset open that is declared no longer, until it is retired."""
+    """Keeps runs of undeclared datasets open until the datasets are retired."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -224,7 +224,7 @@ class ForgetsLostOutcomes(Engine):
 
 
 class RetiresTooEarly(ShardSession):
-    """Retires datasets before its shard has adopted the configuration that does not declare them."""
+    """Retires datasets before its shard has adopted the configuration without them."""
 
     async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
         await self.in_slices(self.engine.retirement.retire(), commits=True)
@@ -232,7 +232,7 @@ class RetiresTooEarly(ShardSession):
 
 
 class NamesEachOwner(ShardLog):
-    """Writes under a name of its own, so that nobody is ever fenced; the first two owners begin on empty books."""
+    """Uses a new transactional id, so that no owner is fenced; the first two owners begin with empty state."""
 
     _owners: ClassVar[collections.defaultdict[str, int]] = collections.defaultdict(int)
     _beginnings: ClassVar[collections.defaultdict[str, asyncio.Barrier]] = collections.defaultdict(
@@ -263,7 +263,7 @@ class _Redrawn(dict[int, DatasetAccount]):
 
 
 class RedrawsNoise(Engine):
-    """Draws threshold noise anew at every takeover."""
+    """Draws new threshold noise at every takeover."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

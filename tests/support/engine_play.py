@@ -34,7 +34,7 @@ def constant_entropy(count: int) -> bytes:
 
 
 def exhaust(engine: Engine) -> None:
-    """Leave nothing of any budget, and no monitor that would open a run."""
+    """Spend all budgets, so that no monitor opens a run."""
     for number in range(len(engine.datasets)):
         account = engine.accounts.account(number)
         for name, runner in engine.runners.items():
@@ -46,7 +46,7 @@ def exhaust(engine: Engine) -> None:
 
 
 def finish(*works: Iterable[None]) -> None:
-    """Do what is done in slices, all of it."""
+    """Run generators of slices to their end."""
     for work in works:
         for _ in work:
             pass
@@ -54,10 +54,10 @@ def finish(*works: Iterable[None]) -> None:
 
 @contextmanager
 def another_release() -> Iterator[None]:
-    """Be a release that would not compute the noise of this one's open runs again."""
+    """Simulate a release with another sampler, which cannot continue open runs of this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
-        # Plans are kept: those are of this release.
+        # Without the cache, which has plans of this release.
         patch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
         yield
 
@@ -73,7 +73,7 @@ def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> Que
 
 @dataclass
 class Play:
-    """An engine and the store it would have on Kafka. `crash` throws the engine away and loads the store."""
+    """An engine and the state that it would have on Kafka. `crash` discards the engine and loads the state."""
 
     spec: ApplicationSpec
     entropy: Callable[[int], bytes] = constant_entropy
@@ -94,7 +94,7 @@ class Play:
         return Engine(self.spec, shard=0, datasets=names, key=KEY, entropy=self.entropy, bounds=self.bounds)
 
     def loaded(self) -> Engine:
-        """Return the engine of whoever takes over now."""
+        """Return a new engine, loaded from the last commit."""
         engine = self._new()
         load(engine, self.records, self.progress)
         return engine
@@ -107,7 +107,7 @@ class Play:
                 self.engine.begin(topic, 0)
 
     def take_over(self, spec: ApplicationSpec) -> None:
-        """Lose everything since the last commit, and go on with an applied configuration that may retire datasets."""
+        """Lose everything since the last commit, and load an applied configuration that may retire datasets."""
         self.spec = spec
         self.engine = self._new()
         finish(load_in_slices(self.engine, self.records, self.progress))
@@ -115,13 +115,13 @@ class Play:
         finish(self.engine.retirement.close_runs())
 
     def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
-        """Go on with an applied configuration, and retire what it does not declare; return the events."""
+        """Load an applied configuration, and retire the datasets that it does not declare; return the events."""
         self.take_over(spec)
         finish(self.engine.retirement.retire())
         return self.commit().events
 
     def commit(self) -> Commit:
-        """Make durable what the engine holds."""
+        """Take a commit, and make it durable."""
         commit = self.engine.take_commit()
         for key, data in commit.records.items():
             if data is None:
@@ -135,7 +135,7 @@ class Play:
         return commit
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
-        """Go on although records of a topic are gone."""
+        """Continue although records of a topic are lost."""
         finish(operations.close_runs_of_topic(self.engine, topic))
         operations.skip_lost_records(self.engine, topic, offset, end)
 
@@ -156,12 +156,12 @@ class Play:
         return self.events
 
     def more(self, *queries: Query) -> None:
-        """Step through queries that come next in the only topic, and commit."""
+        """Step through the next queries of the only topic, and commit."""
         (topic,) = self.engine.topics()
         self.play(topic, [*[Query(0, 0)] * (self.engine.next_offset(topic) or 0), *queries])
 
     def run_state(self, number: int = 0, monitor: str = "m0") -> RunState:
-        """Return the slot of a monitor on a dataset."""
+        """Return the state of a monitor on a dataset."""
         return self.engine.accounts.run_state(monitor, number)
 
     def ledger(self, number: int = 0) -> Ledger:

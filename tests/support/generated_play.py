@@ -1,4 +1,4 @@
-"""Plays queries of generated datasets through engines that follow one another as a shard's do."""
+"""Plays queries of generated datasets through the successive engines of a shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = Query(0, None)
 
 @dataclass
 class GeneratedPlay(Play):
-    """A shard's store, and the engine that has it. `open` throws the engine away, and makes the next one."""
+    """A shard's state and its engine. `open` discards the engine and makes the next one."""
 
     now_ms: int = START_MS
     ends: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -31,7 +31,7 @@ class GeneratedPlay(Play):
         self.open()
 
     def open(self, spec: ApplicationSpec | None = None, now_ms: int | None = None) -> None:
-        """Take over as a worker does that knows this specification at this time."""
+        """Take over as a worker with this specification does at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
         workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, ended_datasets(self.spec, self.records, self.progress)))
@@ -44,7 +44,7 @@ class GeneratedPlay(Play):
         self.commit()
 
     def adopt(self, *, idle_ms: int = 0) -> None:
-        """Go on with the specification after the replay; every topic ends where it was read to."""
+        """Adopt the specification after the replay, with every topic read to its end."""
         spec = self.engine.spec
         check_spec(self.engine, spec)
         finish(close_removed(self.engine, spec), change_spec_in_slices(self.engine, spec))
@@ -60,7 +60,7 @@ class GeneratedPlay(Play):
         self.adopt()
 
     def ask(self, name: str, time_ms: int, value: int = 0, *, topic: str = "t") -> bool:
-        """Test one query, the next of its topic, stamped so; return whether it was tested."""
+        """Step through the next query of a topic, with this timestamp; return whether it was tested."""
         offset, self.ends[topic] = self.ends[topic], self.ends[topic] + 1
         if name not in self.engine.number:
             return False
@@ -76,8 +76,8 @@ class GeneratedPlay(Play):
         """Names of the datasets in the state, with their kind of record."""
         return sorted(key.decode() for key in self.records if key[:2] in (b"d/", b"r/"))
 
-    def told(self, *kinds: EventType) -> list[tuple[str, str]]:
-        """Dataset and reason of the events of some kinds."""
+    def reasons(self, *kinds: EventType) -> list[tuple[str, str]]:
+        """Return dataset and reason of the events of some types."""
         return [(event.data.dataset, event.data.reason) for event in self.events if event.type in kinds]
 
 
@@ -93,6 +93,6 @@ def at(number: float) -> int:
 
 
 def watermarks(play: GeneratedPlay) -> Mapping[str, int]:
-    """Return what the state says of periods that are over, in days since `START_MS`."""
+    """Return the watermarks of the state, in days since `START_MS`."""
     found = ended_datasets(play.spec, play.records, play.progress).watermarks
     return {pattern: (end - START_MS) // DAY_MS for pattern, end in found.items()}

@@ -1,4 +1,4 @@
-"""Every form a monitor can take, streams that exercise it, and what of a play has to be the same however it went."""
+"""All forms of a monitor, streams that exercise them, and the results that must not depend on batches and crashes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FORMS = {
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """Let every record of the journal of queues be short, and its compaction be due at once."""
+    """Make records of the journal of queues short, and its compaction immediate."""
     small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "SLACK": 800, "_DELETED": 3}
     for name, value in (small | {"_NUMBERS_AT_ONCE": 2}).items():
         patch.setattr(queue_journal, name, value)
@@ -75,7 +75,7 @@ def spec_of(*forms: str, datasets: str = "{names: [a, b, c], limit: 9, unit: one
 
 
 def stream(seed: int, size: int, *, datasets: int = 3, monitors: Sequence[str] = ()) -> list[Query]:
-    """Return queries of several datasets: integers, decimals and no numbers, series, sets, markers, thresholds."""
+    """Return queries of several datasets: integers, decimals, not numbers; series, sets, markers, thresholds."""
     rng = random.Random(seed)
     queries: list[Query] = []
     clock = 1_000
@@ -109,28 +109,28 @@ def uninterrupted(spec: ApplicationSpec, queries: Sequence[Query]) -> Play:
 
 
 def interrupted(spec: ApplicationSpec, queries: Sequence[Query], choose: Callable[[int], int]) -> Play:
-    """Play in batches, with commits and crashes where ``choose`` (a number below its argument) says so."""
+    """Play in batches, with commits and crashes chosen by ``choose``, which returns a number below its argument."""
     play = Play(spec)
-    patience = 400
+    crashes_left = 400
     while (at := play.engine.next_offset(TOPIC) or 0) < len(queries):
         play.feed(TOPIC, queries, min(len(queries), at + 1 + choose(len(queries) // 4)))
         act = choose(5)
-        patience -= 1
+        crashes_left -= 1
         if act < 2:
             play.commit()
-        elif act == 2 and patience > 0:
+        elif act == 2 and crashes_left > 0:
             play.crash()
     play.commit()
     return play
 
 
 def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
-    """Return what was released about each monitor on each dataset, in order, but for what others did to the books."""
+    """Return the events of each monitor on each dataset in order, without the sums that other monitors change."""
     lines: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for event in play.events:
         data = event.data
         if isinstance(data, Alert):
-            said = (
+            content = (
                 data.series,
                 data.query_id,
                 data.position.offset,
@@ -138,17 +138,17 @@ def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
                 data.correction,
                 data.gap,
             )
-            said += (data.branch, data.attempt, data.run, data.top, data.estimate, data.bound)
+            content += (data.branch, data.attempt, data.run, data.top, data.estimate, data.bound)
         else:
             detail = {} if event.type is EventType.COMMAND_REPLY else data.detail
-            said = (data.run, data.reason, sorted(detail.items()))
+            content = (data.run, data.reason, sorted(detail.items()))
         charge = data.account.charge if data.account else None
-        lines[data.dataset, data.monitor].append((event.type.name, charge, *said))
+        lines[data.dataset, data.monitor].append((event.type.name, charge, *content))
     return dict(lines)
 
 
 def of_monitors(play: Play) -> dict[tuple[str, str], list[Any]]:
-    """Return the `transcript` without what concerns datasets as a whole."""
+    """Return the `transcript` without the events about datasets."""
     return {key: lines for key, lines in transcript(play).items() if key[1]}
 
 
@@ -163,7 +163,7 @@ def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
 
 
 def engine_state(engine: Engine) -> dict[Any, Any]:
-    """Return everything of an engine that decides what it does next, and what it shows."""
+    """Return everything that determines an engine's future and its views."""
     finish(engine.projection.sum_up())
     found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.declared}
     for number, account in engine.accounts.held.items():
@@ -190,7 +190,7 @@ def mutes_of(runner: Runner, number: int) -> list[tuple[str, int]]:
 
 
 def waiting(queue: Queue[Any] | None) -> Any:
-    """Return what waits in a queue, in order; None for nothing."""
+    """Return the waiting queries of a queue in order, None if there are none."""
     if isinstance(queue, OpenSets):
         return [
             (entry.set_id, entry.opened_ms, entry.tops, numbers.tolist(), series, query_id)
@@ -201,19 +201,19 @@ def waiting(queue: Queue[Any] | None) -> Any:
             ]
         ] or None
     if isinstance(queue, RetryQueue) and queue.count:
-        places = [
-            (*msgspec.structs.astuple(place)[1:7], *_tested(queue, place)) for place in queue.entries.values()
+        entries = [
+            (*msgspec.structs.astuple(entry)[1:7], *_tested(queue, entry)) for entry in queue.entries.values()
         ]
-        return queue.count, places
+        return queue.count, entries
     return None
 
 
-def _tested(queue: RetryQueue, place: Waiting) -> tuple[object, ...]:
-    return place.series, place.query_id, queue.attempt(place)
+def _tested(queue: RetryQueue, entry: Waiting) -> tuple[object, ...]:
+    return entry.series, entry.query_id, queue.attempt(entry)
 
 
 def assert_same(play: Play, expected: Play) -> None:
-    """A play released, counted and left behind what another did, and its books balance."""
+    """Check that two plays have the same events, counts and state, and that the books balance."""
     assert transcript(play) == transcript(expected)
     assert counts(play) == counts(expected)
     assert engine_state(play.engine) == engine_state(expected.engine)
@@ -221,7 +221,7 @@ def assert_same(play: Play, expected: Play) -> None:
 
 
 def assert_books_balance(play: Play) -> None:
-    """After every commit the charges announced so far are what the ledger has spent, within its limit."""
+    """Check after every commit that announced charges equal what the ledger has spent, within its limit."""
     charged: Counter[str] = Counter()
     for commit in play.commits:
         for event in commit.events:
