@@ -117,6 +117,10 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
             "must differ from topic",
         ),
         (("topic: retail.alerts\n", ""), "topic: is required"),
+        (
+            ("\ntopic", "\nkafka: {security_protocol: SSL, ca_file: missing}\ntopic"),
+            "cannot read 'missing': No such file",
+        ),
         (("ns:\n", "ns:\n  - {name: hook, webhook: {url: 'https://a'}}\n"), "two have the name 'hook'"),
     ],
 )
