@@ -1,4 +1,4 @@
-"""Makes durable what the engine of a shard holds, publishes what is charged, and carries out commands between."""
+"""Commits what the engine of a shard holds, publishes charged events, and carries out commands between commits."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from stream_svt.settings.sections import CommitConfig
 log = logging.getLogger(__name__)
 
 COMMANDS_AT_ONCE = 50
-"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
+"""Control records that are checked before other shards get a turn: their signatures take a few milliseconds."""
 REPORTED, REPORTED_EACH_SECOND = 100, 1.0
-"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
-others are counted."""
+"""Rate limit for reports of refused commands and replies to repeated ones: size of a burst, and its refill per second.
+Further ones are only counted."""
 READ_AHEAD = 2
-"""How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
+"""How far past a commit records may be stepped, in multiples of `max_records`: the most that a takeover replays."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Committer:
     """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
 
-    At first ``journal`` is not opened; ``control`` names the control topic. ``start_at`` says where a
-    topic is read from that was never read. A takeover sets ``engine`` and ``commands``, whose effects are committed.
+    It owns the engine, the commands and what has happened since the last commit; `ShardSession` adds the decoders and
+    the progress of the replay. ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` says
+    where reading of a new topic starts. A takeover sets ``engine`` and ``commands``.
     """
 
     shard: int
@@ -51,9 +52,9 @@ class Committer:
 
     def __post_init__(self) -> None:
         self.uncommitted = 0  # records stepped and commands read since the last commit
-        self.steps: list[float] = []  # seconds of the engine's steps since then
+        self.steps: list[float] = []  # seconds of each engine step since then
         self.unread: deque[Record] = deque()  # fetched from the control partition
-        self.fetched_at = 0.0  # when the records that are stepped now were fetched
+        self.fetched_at = 0.0  # when the current records were fetched
         self._charged_at: float | None = None
         self._origin = self._last_commit = self._refilled_at = self.clock.now()
         self._reports_left = float(REPORTED)
@@ -61,27 +62,27 @@ class Committer:
 
     @property
     def read_to(self) -> dict[str, int]:
-        """By query topic, the offset before which everything lies that any owner may have stepped."""
+        """By query topic, the offset that bounds what any owner may have stepped."""
         return self.journal.meta.read_to
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until a commit is due for its age alone."""
+        """Seconds until the commit interval ends."""
         return max(self._last_commit + self.policy.interval / 1000 - self.clock.now(), 0.0)
 
     @property
     def is_due(self) -> bool:
-        """Whether what is not committed has to be."""
+        """Whether a commit is due: events wait, enough records were stepped, or the interval has ended."""
         full = self.uncommitted >= self.policy.max_records
         return self.uncommitted > 0 and (self.journal.pending > 0 or full or not self.seconds_left)
 
     async def yield_turn(self) -> None:
-        """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+        """Record a sign of life and let other shards work."""
         self.status.beat = self.clock.now()
         await self.clock.sleep(0)
 
     async def in_slices(self, work: Iterable[object], *, commits: bool = False) -> None:
-        """Do long work, with turns of others in between; where it ``commits``, with a commit wherever one is full."""
+        """Do long work in slices that yield to other shards; with ``commits``, commit whenever the engine is full."""
         for _ in work:
             if commits and self.engine.full:
                 await self.commit()
@@ -89,7 +90,7 @@ class Committer:
                 await self.yield_turn()
 
     async def commit(self) -> None:
-        """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
+        """Commit what the engine holds; then publish until the rest fits into the next transaction."""
         await self.yield_turn()
         await self._tick()
         began = self.clock.now()
@@ -98,7 +99,7 @@ class Committer:
         self.journal.meta.commands = self.commands.snapshot
         shown = await self.journal.commit(commit)
         self.engine.committed()
-        # From here on everything in the commit is durable, and only now may anything of it be shown.
+        # The commit is durable from here on; nothing of it may be shown earlier.
         now = self.clock.now()
         status = self.status
         status.views.update({view.dataset: view for view in commit.views})
@@ -121,41 +122,41 @@ class Committer:
         await self.publish_backlog()
 
     async def publish_backlog(self) -> None:
-        """Publish what the next commit has to wait for."""
+        """Publish until the rest fits into the next transaction."""
         while self.journal.backlog:
             await self.publish()
 
     async def publish_all(self) -> None:
-        """Publish everything that is charged."""
+        """Publish all charged events."""
         while self.journal.pending:
             await self.publish()
 
     async def publish(self) -> None:
-        """Publish what is charged, or as much of it as one transaction takes."""
+        """Publish charged events, as many as one transaction may hold."""
         await self._tick()
         began = self.clock.now()
         shown = await self.journal.flush()
         self._published(shown, began, self.clock.now())
 
     async def hand_over(self) -> None:
-        """Store positions and publish what is charged, so that the next owner has nothing to repeat."""
+        """Commit positions and publish all charged events, so that the next owner repeats nothing."""
         if self.uncommitted:
             await self.commit()
         await self.publish_all()
 
     async def end_closed(self) -> None:
-        """Publish everything that is charged, and raise `ApplicationClosed`."""
+        """Publish all charged events, and raise `ApplicationClosed`."""
         await self.publish_all()
         raise self.journal.closed_error()
 
     async def _tick(self) -> None:
-        """Wait for the next tick where transactions have fixed times."""
+        """Wait for the next tick if the policy has a cadence."""
         if self.policy.cadence is not None:
             since, cadence = self.clock.now() - self._origin, self.policy.cadence / 1000
             await self.clock.sleep(cadence - since % cadence)
 
     def _extend_read_to(self) -> None:
-        """Say how far each topic may be stepped before the next commit."""
+        """Raise the offset up to which each topic may be stepped before the next commit."""
         for topic in self.engine.topics():
             if (offset := self.engine.next_offset(topic)) is not None:
                 least = offset + READ_AHEAD * self.policy.max_records
@@ -174,7 +175,7 @@ class Committer:
     # Commands
 
     async def next_command(self, gate: Gate) -> Command | None:
-        """Return the command to be carried out now, None once everything that was read is refused or waits."""
+        """Return the command to carry out now; None if every record read is refused or has to wait."""
         if (command := self.commands.ready(gate)) is not None:
             return command
         found = None
@@ -201,7 +202,7 @@ class Committer:
             self.use_up(command, accepted=operations.apply(self.engine, command))
 
     def use_up(self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None) -> None:
-        """Note that a command was carried out or begun, or refused by the engine; refuse what waited for its number."""
+        """Mark a command's number as used, and refuse another command that waited for it."""
         waited = self.commands.use_up(command, accepted=accepted, in_progress=in_progress)
         if waited is not None:
             self._refuse(waited, Refusal.STALE)
@@ -209,7 +210,7 @@ class Committer:
             self._log_outcome(command, accepted=accepted)
 
     async def continue_command(self) -> None:
-        """Carry out the next slice of a command to all datasets, where one is under way, and commit."""
+        """Carry out the next slice of a command to all datasets, if one is in progress, and commit."""
         if (in_progress := self.commands.in_progress) is not None:
             self._slices = self._slices or operations.apply_to_all(self.engine, in_progress)
             for in_progress in self._slices:
@@ -224,7 +225,7 @@ class Committer:
         await self.commit()
 
     def _refuse(self, offset: int, reason: str) -> None:
-        """Report a refused record; where there were many, only count it."""
+        """Report a refused record; beyond the rate limit, only count it."""
         if self._may_report():
             self.engine.accounts.next.rejects.append((self.control, offset, reason))
             log.warning("event=command_refused shard=%d offset=%d reason=%s", self.shard, offset, reason)
@@ -232,7 +233,7 @@ class Committer:
             self.observer.count("records_rejected_total", self.control, reason)
 
     def _may_report(self) -> bool:
-        """Tell whether one more record may be reported: a burst may, and then so many each second."""
+        """Tell whether the rate limit admits one more report."""
         if self.engine.full:
             return False
         now = self.clock.now()

@@ -1,8 +1,7 @@
 """The control partition of a shard: each command names the number that it is for, and no number is used twice.
 
-A shard numbers the commands that it uses up. It carries out only the command that names its state and the next number;
-the number becomes durable in the transaction of the command's effect. A copy, a replay, or a command that somebody was
-faster than, names a number that is not the next one: it is refused, wherever and whenever it is read.
+A shard carries out only a command that names its state and the next number; the number becomes durable in the same
+transaction as the command's effect. A copy, a replay, or a command that lost a race names another number: refused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Verify = Callable[[Record], str | None]
 
 
 class Refusal(StrEnum):
-    """Why a record is no command, or not the next one; the words stand in the reject topic and in a metric's label."""
+    """Why a record is no command, or not the next one: a reason on the reject topic and a label of a metric."""
 
     EMPTY = "command-empty"
     TOO_LARGE = "command-too-large"
@@ -49,13 +48,13 @@ class Gate(StrEnum):
 
 
 class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard's state knows of its commands.
+    """What a shard's state holds about its commands.
 
     Attributes:
-        next: Offset from which the control partition is read on. Only a place: numbers decide what is carried out.
-        number, id, accepted: The last command that was used up, and whether it was carried out; 0 before the first one.
-        in_progress: The last command to all datasets of which some are left.
-        closed: Name of the successor, once `close-application` was carried out: nothing follows.
+        next: Offset where reading of the control partition continues. Numbers, not offsets, decide what is carried out.
+        number, id, accepted: The last command whose number is used, and whether it was carried out; 0 before the first.
+        in_progress: The command to all datasets that is not complete yet.
+        closed: Name of the successor, once `close-application` was carried out; no command follows.
     """
 
     next: _Count = 0
@@ -68,7 +67,7 @@ class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The last command once more: it is answered, and nothing else happens."""
+    """A copy of the last command: it is answered, without any other effect."""
 
     command: Command
     accepted: bool
@@ -80,7 +79,7 @@ def accept_all(record: Record) -> None:
 
 
 def decode_command(record: Record, verify: Verify) -> Command | str:
-    """Return the command in a record of an authorised sender, or why it is rejected, which never repeats content."""
+    """Return the command of an authorised sender, or the reason of the rejection, which never repeats content."""
     value = record.value
     if value is None:
         return Refusal.EMPTY
@@ -98,14 +97,14 @@ def decode_command(record: Record, verify: Verify) -> Command | str:
 
 
 def acts_at_once(command: Command) -> bool:
-    """Tell whether a command need not wait for the replay: a pause that pays in full for what it cuts off."""
+    """Tell whether a command need not wait for the replay: a pause at full price."""
     return command.action is Action.PAUSE and command.now
 
 
 class Controls:
-    """Which command is the next one, by what is durable and the id of the shard's state.
+    """Decides which command is the next one, by the stored command state and the id of the shard's state.
 
-    At most one waits: what comes later under the same number is stale, unless it may be carried out before.
+    At most one command waits; a later one with the same number is stale, unless it may be carried out first.
     """
 
     def __init__(self, stored: CommandState, state_id: str, verify: Verify = accept_all) -> None:
@@ -114,31 +113,31 @@ class Controls:
         self._verify = verify
         self._read = stored.next
         self._waiting: tuple[int, Command] | None = None
-        self._found: tuple[int, Command] | None = None
+        self._current: tuple[int, Command] | None = None
 
     @property
     def snapshot(self) -> CommandState:
-        """What the next transaction makes durable: a command is read again until its number is used up."""
-        held = [place[0] for place in (self._waiting, self._found) if place is not None]
+        """The command state for the next transaction: an unused command is read again after a takeover."""
+        held = [position[0] for position in (self._waiting, self._current) if position is not None]
         return msgspec.structs.replace(self._stored, next=min(held, default=self._read))
 
     @property
     def in_progress(self) -> CommandProgress | None:
-        """The command to all datasets of which some are left."""
+        """The command to all datasets that is not complete yet."""
         return self._stored.in_progress
 
     @property
     def closing(self) -> bool:
-        """Whether the application is being closed: from then on nothing is tested."""
+        """Whether the application is being closed: nothing is tested any more."""
         return self.in_progress is not None and self.in_progress.closes
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed: nothing follows."""
+        """Whether the application is closed."""
         return bool(self._stored.closed)
 
     def may_continue(self, *, replayed: bool) -> bool:
-        """Tell whether a command to all datasets is under way that need not wait, nor closes the application."""
+        """Tell whether a command to all datasets may continue; one that closes the application is not meant."""
         in_progress = self.in_progress
         return (
             in_progress is not None
@@ -147,15 +146,15 @@ class Controls:
         )
 
     def begin_at(self, first: int, end: int) -> int:
-        """Read on within a partition that now has these offsets: at its beginning where the place is not among them."""
+        """Return where to read on, given the partition's offsets: its beginning if the stored one is outside."""
         if not first <= self._read <= end:
             self._read = first
         return self._read
 
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
-        """Take the next record in.
+        """Read the next record.
 
-        Return a command to be carried out now, one to be answered again, why the record is refused, or None.
+        Return a command to carry out now, one to answer again, the reason of a refusal, or None if the record waits.
         """
         if record.offset < self._read:
             return None
@@ -173,30 +172,30 @@ class Controls:
         if command.number <= known.number:
             return Refusal.STALE
         if self._passes(command, gate):
-            self._found = record.offset, command
+            self._current = record.offset, command
             return command
         if self._waiting is None:
             self._waiting = record.offset, command
         return None if self._waiting[1].id == command.id else Refusal.STALE
 
     def ready(self, gate: Gate) -> Command | None:
-        """Return the command that waited, where it may be carried out."""
+        """Return the waiting command, if it may be carried out."""
         return self._waiting[1] if self._waiting and self._passes(self._waiting[1], gate) else None
 
     def use_up(
         self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None
     ) -> int | None:
-        """Note that a command was the next one; return the offset of one that waited for the same number."""
+        """Mark the next number as used by a command; return the offset of another one that waited for it."""
         self._stored = CommandState(0, command.number, command.id, accepted, in_progress or self.in_progress)
-        waited, self._waiting, self._found = self._waiting, None, None
+        waited, self._waiting, self._current = self._waiting, None, None
         return None if waited is None or waited[1] is command else waited[0]
 
     def advance(self, in_progress: CommandProgress) -> None:
-        """Note how far the command to all datasets has come."""
+        """Store the progress of the command to all datasets."""
         self._stored = msgspec.structs.replace(self._stored, in_progress=in_progress)
 
     def end(self, *, accepted: bool) -> None:
-        """Note that the command to all datasets is done."""
+        """Mark the command to all datasets as complete."""
         if (done := self.in_progress) is not None:
             changed: dict[str, Any] = {
                 "in_progress": None,

@@ -34,7 +34,7 @@ ORIGIN_BYTES = 8
 class Journal:
     """Reads and writes one shard's state, on the partitions of ``log``.
 
-    ``records`` is what was read of the state; ``proved`` tells whether `open` proved it.
+    ``records`` holds the state's own records; ``proved`` tells whether `open` has verified them.
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
@@ -50,7 +50,7 @@ class Journal:
 
     @property
     def meta(self) -> Meta:
-        """What the state says of itself; the next transaction makes durable what is changed in it."""
+        """The record `meta`; the next transaction makes changes in it durable."""
         return self.records.meta
 
     @property
@@ -65,7 +65,7 @@ class Journal:
 
     @property
     def backlog(self) -> bool:
-        """Whether more waits than the next transaction publishes: the next commit has to wait for the rest."""
+        """Whether more events wait than one transaction publishes; a commit has to wait for the rest."""
         return len(self.records.to_publish()) < len(self.records.outbox)
 
     async def open(self) -> dict[bytes, bytes]:
@@ -89,8 +89,7 @@ class Journal:
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
-            # Whoever stood still while another owner went on sees state and alerts of different times: only
-            # the rightful owner may judge them.
+            # A fenced owner may have read state and alerts at different times: only the current owner may judge.
             self._broken = True
             await self._log.check_fenced()
             raise
@@ -98,16 +97,16 @@ class Journal:
         return records
 
     async def inspect(self, *, beside_alerts: bool = False) -> dict[bytes, bytes]:
-        """Read and verify the state as it is, whoever holds it; writes nothing, and raises as `open`.
+        """Read and verify the state without taking it over; writes nothing, and raises as `open`.
 
-        ``beside_alerts`` holds it to the alert partition, too; only its owner may judge by that.
+        ``beside_alerts`` compares it with the alert partition, too; only the owner may judge by that.
         """
         await self._begin()
         raw = await self._read()
         return await self._prove(raw, beside_alerts=beside_alerts)
 
     async def give_up(self, command: Command) -> None:
-        """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
+        """Close the shard for ever without its state, which cannot be verified; its other records stay as they are.
 
         Raises:
             CommandRefused: It names another cluster, other events, or another successor; or the state can be proved.
@@ -133,7 +132,7 @@ class Journal:
             log.critical("event=state_given_up shard=%d error=%r", self._shard, str(error))
         else:
             raise CommandRefused("the state can be proved: close the shard without --give-up-state")
-        # Where the state knows of events that are not there, a gap before the last one shows it.
+        # If the state knows of events that are missing, a gap before the last number shows it.
         is_own = self.meta.state_id.hex() == newest.state_id
         number = max(newest.number, newest.largest, self.meta.published if is_own else 0) + 1
         detail = {"successor": command.successor, "balances": 0, "command": command.id}
@@ -153,7 +152,7 @@ class Journal:
         await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
 
     async def read_closed(self) -> Closed | None:
-        """Return how the shard was closed, as its state says; None until that is published. Else as `inspect`."""
+        """Return how the shard was closed, by its state; None until that is published. Raises as `inspect`."""
         await self._begin()
         raw = await self._log.read_state()
         if CLOSED in raw:
@@ -165,7 +164,7 @@ class Journal:
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
 
     async def _begin(self, *, fence: bool = False) -> None:
-        """Trust nothing in memory; read once the older owner cannot commit; seal with a session's own nonces."""
+        """Forget what is in memory; with ``fence``, end the earlier owner's session; seal with a new salt."""
         self._broken = True
         if fence:
             await self._log.fence()
@@ -178,18 +177,18 @@ class Journal:
         return raw
 
     async def flush(self) -> int:
-        """Publish what waits, or the first slice of it, without new state; return how many events went out."""
+        """Publish waiting events, as many as one transaction may hold; return how many."""
         return await self.commit(Commit()) if self.pending else 0
 
     async def close(self) -> None:
-        """Give the producer up; nothing is committed by this."""
+        """Close the producer; commits nothing."""
         self._broken = True
         await self._log.close()
 
     # Reading
 
     async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> dict[bytes, bytes]:
-        """Hold what was read to the digest, to the alert partition, and to the number of partitions."""
+        """Check a state against its digest, the alert partition, and the number of partitions."""
         found = await self.records.restore(raw)
         if beside_alerts:
             await self._check_rollback(empty=not raw)
@@ -203,7 +202,7 @@ class Journal:
         return found
 
     async def _check_rollback(self, *, empty: bool) -> None:
-        """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
+        """Refuse a state that the alert partition contradicts (see `stream_svt.protocol.rollback`)."""
         meta, topic = self.meta, self._settings.topics.alerts
         seen, first, end = await self._read_alerts()
         committed, *_ = await self._read_alerts(committed=True)
@@ -213,7 +212,7 @@ class Journal:
                 f"the state of shard {self._shard} on topic {self._settings.topics.state!r} "
                 f"{'is empty' if empty else f'ends with event {meta.last_event}'}, but partition {self._shard} of "
                 f"alert topic {topic!r} {found}. The state was deleted, restored from a backup, or belongs to another "
-                "application, or the alert topic was made anew. Going on would spend budgets twice. Put the newest "
+                "application, or the alert topic was recreated. Continuing would spend budgets twice. Put the newest "
                 "state back; where there is none, 'stream-svt control close-application -c FILE --successor NAME "
                 f"--shard {self._shard} --give-up-state' closes the shard for a successor"
             )
@@ -226,7 +225,7 @@ class Journal:
         return seen, first, end
 
     async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
-        """Write again what the present key has not sealed; what waits to be published is sealed with the old one."""
+        """Seal with the present key what an older one sealed; waiting events are published first."""
         if stale or not self.meta.sealed_only:
             while self.pending:
                 await self.flush()
@@ -243,14 +242,14 @@ class Journal:
         self.meta.sealed_only = self.key_id != NO_KEY
 
     async def _read_back(self) -> None:
-        """Read the first record written: WRITE without READ would only show at the next takeover."""
+        """Read the first record written: a missing READ permission would otherwise show only at the next takeover."""
         # Committed, but its marker may not be written yet: read_committed could miss it.
         raw = await self._log.read_state(committed=False)
         if META not in raw or self.records.sealing.open(META, raw[META]).sequence != self.meta.sequence:
             raise self.records.unreadable("the first record written could not be read back")
 
     def closed_error(self) -> ApplicationClosed:
-        """Return what says that the shard was closed for ever."""
+        """Return the error for a shard that was closed for ever."""
         return ApplicationClosed(
             f"shard {self._shard} of application {self.context.application!r} is closed for ever: 'control "
             "close-application' ended it. 'stream-svt carry-over' gives a successor what is left of each budget"
@@ -259,7 +258,7 @@ class Journal:
     # Writing
 
     async def commit(self, commit: Commit) -> int:
-        """Make a commit durable and publish what waits of the previous one; return how many events went out.
+        """Write a commit and publish waiting events of the previous one in one transaction; return how many.
 
         Raises:
             Fenced, BrokerUnavailable: The outcome is unknown; `open` before anything else.
@@ -267,7 +266,7 @@ class Journal:
         """
         if self._broken:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
-        # Whatever ends this early, cancellation included, leaves memory and log apart.
+        # After any early end, cancellation included, memory and log may differ.
         self._broken = True
         claim, self._claim = self._claim, False
         published = self.records.to_publish()
@@ -284,7 +283,7 @@ class Journal:
         return len(published)
 
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
-        """Encode events as they enter the outbox: published twice, they are the same bytes."""
+        """Encode events as they enter the outbox, so that a second publication has the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
         prover = self.records.sealing.prover
         return [
@@ -297,7 +296,7 @@ class Journal:
         ]
 
     def _encoder(self, origin: str, state_id: str, command: int = 0) -> Callable[..., bytes]:
-        """Return what encodes events of one transaction, with its place and the time."""
+        """Return an encoder for the events of one transaction, with its context and time."""
         now = datetime.fromtimestamp(self._settings.epoch(), UTC).isoformat(timespec="milliseconds")
         return partial(
             released.encode,

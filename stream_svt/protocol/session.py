@@ -31,19 +31,19 @@ from stream_svt.protocol.shard_states import Cause, ShardSignal
 log = logging.getLogger(__name__)
 
 COMMAND_FETCH = 1.0
-"""Seconds a fetch waits while only a command can help."""
+"""Seconds that a fetch waits while the session needs a command."""
 Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
 
 IDLE_FETCH = 2.0
-"""Seconds a fetch waits where nothing presses: bounds how late a new configuration or the watchdog is served."""
+"""Seconds that an idle fetch waits: the longest delay of a new configuration and of a sign of life."""
 
 FARTHEST_AHEAD = 600.0
-"""Seconds that a query may be stamped ahead of this worker's clock, where durations run on timestamps."""
+"""Seconds that a query's timestamp may be ahead of this worker's clock, if durations depend on timestamps."""
 
 IDLE_MARGIN = 3600.0
-"""Seconds by which time lags for a monitor that has read all of its topic: a record that a transaction hides still, or
-that a broker whose clock is slow writes, must not be late."""
+"""Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
+stamped by a broker with a slow clock, must not be late."""
 
 _TIMESTAMP = attrgetter("timestamp")
 
@@ -52,21 +52,20 @@ _TIMESTAMP = attrgetter("timestamp")
 class ShardSession(Committer):
     """Runs a shard until told to stop.
 
-    With a cadence every transaction begins at a tick, a multiple of the cadence since the session began, one fetch
-    is processed between two ticks, and a tick without news has its transaction, too: when something becomes
-    visible tells nothing of how long the work for it took, as long as the work fits between two ticks. How long the
-    engine took is then not reported either.
+    With a cadence every transaction begins at a tick, a multiple of the cadence since the session began. One fetch is
+    processed between two ticks, and each tick has its transaction, even an empty one. So the time of a transaction does
+    not reveal how long its work took, if the work fits between two ticks. The engine's durations are not reported then.
     """
 
     _decoders: Mapping[str, Decoder] = field(init=False, default_factory=dict)
     _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
-    """By topic, the offset up to which an earlier owner can have stepped it."""
+    """By topic, the offset up to which an earlier owner may have stepped it."""
     _replayed: bool = field(init=False, default=False)
 
     # Taking over
 
     async def open(self) -> None:
-        """Take the state over and read the topics in use; raises as `Journal.open`, or `ConfigError`."""
+        """Take the state over and find where to read each topic; raises as `Journal.open`, or `ConfigError`."""
         self.status.signal(ShardSignal.OPENED)
         began = self.clock.now()
         records = await self.journal.open()
@@ -82,7 +81,7 @@ class ShardSession(Committer):
         await self.in_slices(engine.projection.sum_up())
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
-        if self.commands.closing:  # nothing is read again, for nothing is tested any more
+        if self.commands.closing:  # nothing is tested any more, so nothing is replayed
             await self.in_slices(engine.retirement.retire(), commits=True)
         else:
             self._replay_to = await self._seek_topics(spans)
@@ -101,7 +100,7 @@ class ShardSession(Committer):
         )
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
-        await self.publish_backlog()  # a commit comes after everything that was charged before
+        await self.publish_backlog()  # a commit is allowed only after all earlier charges are published
         progress = self.journal.meta.progress
         if progress is not None:
             self._compare_versions(progress)
@@ -113,7 +112,7 @@ class ShardSession(Committer):
             engine.adopt(workload.version)
 
     def _compare_versions(self, progress: bytes) -> None:
-        """Refuse an older configuration than the shard has adopted, or another one of the same number."""
+        """Refuse a configuration older than the one adopted, or a different one with the same number."""
         adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
         number, wanted = self.workload.version
         if number < adopted:
@@ -130,7 +129,7 @@ class ShardSession(Committer):
             raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
     async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
-        """Seek every topic to where the state says; return up to where a previous owner can have stepped each."""
+        """Seek every topic to its stored offset; return the offsets up to which a previous owner may have stepped."""
         engine = self.engine
         starts: dict[str, int] = {}
         for topic in self.workload.topics:
@@ -139,7 +138,7 @@ class ShardSession(Committer):
             if offset is None:
                 offset = first if self.start_at == "earliest" else end
                 if topic not in engine.topics():
-                    # Its monitors are added after the replay, and read it from here.
+                    # Its monitors are added after the replay and start here.
                     self.feed.seek(topic, offset)
                     continue
                 engine.begin(topic, offset)
@@ -149,7 +148,7 @@ class ShardSession(Committer):
             for topic, offset in starts.items()
             if not spans[topic][0] <= offset <= spans[topic][1]
         }
-        # What was lost is paid for once its loss is accepted, and nothing of it is replayed.
+        # Accepting a loss charges for it, and lost records cannot be replayed.
         replay_to = {
             topic: read_to
             for topic, offset in starts.items()
@@ -163,7 +162,7 @@ class ShardSession(Committer):
         return replay_to
 
     async def _await_acceptance(self, lost: Mapping[str, int], spans: Spans) -> None:
-        """Wait for an `accept-loss` for each topic: its records behind the state are gone, and that must be loud."""
+        """Park until an `accept-loss` came for each topic whose next records are gone."""
         left = dict(lost)
         while left:
             self._park(left, spans)
@@ -175,7 +174,7 @@ class ShardSession(Committer):
             else:
                 self.carry_out(command)
             await self.commit()
-            await self.publish_all()  # nothing else may come for long
+            await self.publish_all()  # the next commit may be far away
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
         gaps = [
@@ -199,7 +198,7 @@ class ShardSession(Committer):
 
     async def _accept_loss(self, command: Command) -> None:
         topic, engine = command.topic, self.engine
-        first, end = (await self.feed.spans([topic]))[topic]  # retention goes on meanwhile
+        first, end = (await self.feed.spans([topic]))[topic]  # retention may have deleted more
         await self.in_slices(operations.close_runs_of_topic(engine, topic), commits=True)
         operations.skip_lost_records(engine, topic, first, end)
         self.read_to.pop(topic, None)
@@ -210,7 +209,7 @@ class ShardSession(Committer):
         )
 
     async def _await_command(self) -> Command:
-        """Read only the control partition until an `accept-loss` comes that names the next number."""
+        """Read only the control partition until an `accept-loss` with the next number comes."""
         while (command := await self.next_command(Gate.LOSS)) is None:
             records = await self.feed.fetch([self.control], COMMAND_FETCH)
             self.unread.extend(records.get(self.control, ()))
@@ -220,11 +219,11 @@ class ShardSession(Committer):
     # Running
 
     def end(self) -> list[DatasetAccount]:
-        """Let go of what the session held in memory, and return the ledgers, to be freed little by little."""
+        """Release the memory of the session; return the ledgers, which the caller frees gradually."""
         return self.engine.discard() if hasattr(self, "engine") else []
 
     async def run(self) -> None:
-        """Read, step and commit until stopped, or closed by a command; then publish what is charged."""
+        """Read, step and commit until stopped or closed; then publish all charged events."""
         if not self.commands.closing:
             await self._barrier()
         while not self.feed.stopping:
@@ -260,7 +259,7 @@ class ShardSession(Committer):
         return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
-        """Step the engine through what was fetched; where the shard is to be handed over, the rest is read again."""
+        """Step the engine through fetched records; once the shard is to be handed over, seek back to the rest."""
         interrupted = False
         for topic, fetched in records.items():
             if topic == self.control:
@@ -273,7 +272,7 @@ class ShardSession(Committer):
     async def _step_through(self, topic: str, fetched: Sequence[Record]) -> bool:
         """Step the engine through records of a topic, committing where it must be durable first.
 
-        A backlog can take many commits. Return whether all of it was stepped: where the shard is to be handed over
+        A backlog can take many commits. Return whether all records were stepped; if the shard is to be handed over
         meanwhile, the rest is read again.
         """
         await self.yield_turn()
@@ -297,7 +296,7 @@ class ShardSession(Committer):
                 if self.feed.stopping or self.feed.held:
                     self.feed.seek(topic, self.engine.next_offset(topic) or found[0].offset)
                     return False
-                self.uncommitted += len(found)  # of which some are still to be looked at
+                self.uncommitted += len(found)  # some of these are not stepped yet
         if ahead is not None or (self.policy.cadence is None and step.urgent):
             await self.commit()
         if ahead is not None:
@@ -307,7 +306,7 @@ class ShardSession(Committer):
     def _split_ahead(
         self, topic: str, found: Sequence[Record]
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
-        """Return the records before the first that is stamped too far ahead, and the error where there is one."""
+        """Return the records before the first one stamped too far ahead, and the error for that one, if any."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
         if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
@@ -326,7 +325,7 @@ class ShardSession(Committer):
         return found[:index], error
 
     async def _barrier(self) -> None:
-        """Carry out what waits for a barrier: commands, and the configured specification after the replay."""
+        """Carry out what must happen between commits: commands and, after the replay, the change of specification."""
         self.status.beat = self.clock.now()
         if not self._replayed:
             await self._finish_replay()
@@ -338,12 +337,12 @@ class ShardSession(Committer):
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:
-        """Carry out a command and commit: its number becomes durable with what it does."""
+        """Carry out a command and commit: its number becomes durable with its effect."""
         self.carry_out(command)
         await self.continue_command()
 
     async def _finish_replay(self) -> None:
-        """Go over to the configured specification, once everything is replayed."""
+        """Change to the configured specification once the replay is complete."""
         engine, topics = self.engine, self.workload.topics
         for topic, end in self._replay_to.items():
             if await self.feed.position(topic) < end:
@@ -367,7 +366,7 @@ class ShardSession(Committer):
         if engine.datasets.patterns:
             ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
             engine.advance_watermarks(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))
-        # Not before the configuration is accepted, and what it takes away is closed.
+        # Only once the configuration is accepted and removed monitors are closed.
         for topic in self.read_to.keys() - engine.topics():
             del self.read_to[topic]
         await self.commit()
@@ -386,7 +385,7 @@ class ShardSession(Committer):
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 
     async def _wait_for_rebalance(self) -> None:
-        """Wait for the end of a rebalance with nothing left to repeat, then make sure that nobody else took over."""
+        """Commit and publish, wait for the end of a rebalance, and check that no other owner took over."""
         await self.hand_over()
         self._update_status()
         await self.feed.wait_for_rebalance()

@@ -1,12 +1,12 @@
-"""The records of a shard's state: how they are verified, and what one transaction makes of them.
+"""The records of a shard's state: their layout, their verification, and what one transaction writes.
 
 Layout of a shard's partition of the state topic (compacted)::
 
     meta     sequence of the last transaction, the engine's progress, keys, digest, what was published
-    closed   only where the state was given up: whatever the others say, the shard opens no more
-    ob/<i>   events charged and rejects found by transaction meta.charged and not all published yet, compressed; counts
-             only if i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
-    others   the engine's records and the shard's, opaque here
+    closed   only if the state was given up: the shard never opens again, whatever the other records say
+    ob/<i>   outbox: events and rejects of transaction meta.charged, not all published yet, compressed; valid only if
+             i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
+    others   the engine's records, opaque here
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Reject = tuple[str, int, str]
 FORMAT = 1
 META = b"meta"
 CLOSED = b"closed"
-"""Record of a shard whose state was given up; plain, so that nobody needs a key to see it."""
+"""Record of a shard whose state was given up; plain, so that reading it needs no key."""
 OUTBOX = b"ob/"
 RECORD_LIMIT = 900_000
 """Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
 CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
 NUMBERS_BYTES = 24
-"""What an event or a reject has beside its texts, at most."""
+"""Most bytes of an event or a reject beside its texts."""
 RESTORE_RECORDS = 500
-"""Records that are verified before other work of the process gets its turn: some 10 ms."""
+"""Records that are verified before other work of the process gets a turn: about 10 ms."""
 SECRET_BYTES = 32
 STATE_ID_BYTES = 16
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
-"""A number or offset that Kafka and the format know: what a forged record holds beyond it is refused by name."""
+"""A number or offset in the range of the format; a forged record beyond it is refused by name."""
 _Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 _StateId = Annotated[bytes, msgspec.Meta(min_length=STATE_ID_BYTES, max_length=STATE_ID_BYTES)]
 
@@ -69,10 +69,10 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             transaction at the latest.
         origin, published_origin: Their origins (see `stream_svt.protocol.rollback`).
         alert_offset: Offset of a published event on the alert partition: the rollback check reads from there.
-        alert_end: End of the alert partition as far as this transaction and those before explain it, the
-            marks that end transactions included.
-        read_to: By query topic the offset that bounds what was ever stepped: no record from there on has
-            been. A record past it is stepped only once a larger bound is durable.
+        alert_end: End of the alert partition that this transaction and those before account for, their commit
+            markers included.
+        read_to: By query topic, the offset that bounds what was ever stepped. A record past it is stepped only
+            once a larger bound is durable.
         noise_key, digest_key: Secrets of the shard; drawn once, durable before their first use.
         digest: Sum modulo 2**256 of the live records' keyed hashes.
         sealed_only: Whether every live record is sealed, so that a plain one is a forgery.
@@ -115,16 +115,16 @@ class Chunk(msgspec.Struct, array_like=True):
 
 
 async def no_yield() -> None:
-    """Give way to nothing."""
+    """Yield to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSettings:
     """What a journal needs to know of its shard and its surroundings.
 
-    The first of the ``masters`` seals; without any, records are plain. ``adopt_plain`` lets a state be sealed that was
-    written without a key; whoever may write the topic could have put it there. ``yield_to_loop`` is awaited between the
-    slices of long work. ``epoch`` is the time frozen in events, in seconds since 1970.
+    The first of the ``masters`` seals; without any, records are plain. ``adopt_plain`` accepts a plain state and seals
+    it; anyone with write permission for the topic could have written that state. ``yield_to_loop`` is awaited between
+    slices of long work. ``epoch`` returns the time of events, in seconds since 1970.
     """
 
     context: RecordContext
@@ -138,13 +138,13 @@ class JournalSettings:
 
 
 class ShardRecords:
-    """The records of one shard, for one session: verified, held, and made for each transaction.
+    """The records of one shard during one session: verified when read, and made for each transaction.
 
     Attributes:
-        meta: What the state says of itself; the next transaction makes durable what is changed in it.
+        meta: The record `meta`; the next transaction makes changes in it durable.
         macs: Keyed hashes of the live records.
-        outbox, rejects: What is charged and not published yet, in order.
-        stale: Keys of the records that the present key has not sealed.
+        outbox, rejects: Charged events and found rejects that are not published yet, in order.
+        stale: Keys of the records that the present sealing key did not seal.
     """
 
     def __init__(self, settings: JournalSettings) -> None:
@@ -194,7 +194,7 @@ class ShardRecords:
                 "to an older version"
             )
         if key_id != own:
-            # Whoever knows the key before, or read what was plain, knows the digest's secret.
+            # The digest's secret is known to holders of the old key, and to readers of a plain state.
             meta.digest_key = entropy(SECRET_BYTES)
             mac, total = hashing(meta.digest_key), 0
             for number, key in enumerate(records, start=1):
@@ -208,7 +208,7 @@ class ShardRecords:
         return records
 
     def _read_meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
-        """Return what the state says of itself, and the name of the key that sealed it."""
+        """Return the record `meta`, and the name of the key that sealed it."""
         if META not in raw:
             raise self.unreadable("it has records but no record 'meta'")
         opened = self.sealing.open(META, raw[META])
@@ -223,7 +223,7 @@ class ShardRecords:
         return meta, opened.key_id
 
     def _read_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
-        """Return what is charged and not published."""
+        """Return charged events and rejects that are not published yet."""
         events: list[Event] = []
         rejects: list[Reject] = []
         for key in chunk_keys(meta):
@@ -234,7 +234,7 @@ class ShardRecords:
                 raise self.unreadable(f"record {describe(key)} belongs to another transaction")
             chunk = self._decode(key, self._unpacked(key, found.content), Chunk)
             events += [event for event in chunk.events if event[0] > meta.published]
-            if meta.charged == meta.sequence:  # else they went out with the first slice
+            if meta.charged == meta.sequence:  # else they were published with the first slice
                 rejects += chunk.rejects
         return events, rejects
 
@@ -280,7 +280,7 @@ class ShardRecords:
             raise self.unreadable(f"record 'closed' is not of this format: {error}") from None
 
     def unreadable(self, why: str) -> UnreadableState:
-        """Return the error that says why the state cannot be used."""
+        """Return the error for a state that cannot be used."""
         shard, topic = self._settings.context.shard, self._settings.topics.state
         return UnreadableState(
             f"the state of shard {shard} on topic {topic!r} cannot be used: {why}. "
@@ -328,7 +328,7 @@ class ShardRecords:
             chunks = _chunks(events, commit.rejects)
             meta.charged, meta.chunks, self._chunks_total = sequence, len(chunks), 0
             for key, chunk in zip(chunk_keys(meta), chunks, strict=True):
-                # The content becomes public: compression tells nothing. Most bytes of a thousand events are the same.
+                # Compression reveals nothing: the content becomes public. Events share most of their bytes.
                 sealed[key] = record = self._seal(key, sequence, chunk, compress=True)
                 self._chunks_total += mac(key, record)
         elif not self.outbox:
@@ -337,7 +337,7 @@ class ShardRecords:
         if self.outbox:
             meta.last_event = max(meta.last_event, self.outbox[-1][0])
         meta.sequence, meta.origin, meta.progress = sequence, origin, commit.progress or meta.progress
-        # Its events, and its mark.
+        # Its events, and its commit marker.
         meta.alert_end += published + 1 if published or claim else 0
         meta.digest = digest(self._total + self._chunks_total)
         sealed[META] = self._seal(META, sequence, meta)
@@ -355,12 +355,12 @@ class ShardRecords:
 
 
 def chunk_keys(meta: Meta) -> Iterator[bytes]:
-    """Return the keys of the outbox records that count."""
+    """Return the keys of the valid outbox records."""
     return (OUTBOX + str(number).encode() for number in range(meta.chunks))
 
 
 def hashing(secret: bytes) -> Callable[[bytes, bytes], int]:
-    """Return what hashes a record with its key, under a secret: for many of them."""
+    """Return a hash function for record keys and records, keyed with a secret."""
     begun = hashlib.blake2b(digest_size=32, key=secret)
 
     def mac(key: bytes, record: bytes) -> int:
@@ -372,12 +372,12 @@ def hashing(secret: bytes) -> Callable[[bytes, bytes], int]:
 
 
 def digest(total: int) -> bytes:
-    """Return what `Meta` holds of a sum of hashes."""
+    """Return the digest that `Meta` holds for a sum of hashes."""
     return (total % (1 << 256)).to_bytes(32, "big")
 
 
 def _chunks(events: list[Event], rejects: list[Reject]) -> list[Chunk]:
-    """Return outbox records of a bounded size; the first one has the rejects, which a commit bounds."""
+    """Return outbox records of bounded size; the first one holds the rejects, whose number a commit bounds."""
     chunks = [Chunk([], rejects)]
     size = sum(len(topic) + len(reason) + NUMBERS_BYTES for topic, _, reason in rejects)
     for event in events:
