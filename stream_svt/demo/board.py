@@ -244,7 +244,7 @@ def _monitors(board: Board) -> Table:
 def _events(board: Board, rows: int) -> Table:
     table = Table(expand=True, box=None, pad_edge=False)
     for head in _HEADS[:-1]:
-        table.add_column(head, no_wrap=True, justify="right" if head in _HEADS[4:] else "left")
+        table.add_column(head, no_wrap=True, justify="right" if head in _HEADS[4:-1] else "left")
     table.add_column("", ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
     for kind, *cells, text in list(board.recent)[-rows:]:
         table.add_row(Text(kind, _COLOURS[kind]), *map(_short, cells), text)
