@@ -1,4 +1,4 @@
-"""Two neighbouring streams through the engine: what an adversary sees is the same, or a counterexample is found."""
+"""The neighbour test: run the engine on two neighbouring streams and compare all that an adversary sees."""
 
 from stream_svt.proving.neighbours import Summary as Summary
 from stream_svt.proving.neighbours import prove as prove

@@ -1,4 +1,4 @@
-"""Pairs of neighbouring streams, and what happens beside them: commits, crashes, commands, other specifications."""
+"""Random pairs of neighbouring streams, with commits, crashes, commands and changes of the specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 DATASETS = 3
-"""Datasets of a case; a shard's others are told apart by nothing but their number."""
+"""Largest number of datasets in a case; further datasets of a shard differ by number only."""
 
 _QUERIES = (20, 220)
 _SERIES = 7
@@ -35,17 +35,17 @@ class RandomSource(Protocol):
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """Return a whole number in [0, stop)."""
+        """Return an integer in [0, stop)."""
         ...
 
     def getrandbits(self, bits: int, /) -> int:
-        """Return so many bits."""
+        """Return an integer of this many random bits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A query, or the marker that closes a set. ``value`` is in 10^-18, None for a value that is not a number."""
+    """A query, or the marker that closes a set. ``value`` is in units of 10^-18, None for a value not a number."""
 
     dataset: int
     value: int | None
@@ -71,7 +71,7 @@ class StepTo:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What happens at a barrier: nothing but a commit, a crash, a command, or another specification."""
+    """A barrier with a commit and, if set, a command or another specification; or a crash instead."""
 
     crash: bool = False
     command: Command | None = None
@@ -83,8 +83,9 @@ class Case:
     """A pair of neighbouring streams.
 
     Attributes:
-        spec: What runs first.
-        directions: How the answers of each dataset move.
+        spec: The first specification.
+        script: Steps, the same on both streams.
+        directions: How the answers of each dataset move from the first stream to the second.
     """
 
     spec: ApplicationSpec
@@ -95,7 +96,7 @@ class Case:
 
 
 def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
-    """Return rows of a topic, from this offset on, as a batch."""
+    """Return rows of a topic as a batch that starts at offset `first`."""
     last = first + len(rows)
     split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in rows]
     return QueryBatch(
@@ -118,7 +119,7 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
 
 
 def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
-    """Return a specification with few of the datasets, and queues that short streams fill."""
+    """Return a specification with at most `DATASETS` datasets, and queues small enough for short streams to fill."""
     covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
     chosen = [covered.pop(rng.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
     return replace(
@@ -143,7 +144,7 @@ def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[Applicatio
     """Return a random case.
 
     Args:
-        later: Specifications that may be applied, in this order; none is less cautious than one before it.
+        later: Specifications that may be applied in this order, none of them less cautious than an earlier one.
     """
     every = [spec, *later]
     reading = [
@@ -197,7 +198,7 @@ def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> li
 
 
 def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int | None:
-    """Return a value: most near the bar, some at and below zero, some beyond the bounds, some no number."""
+    """Return a value: most near the bar, some at or below zero, some beyond the bounds, some None (not a number)."""
     mechanism = monitor.mechanism()
     branch = mechanism.branches[-1]
     scale = monitor.granularity / branch.rate
@@ -229,12 +230,12 @@ def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int 
 def _moved(
     row: Row, directions: Sequence[Neighbours], distances: Sequence[Fraction], rng: RandomSource
 ) -> Row:
-    """Return the query on the neighbouring dataset: moved by at most the sensitivity, half of them by all of it."""
+    """Return the query on the neighbour: moved by the sensitivity (half of the queries) or less."""
     if row.value is None:
         return row
-    most = int(distances[row.dataset] * PARTS)
+    limit = int(distances[row.dataset] * PARTS)
     kind = rng.random()
-    distance = most if kind < 0.5 else 0 if kind < 0.7 else int(most * rng.random())
+    distance = limit if kind < 0.5 else 0 if kind < 0.7 else int(limit * rng.random())
     direction = directions[row.dataset]
     if direction is Neighbours.DOWN or (direction is Neighbours.MIXED and rng.random() < 0.5):
         distance = -distance
@@ -246,7 +247,7 @@ def _script(
 ) -> tuple[StepTo | Barrier, ...]:
     script: list[StepTo | Barrier] = []
     fed = dict.fromkeys(spec.topics(), 0)
-    waiting = list(later)
+    remaining = list(later)
     while any(fed[topic] < len(stream[topic]) for topic in fed):
         topic = sorted(fed)[rng.randrange(len(fed))]
         fed[topic] = min(len(stream[topic]), fed[topic] + 1 + rng.randrange(70))
@@ -255,14 +256,14 @@ def _script(
         if kind < 0.3:
             script.append(Barrier())
         elif kind < 0.5:
-            # What was read is read again before anything else happens, as after a takeover.
+            # The engine reads the same records again before the next step, as after a takeover.
             script += [Barrier(crash=True), *(StepTo(read, last) for read, last in sorted(fed.items()))]
         elif kind < 0.65:
             script.append(Barrier(command=_command(spec, len(script), rng)))
-        elif kind < 0.75 and waiting:
-            wanted = waiting.pop(0)
-            script.append(Barrier(spec=wanted))
-            fed |= {read: 0 for read in wanted.topics() if read not in fed}
+        elif kind < 0.75 and remaining:
+            new_spec = remaining.pop(0)
+            script.append(Barrier(spec=new_spec))
+            fed |= {read: 0 for read in new_spec.topics() if read not in fed}
     return (*script, Barrier())
 
 

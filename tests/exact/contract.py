@@ -1,9 +1,8 @@
-"""The contract of every mechanism, as checks that run on any registered form of one.
+"""The contract of all mechanisms, as checks that run on any registered form of a mechanism.
 
-A form says how its mechanism is played on values and on a tape of noise. The checks know nothing else about
-it: they play a random case, ask the mechanism's own `shifts` how the noise has to move for a neighbour, play
-the neighbour on the moved tape, and compare. What they establish together is the privacy proof: same output,
-a cost of at most the charge, one-sided noise moved up only, and a move that is one-to-one.
+A form defines how its mechanism is played on values and on a tape of noise. The checks play a random case, move the
+noise by the mechanism's own `shifts`, play the neighbour on the moved tape, and compare. Together they are the privacy
+proof: same output, a cost of at most the charge, one-sided noise moved up only, and a one-to-one map.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Batch:
-    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they read."""
+    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they use."""
 
     run: int
     start: int
@@ -58,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PlayedCase:
-    """A played case: all that is released, in order, its charge, the batches behind it, and the runs opened."""
+    """A played case: all outputs in order, its charge, its batches, and the number of runs opened."""
 
     released: tuple[object, ...]
     charge: int
@@ -68,23 +67,23 @@ class PlayedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A mechanism and how it is played: in rounds, under a schedule that reads past outputs, and nothing else.
+    """A mechanism and how it is played: in rounds, under a schedule that depends on past outputs only.
 
-    Bottoms are tested again in the next round (APPEND), in an order and against thresholds that depend on what was
-    told before. With `resample` a run that is over is followed by another.
+    Bottoms are tested again in the next round (APPEND), in an order and against thresholds that depend on earlier
+    outputs. With `resample` a new run follows a run that is over.
 
     Attributes:
-        mechanism: With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
-        built_by: The public class or constructor that the form stands for.
-        tests: Tests that a case may make.
-        queries: Queries of the first round; None for one for each test.
-        neighbours: Kinds of neighbours for which the charge is promised.
-        side: Length of the noise box on which the move must be one-to-one.
-        least_tests: Tests that the box needs at least, however large that makes it.
-        boxed_pairs: Pairs of each kind of neighbours that meet the box.
-        batched: Whether tests may be cut into batches anywhere.
-        at_once: Tests that a step makes at most.
-        distance: Most that an answer differs between neighbours, where the mechanism does not say.
+        mechanism: Has open, step, is_over, shifts, threshold_law and branch_laws.
+        built_by: The public class or constructor that this form covers.
+        tests: Largest number of tests in a case.
+        queries: Queries of the first round; None for one query per test.
+        neighbours: Kinds of neighbours for which the charge holds.
+        side: Side length of the noise box on which the map must be one-to-one.
+        least_tests: Smallest number of tests on the box, regardless of its size.
+        boxed_pairs: Pairs of each kind of neighbours that are played on the box.
+        batched: Whether tests may be split into batches anywhere.
+        at_once: Largest number of tests in a step.
+        distance: Largest difference of an answer between neighbours, if the mechanism has no sensitivity.
     """
 
     mechanism: Any
@@ -103,14 +102,14 @@ class Form:
     distance: int | None = None
 
     def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> PlayedCase:
-        """Make the tests, `cut` in a batch, until they or the runs end."""
+        """Make the tests, in batches of `cut`, until they or the runs end."""
         mechanism = self.mechanism
         released: list[object] = []
         batches: list[Batch] = []
         number, test, charge = 0, 0, getattr(mechanism, "threshold_charge", 0)
         run = mechanism.open(tape.thresholds[0], (0, 0))
-        queue, tests = self.order(values), self.made(values, tape)
-        most = min(cut, self.at_once) if self.batched else self.at_once
+        queue, tests = self.order(values), self.test_count(values, tape)
+        batch_size = min(cut, self.at_once) if self.batched else self.at_once
         for attempt in range(self.attempts):
             again: list[int] = []
             shift, done = run.tops + number, 0
@@ -124,7 +123,7 @@ class Form:
                     return PlayedCase(tuple(released), charge, tuple(batches), self.opened(number))
                 if store:
                     run = self.restored(run)
-                asked = queue[done : done + min(most, tests - test)]
+                asked = queue[done : done + min(batch_size, tests - test)]
                 bars = np.array([(query + shift) % 3 for query in asked])
                 columns = self.columns(test, asked)
                 step = (
@@ -151,7 +150,7 @@ class Form:
     def order(self, values: Values) -> list[int]:
         return list(range(self.tests if self.queries is None else self.queries))
 
-    def made(self, values: Values, tape: Tape) -> int:
+    def test_count(self, values: Values, tape: Tape) -> int:
         return len(values)
 
     def answers(self, values: Values, start: int, stop: int) -> Integers:
@@ -168,7 +167,7 @@ class Form:
         return after
 
     def output(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
-        """A record of each test: where it stood and, of a top, all that is played."""
+        """Return a record of each test: its position and, for a top, all that is released."""
         tops = {top.row: astuple(top)[1:] for top in outcomes.tops}
         return [(*head, *tops.get(row, ()), *also.get(row, ())) for row, head in enumerate(heads)]
 
@@ -218,7 +217,7 @@ class Form:
         return self.mechanism.shifts(batch.outcomes, before, after, neighbours, *drawn)
 
     def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
-        """What an alignment reads besides: nothing."""
+        """Return further arguments of `shifts`: none here."""
         return ()
 
     def align(
@@ -242,7 +241,7 @@ class Form:
         return self.mechanism.threshold_law, self.mechanism.branch_laws
 
     def moves(self, before: Tape, after: Tape) -> list[tuple[Law, int]]:
-        """How far each noise moves, with its law."""
+        """Return the law and the distance of each noise that moves."""
         threshold, branches = self.laws
         pairs = [(threshold, a, b) for a, b in zip(before.thresholds, after.thresholds, strict=True)]
         for law, old, new in zip(branches, before.queries, after.queries, strict=True):
@@ -291,7 +290,7 @@ class StreamForm(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class RenewedForm(StreamForm):
-    """A mechanism whose one run goes on with a fresh threshold after every top."""
+    """A mechanism whose run continues with a fresh threshold after every top."""
 
     def needs_threshold(self, run: Run) -> bool:
         return self.mechanism.needs_threshold(run)
@@ -305,9 +304,9 @@ class RenewedForm(StreamForm):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionForm(Form):
-    """A mechanism whose step takes all answers at once, and which tells the largest of them.
+    """A mechanism whose step takes all answers at once and reports the largest.
 
-    Where a run can pay for more than one step, the next one takes the next `at_once`, with fresh noise.
+    If a run can pay for more than one step, the next step takes the next `at_once` answers, with fresh noise.
     """
 
     at_once: int = 4
@@ -327,7 +326,7 @@ class SelectionForm(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantileForm(Form):
-    """A quantile, played on data: its values are records, its tests candidates, as many as the tape is long."""
+    """A quantile, played on data: values are records, tests are candidates, one per column of the tape."""
 
     records: int = 6
 
@@ -337,16 +336,16 @@ class QuantileForm(Form):
     def neighbour(self, values: Values, neighbours: Neighbours, rng: random.Random) -> Values:
         among = list(values)
         if self.mechanism.adjacency is Adjacency.SWAP:
-            place = rng.randrange(len(among))
-            moved = among[place] + rng.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
-            among[place] = max(0, moved)
+            index = rng.randrange(len(among))
+            moved = among[index] + rng.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
+            among[index] = max(0, moved)
         elif neighbours is Neighbours.UP:
             among.pop(rng.randrange(len(among)))
         else:
             among.append(rng.choice((0, rng.randint(0, 40), 2**20)))
         return tuple(among)
 
-    def made(self, values: Values, tape: Tape) -> int:
+    def test_count(self, values: Values, tape: Tape) -> int:
         return len(tape.queries[0])
 
     def answers(self, values: Values, start: int, stop: int) -> Integers:
@@ -355,7 +354,7 @@ class QuantileForm(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class BitsForm(Form):
-    """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
+    """A baseline without gaps and without alignment: its (epsilon, delta) is checked by its law."""
 
     def tape(self, rng: random.Random) -> Tape:
         return Tape((round(rng.gauss(0, 3)),), (tuple(round(rng.gauss(0, 3)) for _ in range(self.tests)),))
@@ -365,19 +364,19 @@ class BitsForm(Form):
         return after
 
     def tops_by_answer(self, masses: Masses, change: int, rho: int | None = None) -> Masses:
-        """Probability of a top for each answer of the masses' range plus a change.
+        """Return the probability of a top for each answer in the range of the masses, plus a change.
 
-        Over all query noise for a threshold noise that is known, or over all threshold noise without query noise.
+        The masses are those of the query noise for a known threshold noise `rho`, else of the threshold noise alone.
         """
         answers = np.arange(len(masses)) - len(masses) // 2
         endless = replace(self.mechanism, cutoff=len(answers) + 1)
-        found = np.zeros(len(answers))
+        probabilities = np.zeros(len(answers))
         for drawn, mass in zip(answers.tolist(), masses, strict=True):
             threshold, query = (drawn, 0) if rho is None else (rho, drawn)
             run = endless.open(threshold, (0, 0))
             _, reports = endless.step(run, answers + change, 0, np.full(len(answers), query))
-            found[reports.rows] += mass
-        return found
+            probabilities[reports.rows] += mass
+        return probabilities
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -385,14 +384,14 @@ class BitsForm(Form):
 
 
 def _gaussian(variance: float) -> Masses:
-    """Masses of the discrete Gaussian around 0."""
+    """Return the masses of the discrete Gaussian around 0."""
     reach = math.ceil(12 * math.sqrt(variance))
     masses = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
     return masses / masses.sum()
 
 
 def tail_probability(utilities: Sequence[int], row: int, gap: int, ratio: Any) -> Any:
-    """P(index = row and gap >= `gap`) for `ratio` = e^-rate and `gap` >= 0; exact when that is a Fraction."""
+    """Return P(index = row and gap >= `gap`) for `ratio` = e^-rate and `gap` >= 0; exact for a Fraction."""
     top = max(utilities)
     own = ratio ** (top - utilities[row] + gap)
     return own / (own + sum(ratio ** (top - u) for i, u in enumerate(utilities) if i != row))
@@ -407,9 +406,9 @@ def gap_probability(
 
 @dataclass(frozen=True, kw_only=True)
 class LawForm(SelectionForm):
-    """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
+    """A mechanism that samples a law in closed form: the checks bound the law's loss, without an alignment.
 
-    Its noise is a list of 64-bit words, the first ones random.
+    Its noise is a sequence of 64-bit words, of which the first are random.
     """
 
     probability: Callable[[Sequence[int], int, int, Any], Any] = gap_probability
@@ -427,7 +426,7 @@ class LawForm(SelectionForm):
 
 @dataclass
 class Findings:
-    """What a number of cases showed; `largest` is the cost of the move in parts of the charge."""
+    """Totals over cases; `largest` is the largest cost of an alignment divided by the charge."""
 
     cases: int = 0
     outputs_differ: int = 0
@@ -438,7 +437,7 @@ class Findings:
 
 @cache
 def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
-    """Execute the proof on random cases of every kind of neighbours."""
+    """Execute the proof on random cases of all kinds of neighbours."""
     rng, findings = random.Random(seed), Findings()
     for number in range(cases):
         kind = form.neighbours[number % len(form.neighbours)]
@@ -452,33 +451,35 @@ def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
         moves = form.moves(tape, moved)
         findings.noise_moved_down += any(move < 0 and law.noise in UPWARD_ONLY for law, move in moves)
         cost = UNITS_PER_EPSILON * sum((law.rate * abs(move) for law, move in moves), Fraction(0))
-        ratio = cost / played.charge if played.charge else 10**6 * cost  # what costs must be charged
+        ratio = (
+            cost / played.charge if played.charge else 10**6 * cost
+        )  # moves that cost something must be charged
         findings.over_charge += ratio > 1
         findings.largest = max(findings.largest, ratio)
     return findings
 
 
 def check_aligned_noise_gives_the_same_output(form: Form) -> None:
-    """The neighbour, on the moved noise, tells what the first dataset played."""
+    """The neighbour gives, on the moved noise, the output of the first dataset."""
     assert aligned_cases(form).outputs_differ == 0
 
 
 def check_the_alignment_costs_at_most_the_charge(form: Form) -> None:
-    """Rate times distance, summed, stays within the charge of that output."""
+    """The sum of rate times distance is at most the charge of the output."""
     findings = aligned_cases(form)
     assert findings.over_charge == 0, f"cost up to {float(findings.largest):.3f} of the charge"
     assert findings.largest > Fraction(9, 20), (
-        "the cases come nowhere near the charge: they would miss a mistake"
+        "the costs of all cases are far below the charge: they would not detect a mistake"
     )
 
 
 def check_one_sided_noise_only_moves_up(form: Form) -> None:
-    """Exponential noise ends at 0, and Gumbel noise falls off too fast below."""
+    """Exponential noise has no probability below 0, and that of Gumbel noise falls too fast."""
     assert aligned_cases(form).noise_moved_down == 0
 
 
 def check_the_alignment_is_one_to_one(form: Form) -> None:
-    """On all noise of a small box, no two tapes with one output share an image."""
+    """On all noise of a small box, no two tapes with the same output have the same image."""
     rng = random.Random(3)
     tapes = list(form.boxes())
     for kind in form.neighbours * form.boxed_pairs:
@@ -488,11 +489,11 @@ def check_the_alignment_is_one_to_one(form: Form) -> None:
         for tape in tapes:
             played = form.play(first, tape)
             moved = form.align(played, tape, first, second, kind)
-            assert images.setdefault((played.released, moved), tape) == tape, "two noises move to one"
+            assert images.setdefault((played.released, moved), tape) == tape, "two tapes move to the same one"
 
 
 def check_state_survives_storage_at_every_step(form: Form) -> None:
-    """A run that goes through its bytes before every test tells the same."""
+    """Storing and reading a run before every test does not change the output."""
     rng = random.Random(4)
     for _ in range(12):
         values, tape = form.values(rng, form.tests), form.tape(rng)
@@ -500,9 +501,9 @@ def check_state_survives_storage_at_every_step(form: Form) -> None:
 
 
 def check_batches_release_what_single_tests_release(form: Form) -> None:
-    """From the same noise, the outputs and the charge do not depend on where a batch is cut.
+    """With the same noise, outputs and charge do not depend on how tests are split into batches.
 
-    A selection looks at all answers at once: it has no batches, and a run that is over refuses another step.
+    A selection has no batches, since it ranks all answers at once; a run that is over refuses another step.
     """
     rng = random.Random(5)
     if not form.batched:
@@ -514,14 +515,14 @@ def check_batches_release_what_single_tests_release(form: Form) -> None:
         return
     for _ in range(16):
         values, tape = form.values(rng, form.tests), form.tape(rng)
-        whole = form.play(values, tape)
+        unsplit = form.play(values, tape)
         for cut in (1, 2, 3):
             part = form.play(values, tape, cut=cut)
-            assert (part.released, part.charge) == (whole.released, whole.charge)
+            assert (part.released, part.charge) == (unsplit.released, unsplit.charge)
 
 
 def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
-    """What the runs told costs at most what they were opened for."""
+    """The outputs of the runs cost at most the epsilon of the runs opened."""
     rng = random.Random(6)
     for _ in range(40):
         played = form.play(form.values(rng, form.tests), form.tape(rng))
@@ -529,11 +530,11 @@ def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
 
 
 def check_each_release_uses_up_its_delta(form: Form) -> None:
-    """One threshold, and one top, exceed their epsilon by their delta: no more, and no less than 98 % of it.
+    """The excess of one threshold and of one top over their epsilon is 98 to 100 % of their delta.
 
-    Each is tested on all of its noise while the other's is known, as in the proof. What is told then is on which side
-    of a bar the noise lies; of all events those have the largest excess. Bottoms pay for a threshold, when their
-    answer rises by D; tops for a query, when theirs falls by D while the threshold may have been shifts_of_rows by D.
+    Each is tested over all of its noise while the other noise is fixed, as in the proof. The output is then the side
+    of a bar on which the noise lies, the event with the largest excess. The excess of the threshold shows on bottoms
+    whose answer rises by D, that of a query on tops whose answer falls by D while the threshold may have moved up by D.
     """
     assert isinstance(form, BitsForm)
     mechanism, reach = form.mechanism, form.distance
@@ -552,7 +553,7 @@ def check_each_release_uses_up_its_delta(form: Form) -> None:
 
 
 def check_the_law_loses_at_most_the_charge(form: Form) -> None:
-    """For neighbours, every probability is at most e^charge times the other; in rationals, with e^-rate = 1/2."""
+    """For neighbours, every probability is at most e^charge times the other, exactly, with e^-rate = 1/2."""
     assert isinstance(form, LawForm)
     rng, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
     charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
@@ -568,7 +569,7 @@ def check_the_law_loses_at_most_the_charge(form: Form) -> None:
 
 
 def check_the_draws_follow_the_law(form: Form) -> None:
-    """Of evenly spaced words, as many lead to each answer as its probability says, give or take two."""
+    """Among evenly spaced words, the number that gives each answer matches its probability, within two."""
     assert isinstance(form, LawForm)
     rng, count, ratio = random.Random(8), 256, math.exp(-float(form.mechanism.rate))
     words = [(2 * i + 1) << 55 for i in range(count)]
@@ -604,4 +605,4 @@ FORMALITIES: tuple[Check, ...] = (
     check_batches_release_what_single_tests_release,
     check_no_run_is_charged_more_than_its_epsilon,
 )
-"""What every mechanism owes besides."""
+"""Further checks of every mechanism."""

@@ -1,12 +1,12 @@
 """Exact probabilities of all outputs of small instances, summed over the hidden noise in closed form.
 
-Rates are whole multiples of u = ln 2, x = e^-u = 1/2, so every probability is a rational number and a
-claim "ratio at most e^(charge u)" is compared without rounding. These models share no code with the package: a
+Rates are integer multiples of u = ln 2, x = e^-u = 1/2, so every probability is a rational number and the
+bound "ratio at most e^(charge u)" is checked without rounding. These models share no code with the package; a
 test in this folder checks that the package's own decisions, enumerated over a box of noise, agree with them.
 
 An output is a sum over one hidden integer rho, the threshold noise, of a product of factors: a bottom contributes
-P(nu < k + rho), a top P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in x^|rho|,
-so that the infinite sums over rho are geometric series.
+P(nu < k + rho), a top P(nu = k + gap + rho), k = T + r - q. Beyond all kinks a factor is a polynomial in x^|rho|,
+so the infinite sums over rho are geometric series.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Polynomial = dict[int, Fraction]
 
 
 class Kind(IntEnum):
-    """What is asked of a noise at m = k + rho."""
+    """The event of a noise at m = k + rho."""
 
     AT_LEAST = 0
     """P(nu >= m)"""
@@ -52,7 +52,7 @@ class Factor(NamedTuple):
         return _law(self.kind, self.noise, self.rate, self.k + rho)
 
     def far(self, sign: int) -> Polynomial:
-        """Polynomial in x^|rho| that the factor equals beyond its kink, for rho of that sign."""
+        """Return the polynomial in x^|rho| that equals the factor beyond its kink, for rho of this sign."""
         b, n = X**self.rate, self.rate
         mass = _law(Kind.EQUAL, self.noise, self.rate, 0)
         if sign > 0:  # m >= 1: tail = weight * b^m
@@ -79,7 +79,7 @@ def _law(kind: Kind, noise: Noise, rate: int, m: int) -> Fraction:
 
 
 def law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
-    """Probability of what is asked of a noise, for b = e^-rate."""
+    """Return the probability of an event of a noise, for b = e^-rate."""
     if noise is Noise.LAPLACE:
         equal = (1 - b) / (1 + b) * b ** abs(m)
         tail = b**m / (1 + b) if m >= 0 else 1 - b ** (1 - m) / (1 + b)
@@ -90,13 +90,13 @@ def law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
 
 
 def expectation(factors: Iterable[Factor], noise: Noise, rate: int) -> Fraction:
-    """Sum over all integers rho of P(rho) times the product of the factors."""
+    """Return the sum over all integers rho of P(rho) times the product of the factors."""
     return _expectation(tuple(sorted(factors)), noise, rate)
 
 
 @cache
 def _expectation(factors: tuple[Factor, ...], noise: Noise, rate: int) -> Fraction:
-    """Finite part between the kinks, and a geometric series on either side."""
+    """Add the finite part between the kinks and a geometric series on each side."""
     kinks = [-factor.k for factor in factors] or [0]
     high = max(0, *kinks) + 2
     low = 0 if noise is Noise.EXPONENTIAL else min(0, *kinks) - 2
@@ -115,7 +115,7 @@ def _expectation(factors: tuple[Factor, ...], noise: Noise, rate: int) -> Fracti
 
 
 def _series(factors: Sequence[Factor], noise: Noise, rate: int, *, sign: int, start: int) -> Fraction:
-    """Sum over |rho| >= start on one side, where every factor is a polynomial in z = x^|rho|."""
+    """Return the sum over |rho| >= start on one side, where every factor is a polynomial in z = x^|rho|."""
     product: Polynomial = {rate: _law(Kind.EQUAL, noise, rate, 0)}
     for factor in factors:
         following: Polynomial = {}
@@ -129,7 +129,7 @@ def _series(factors: Sequence[Factor], noise: Noise, rate: int, *, sign: int, st
 
 
 class Condition(NamedTuple):
-    """What one noise is known to do: a factor at k = shift - value."""
+    """The event of one query noise in an output: a factor at k = shift - value."""
 
     kind: Kind
     noise: Noise
@@ -139,7 +139,7 @@ class Condition(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """A sum over one hidden integer of the product of what is conditions, and its law."""
+    """A sum over one hidden integer of the product of the conditions, and the law of this integer."""
 
     conditions: tuple[Condition, ...]
     noise: Noise
@@ -155,7 +155,7 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """One output, what it is charged in units of u, and its probability: a product of hidden sums."""
+    """One output, its charge in units of u, and its probability, a product of hidden sums."""
 
     outcome: tuple[object, ...]
     charge: int
@@ -179,15 +179,15 @@ class Rung:
 
 @dataclass(frozen=True)
 class Model:
-    """A sparse vector with whole-numbered rates: what is enumerated.
+    """A sparse vector with integer rates, for enumeration.
 
     Attributes:
-        queries: Number of queries, each with its own value; `retries` more attempts of the bottoms follow, in
+        queries: Number of queries, each with its own value; up to `retries` further attempts of bottoms follow, in
             order.
-        tops_charge: Units the tops of one run may cost.
-        threshold_charge, threshold_rate: Of one threshold noise.
-        resample: Whether each top is followed by a new threshold noise (as long as tops are left).
-        largest_gap: Gaps above it are one output.
+        tops_charge: Units that the tops of one run may cost.
+        threshold_charge, threshold_rate: Charge and rate of one threshold noise.
+        resample: Whether a new threshold noise follows each top, while tops are left.
+        largest_gap: All larger gaps are one output.
     """
 
     queries: int
@@ -203,10 +203,10 @@ class Model:
 
 
 def transcripts(model: Model) -> Iterator[Output]:
-    """All outputs of a model; gaps above the largest listed one are one output.
+    """Yield all outputs of a model; gaps above `largest_gap` are one output.
 
-    Tests are numbered by time: test i reads values[i], so that a value may change between attempts. The
-    schedule depends on outputs: bottoms are tested again, in order, after the last query.
+    Tests are numbered by time: test i uses values[i], so a value may change between attempts. The schedule depends
+    on outputs: bottoms are tested again, in order, after the last query.
     """
     yield from _extend(model, [(i, 0) for i in range(model.queries)], 0, model.tops_charge)
 
@@ -219,7 +219,7 @@ def _extend(
     outcome: tuple[tuple[int, int, int, int], ...] = (),
     segments: tuple[tuple[Condition, ...], ...] = ((),),
 ) -> Iterator[Output]:
-    """Outputs that begin like this."""
+    """Yield the outputs that begin with this outcome."""
     used = [segment for segment in segments if segment]
     available = [number for number, rung in enumerate(model.rungs) if rung.charge <= left]
     if not queue or not available:
@@ -247,30 +247,30 @@ def _extend(
 
 
 def exceeds(p: Fraction, q: Fraction, charge: int) -> bool:
-    """Whether p > e^(charge u) q."""
+    """Return whether p > e^(charge u) q."""
     return p * X**charge > q
 
 
 def log_ratio(p: Fraction, q: Fraction) -> float:
-    """ln(p/q) in units of u."""
+    """Return ln(p/q) in units of u."""
     if not p:
         return -math.inf
     return (math.log(p) - math.log(q)) / -math.log(X) if q else math.inf
 
 
 def _size(p: Fraction) -> int:
-    """Binary logarithm within 1."""
+    """Return the binary logarithm within 1."""
     return p.numerator.bit_length() - p.denominator.bit_length()
 
 
 @dataclass(frozen=True)
 class Worst:
-    """What a comparison of all outputs on many pairs found.
+    """Result of comparing all outputs on many pairs.
 
     Attributes:
         largest: Largest log-ratio / charge, in floats.
-        attained: Whether some ratio equals e^charge, exactly.
-        violations: Ratios above e^charge, exactly.
+        attained: Whether a ratio equals e^charge, exactly.
+        violations: Number of ratios above e^charge, exactly.
     """
 
     largest: float
@@ -295,7 +295,7 @@ def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple
             claimed = p * X**output.charge
             violations += claimed > q
             attained = attained or claimed == q
-            # Logarithms cost more than sizes: only what may be the largest so far is measured.
+            # Logarithms are slow, so a comparison of sizes first excludes ratios that cannot be the largest.
             if output.charge and (not q or _size(p) - _size(q) + 2 > largest * output.charge):
                 largest = max(largest, log_ratio(p, q) / output.charge)
     return Worst(largest, attained, violations)
@@ -304,7 +304,7 @@ def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple
 def neighbours(
     tests: int, distance: int, monotonic: bool, values: Sequence[int] = (-1, 0, 1)
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Pairs of value vectors, one value per test; both orders of every pair."""
+    """Yield pairs of value vectors, one value per test, in both orders."""
     shifts = range(distance + 1) if monotonic else range(-distance, distance + 1)
     for first in product(values, repeat=tests):
         for shift in product(shifts, repeat=tests):
@@ -326,7 +326,7 @@ def shared(
     retries: int = 0,
     resample: bool = False,
 ) -> Model:
-    """Plain sparse vector with rates l0 = 1 and l1 = 1 in units of u."""
+    """Return plain sparse vector with rates l0 = 1 and l1 = 1 in units of u."""
     reach = distance if monotonic else 2 * distance
     return Model(
         queries=queries,

@@ -214,9 +214,9 @@ def agree(form, values, size, outputs, at, **box_options):
     box = enumerate_box(form, values, size, records, **box_options)
     exact = {output.outcome: output.probability(at) for output in outputs}
     charges = {output.outcome: output.charge for output in outputs}
-    assert set(box.found) <= set(exact)
+    assert set(box.probabilities) <= set(exact)
     for outcome, p in exact.items():
-        assert box.found.get(outcome, 0) <= p <= box.found.get(outcome, 0) + box.missing
+        assert box.probabilities.get(outcome, 0) <= p <= box.probabilities.get(outcome, 0) + box.missing
     assert box.missing < Fraction(1, 3)
     assert {outcome: charge // UNIT for outcome, charge in box.charges.items()} == {
         outcome: charges[outcome] for outcome in box.charges

@@ -1,4 +1,4 @@
-"""Nothing that is seen of a stream tells it from its neighbour, whatever the configuration; what would is found."""
+"""Nothing visible distinguishes a stream from its neighbour under any configuration; broken rules are detected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.monitor_forms import FORMS, spec_of
 CONFIGURATIONS = 40
 CASES = 2
 MAX_CASES = 150
-"""Cases within which a mutant is found."""
+"""Number of cases within which a mutant must be detected."""
 
 
 def choice(rng: random.Random, *options: str) -> str:
@@ -77,7 +77,7 @@ def any_spec(rng: random.Random) -> ApplicationSpec:
 
 
 def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
-    """Specifications that may be applied one after the other."""
+    """Specifications that may be applied one after another."""
     later = []
     for _ in range(rng.randrange(3)):
         updates = (
@@ -99,29 +99,29 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
     return later
 
 
-def tried(spec: ApplicationSpec, cases: int, seed: str, **options: object) -> Summary:
+def run_cases(spec: ApplicationSpec, cases: int, seed: str, **options: object) -> Summary:
     return prove(spec, cases=cases, rng_of=lambda number: random.Random(f"{seed} {number}"), **options)
 
 
 @pytest.mark.parametrize("seed", range(CONFIGURATIONS))
-def test_neighbouring_streams_cannot_be_told_apart_under_a_random_configuration(seed):
+def test_neighbouring_streams_cannot_be_distinguished_under_a_random_configuration(seed):
     spec = any_spec(random.Random(seed))
-    summary = tried(spec, CASES, f"random {seed}", later=changed)
+    summary = run_cases(spec, CASES, f"random {seed}", later=changed)
     assert summary.counterexample is None, summary.counterexample
     assert summary.cases == CASES
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_neighbouring_streams_cannot_be_told_apart_in_any_form(form):
-    summary = tried(spec_of(FORMS[form]), 3, form)
+def test_neighbouring_streams_cannot_be_distinguished_in_any_form(form):
+    summary = run_cases(spec_of(FORMS[form]), 3, form)
     assert summary.counterexample is None, summary.counterexample
     assert summary.alerts > 0
     assert summary.largest_cost <= 1
 
 
 def test_some_alignment_costs_all_that_was_charged():
-    """Otherwise the comparison of costs could not see a charge that is a little too low."""
-    assert tried(spec_of(FORMS["plain"]), 10, "tight").largest_cost == 1
+    """Otherwise the comparison of costs could miss a charge that is slightly too low."""
+    assert run_cases(spec_of(FORMS["plain"]), 10, "tight").largest_cost == 1
 
 
 def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
@@ -132,19 +132,19 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
     for number in range(MAX_CASES):
         rng = random.Random(f"further {number}")
         case = case_of(reduce_spec(declared, rng), rng)
-        found = check_case(
+        counterexample = check_case(
             replace(case, spec=reduce_spec(spec, random.Random(f"further {number}"))), rng, Summary()
         )
-        if found:
+        if counterexample:
             return
     pytest.fail("no counterexample")
 
 
-# Mutants: the engine with one rule broken each.
+# Mutants: each breaks one rule of the engine.
 
 
-def _value(place: Waiting) -> int:
-    return int.from_bytes(place.value, "little", signed=True)
+def _value(entry: Waiting) -> int:
+    return int.from_bytes(entry.value, "little", signed=True)
 
 
 def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
@@ -185,10 +185,10 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
     def take_commit(self: Engine) -> object:
         commit = original(self)
         waiting = [
-            _value(place)
+            _value(entry)
             for runner in self.runners.values()
             for queue in runner.runs.queues.values()
-            for place in queue.entries.values()
+            for entry in queue.entries.values()
         ]
         commit.records[b"z/values"] = bytes(sum((value.bit_length() + 7) // 8 for value in waiting))
         return commit
@@ -245,7 +245,7 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
 
 GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")
 RETRY = FORMS["retry"].replace("epsilon: 1", "epsilon: 20")
-"""With a large epsilon values lie close together, and a neighbour changes their order."""
+"""With a large epsilon values lie close together, so a neighbour changes their order."""
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     evicts_the_smallest: RETRY,
     retries_the_largest_first: RETRY,
@@ -259,15 +259,15 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_rule_is_found(mutant, monkeypatch):
+def test_a_broken_rule_is_detected(mutant, monkeypatch):
     monkeypatch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
     mutant(monkeypatch)
     limit = "{names: [a, b, c], limit: 300, unit: one basket}"
-    summary = tried(spec_of(MUTANTS[mutant], datasets=limit), MAX_CASES, mutant.__name__)
+    summary = run_cases(spec_of(MUTANTS[mutant], datasets=limit), MAX_CASES, mutant.__name__)
     assert summary.counterexample is not None
 
 
-def test_directions_of_all_kinds_are_tried():
+def test_cases_cover_directions_of_all_kinds():
     seen = set()
     for number in range(20):
         rng = random.Random(number)
