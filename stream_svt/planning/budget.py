@@ -126,11 +126,12 @@ def _detects(monitor: MonitorSpec) -> str:
     when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
     margins = [reported_margin(monitor, chance) for chance in (SURE, 0.5)]
     sure, half = (f"{float(monitor.threshold + margin):,.12g}" for margin in margins)
+    margin = f"{abs(float(margins[0])):,.6g} {'above' if margins[0] >= 0 else 'below'}"
     mechanism = monitor.mechanism()
     rates = (mechanism.branches[-1].rate, mechanism.threshold_rate)
     query, threshold = (f"{float(monitor.granularity / rate):.3g}" for rate in rates)
     return (
-        f"a value of {sure} ({float(margins[0]):,.6g} above the threshold) {when} {SURE:.0%} of the time, one of "
+        f"a value of {sure} ({margin} the threshold) {when} {SURE:.0%} of the time, one of "
         f"{half} half of the time (noise scale: {query} on each test, {threshold} on the threshold)."
     )
 

@@ -166,13 +166,11 @@ def parse(lines: Sequence[str]) -> Carried:
     """
     found = [line for line in lines if line.strip()]
     if not found:
-        raise ValueError("the file is empty: write it with 'stream-svt carry-over'")
+        raise ValueError("the file is empty: run 'stream-svt carry-over' again")
     try:
         head = msgspec.json.decode(found[0], type=_Head, dec_hook=lambda _, text: exact(text))
     except msgspec.DecodeError as error:
-        raise ValueError(
-            f"line 1: {error}: write the file with 'stream-svt carry-over' of this version"
-        ) from None
+        raise ValueError(f"line 1: {error}: run 'stream-svt carry-over' of this version again") from None
     if len(found) - 1 != head.datasets:
         raise ValueError(
             f"the file has {len(found) - 1} datasets, but line 1 says {head.datasets}: lines are missing or were added"
@@ -407,10 +405,8 @@ def _compare_patterns(document: Document, datasets: _Datasets) -> None:
             if pattern != dataset.pattern and period_end(pattern, dataset.name) is not None:
                 seen.add(index)
                 line = document.line(("datasets", patterns[pattern]))
-                made = (
-                    f"is a name that generator {quote(pattern)} at line {line} produces: rename one of them"
-                )
-                document.report(("datasets", index), f"dataset {quote(dataset.name)} {made}")
+                message = f"dataset {quote(dataset.name)} has a name of generator {quote(pattern)}"
+                document.report(("datasets", index), f"{message} at line {line}: rename one of them")
                 break
 
 

@@ -131,7 +131,8 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
         yield _error(ABSENT, loc, f"is required: {re.split(r'(?<=[a-z)])[.:;] ', text)[0]}".rstrip("."))
     else:
         words = re.findall("'([^']+)'", context.get("expected", ""))
-        found = {**context, "found": quote(value), "expected": " or ".join(words)}
+        choice = " or ".join(", ".join(words).rsplit(", ", 1))
+        found = {**context, "found": quote(value), "expected": choice}
         message = (
             _MESSAGES[kind].format(**found) if kind in _MESSAGES else f"{detail['msg']}, found {quote(value)}"
         )

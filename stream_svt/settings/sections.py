@@ -280,9 +280,7 @@ def section_notes(document: Document, found: ServiceDocument) -> Iterator[Proble
         )
         yield document.problem(("sealing", "adopt_plain"), message)
     if found.sealing.key_lost:
-        message = (
-            "parks shards that another worker could open: use it only for 'close-application --give-up-state'"
-        )
+        message = "parks shards that another worker could open: only for 'close-application --give-up-state'"
         yield document.problem(("sealing", "key_lost"), message)
 
 

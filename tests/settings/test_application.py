@@ -328,7 +328,7 @@ def test_a_file_reads_as_it_was_written() -> None:
     ("lines", "why"),
     [
         ([], "the file is empty"),
-        (["{}"], "line 1: .*write the file with 'stream-svt carry-over' of this version"),
+        (["{}"], "line 1: .*run 'stream-svt carry-over' of this version"),
         (["not json", *LINES[1:]], "line 1"),
         (LINES[:-1], "the file has 1 datasets, but line 1 says 2: lines are missing"),
         ([*LINES, LINES[-1]], "the file has 3 datasets, but line 1 says 2"),
