@@ -26,7 +26,7 @@ def account_of(charge: float, spent: float, *, reserved: float = 0.0, limit: flo
     return alerts.account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
-def told(kind: EventType, reason: str = "later", charge: float = 0, spent: float = 0.5, **more):
+def lifecycle_event(kind: EventType, reason: str = "later", charge: float = 0, spent: float = 0.5, **more):
     """Return an event of the dataset alone; ``limit`` is its new one, ``detail`` what it says besides."""
     account = account_of(charge, spent, limit=more.pop("limit", 1.0))
     return lifecycle(reason, run=0, monitor="", account=account, **more), kind
@@ -42,12 +42,12 @@ def top(number: int, charge: float, spent: float, *, run: int = 1, reserved: flo
     return alert(top=number, run=run, account=account_of(charge, spent, reserved=reserved)), None
 
 
-DECLARED = told(EventType.DECLARED, "declared", spent=0)
+DECLARED = lifecycle_event(EventType.DECLARED, "declared", spent=0)
 STARTED = started("first", 1, 0.1, 0.1, reserved=0.4)
 FIRST, SECOND = top(1, 0.2, 0.3, reserved=0.2), top(2, 0.2, 0.5)
 HALTED = (lifecycle("cutoff", account=account_of(0, 0.5)), EventType.RUN_HALTED)
-MUTED = told(EventType.MUTED, spent=0)
-RETIRED = told(EventType.RETIRED, "period-over")
+MUTED = lifecycle_event(EventType.MUTED, spent=0)
+RETIRED = lifecycle_event(EventType.RETIRED, "period-over")
 GOOD = [DECLARED, STARTED, FIRST, SECOND, HALTED]
 
 
@@ -61,7 +61,7 @@ def begun(*, before: float, spent: float | None = None, carried_from: str = "ret
     """Return the first events of a successor: its state, and a dataset of which something was spent before."""
     state = lifecycle("begun", dataset="", run=0, monitor="", detail={"carried_from": carried_from})
     spent = before if spent is None else spent
-    declared = told(EventType.DECLARED, "declared", spent=spent, detail={"spent_before": before})
+    declared = lifecycle_event(EventType.DECLARED, "declared", spent=spent, detail={"spent_before": before})
     return [(state, EventType.STATE_BEGUN), declared]
 
 
@@ -73,7 +73,7 @@ def audited(events, *, first: int = 1) -> Audit:
 
 
 def test_books_that_balance_are_summed_per_dataset():
-    audit = audited([*GOOD, told(EventType.BUDGET_RAISED, "raised", limit=2)])
+    audit = audited([*GOOD, lifecycle_event(EventType.BUDGET_RAISED, "raised", limit=2)])
     assert audit.balances
     shop = audit.datasets["shop"]
     assert (shop.charged, shop.spent, shop.alerts, shop.events) == (500_000_000, 500_000_000, 2, 6)
@@ -82,7 +82,7 @@ def test_books_that_balance_are_summed_per_dataset():
 
 
 def test_after_a_retirement_comes_a_balance_and_after_an_end_that_the_state_is_given_up():
-    assert audited([*GOOD, RETIRED, told(EventType.BALANCE, "command")]).balances
+    assert audited([*GOOD, RETIRED, lifecycle_event(EventType.BALANCE, "command")]).balances
     audit = audited([*GOOD, closed(), closed(reason="given-up")])
     assert (audit.balances, audit.closed) == (True, {0: "next"})
 
@@ -96,7 +96,7 @@ def test_what_was_spent_before_counts_and_is_no_gap():
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "words"),
     [
         (
             [DECLARED, STARTED, top(1, 0.1, 0.3, reserved=0.2), SECOND, HALTED],
@@ -109,20 +109,20 @@ def test_what_was_spent_before_counts_and_is_no_gap():
         ([*GOOD, top(1, 0.2, 0.7, run=2)], "a top of run 2 while run 1 is open"),
         ([*GOOD, started("resampled", 3, 0.1, 0.6)], "run 3 started, expected run 2"),
         ([*GOOD, started("resampled", 2, 0, 0.5)], "run 2 started without a charge"),
-        ([told(EventType.DECLARED, "declared", spent=0.3)], "begins with epsilon 0.3 spent"),
+        ([lifecycle_event(EventType.DECLARED, "declared", spent=0.3)], "begins with epsilon 0.3 spent"),
         ([*GOOD, DECLARED], "charges add up to epsilon 0.5, the event says epsilon 0"),
-        ([*GOOD, told(EventType.MUTED, limit=2)], "its limit changed without being raised"),
-        ([*GOOD, RETIRED, told(EventType.MUTED)], "after dataset shop was retired"),
-        ([*GOOD, closed(), told(EventType.MUTED)], "after the application was closed"),
+        ([*GOOD, lifecycle_event(EventType.MUTED, limit=2)], "its limit changed without being raised"),
+        ([*GOOD, RETIRED, lifecycle_event(EventType.MUTED)], "after dataset shop was retired"),
+        ([*GOOD, closed(), lifecycle_event(EventType.MUTED)], "after the application was closed"),
         (begun(before=0.5, spent=0.4), "dataset shop begins with epsilon 0.4 spent"),
         (begun(before=0.5, spent=0.6), "dataset shop begins with epsilon 0.6 spent"),
         (begun(before=0.5)[1:], "dataset shop begins with epsilon 0.5 spent"),
     ],
 )
-def test_what_no_engine_would_write_is_found_once(events, said):
+def test_what_no_engine_would_write_is_found_once(events, words):
     audit = audited(events)
     assert (audit.found, audit.balances) == (1, False), audit.findings
-    assert said in audit.findings[0]
+    assert words in audit.findings[0]
 
 
 @pytest.mark.parametrize("amount", [1e300, -1e300, 1e10])
@@ -134,7 +134,7 @@ def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "words"),
     [
         ([(0, 1, {}), (0, 2, {}), (0, 4, {})], "partition 0 offset 4: event number 4, expected 3"),
         ([(0, number, {"event_id": "same"}) for number in (1, 2)], "event same comes twice"),
@@ -142,11 +142,11 @@ def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -
         ([(0, 1, {}), (1, 1, {"shard": 1, "event_id": "b"})], "has events on partition 0 too"),
     ],
 )
-def test_a_record_that_does_not_follow_the_others_or_belong_there_is_found(records, said):
+def test_a_record_that_does_not_follow_the_others_or_belong_there_is_found(records, words):
     audit = Audit()
     for partition, number, options in records:
         audit.add(partition, number, encoded(number, MUTED[0], kind=MUTED[1], **options))
-    assert said in audit.findings[0]
+    assert words in audit.findings[0]
 
 
 def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
@@ -190,7 +190,7 @@ def test_the_end_of_a_state_given_up_comes_behind_events_that_were_never_committ
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "words"),
     [
         (begun(before=0.5), ""),
         (begun(before=0.75), ""),
@@ -202,11 +202,11 @@ def test_the_end_of_a_state_given_up_comes_behind_events_that_were_never_committ
         ),
     ],
 )
-def test_an_application_follows_another_that_begins_with_all_that_was_spent(events, said):
+def test_an_application_follows_another_that_begins_with_all_that_was_spent(events, words):
     audit, earlier = audited(events), audited([*GOOD, closed()])
     assert (audit.balances, earlier.balances) == (True, True)
     audit.follow(earlier, "retail-watch")
-    assert (audit.balances, said in "".join(audit.findings)) == (not said, True)
+    assert (audit.balances, words in "".join(audit.findings)) == (not words, True)
 
 
 def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that_is_gone_is_not():
@@ -267,16 +267,16 @@ def test_all_that_an_engine_releases_balances_and_nothing_else_left_out_or_with_
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [(EventType.ALERT, "an alert charged"), (EventType.RUN_STARTED, "was opened for")]
+    ("kind", "words"), [(EventType.ALERT, "an alert charged"), (EventType.RUN_STARTED, "was opened for")]
 )
-def test_a_charge_that_is_not_the_price_of_its_monitor_is_found(kind: EventType, said: str) -> None:
+def test_a_charge_that_is_not_the_price_of_its_monitor_is_found(kind: EventType, words: str) -> None:
     def doctor(event: dict) -> bool:
         if event["type"] == kind and event["data"]["dataset"] == "today":
             event["data"]["account"]["charge"] /= 2
         return True
 
     found = played(doctor).findings
-    assert any(said in text and "its price is" in text for text in found), found
+    assert any(words in text and "its price is" in text for text in found), found
 
 
 # --- the operator's audit holds ledgers to events
@@ -313,7 +313,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "changed", "said"),
+    ("part", "name", "changed", "words"),
     [
         ("ledger", "spent", lambda spent: spent - 1, "is spent, the events say"),
         ("ledger", "limit", lambda limit: limit + 10**9, "is the limit, the events say"),
@@ -325,7 +325,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
     ],
 )
 def test_a_doctored_ledger_is_found(
-    part: str, name: str, changed: Callable[[Any], object], said: str
+    part: str, name: str, changed: Callable[[Any], object], words: str
 ) -> None:
     audit, state = _played()
     dataset = next(
@@ -335,7 +335,7 @@ def test_a_doctored_ledger_is_found(
     doctored = {"": record, "ledger": record.ledger, "m0": record.run_states["m0"]}[part]
     setattr(doctored, name, changed(getattr(doctored, name)))
     found = _compared(audit, state).findings
-    assert any(said in text and text.startswith(f"state of shard 0: dataset {dataset}") for text in found), (
+    assert any(words in text and text.startswith(f"state of shard 0: dataset {dataset}") for text in found), (
         found
     )
 

@@ -92,18 +92,18 @@ def test_offline_the_ledger_and_sealing_are_always_mentioned():
     assert {finding.subject for finding in report} >= {"configuration", "memory", "sealing", "ledger"}
 
 
-def said(subject: str, text: str = YAML, directory: Path = Path()) -> str:
-    """Return what is said of a subject without asking any broker."""
+def message_about(subject: str, text: str = YAML, directory: Path = Path()) -> str:
+    """Return the message about a subject from the checks without brokers."""
     report = check_offline(parse_config(text.replace("COPIES", "1"), directory=directory))
     (finding,) = [finding for finding in report if finding.subject == subject]
     return finding.message
 
 
 def test_offline_it_is_said_how_much_memory_a_worker_takes():
-    # The same with one shard, and said once.
-    assert re.match(r"a worker takes up to about 2\d\d MiB;", said("memory"))
+    # The same with one shard, and only once.
+    assert re.match(r"a worker takes up to about 2\d\d MiB;", message_about("memory"))
     names = ", ".join(f"d{number}" for number in range(5_000))
-    many = said("memory", YAML.replace("name: today", f"names: [{names}]"))
+    many = message_about("memory", YAML.replace("name: today", f"names: [{names}]"))
     found = re.match(r"a worker takes up to about (\d+) MiB with all 4 shards, (\d+) MiB with one;", many)
     assert found
     alone, with_one = map(int, found.groups())
@@ -111,9 +111,9 @@ def test_offline_it_is_said_how_much_memory_a_worker_takes():
 
 
 def test_offline_it_is_said_who_may_give_commands(tmp_path):
-    assert said("control") == "commands need no signature: the ACL of topic 'shop.control' decides"
+    assert message_about("control") == "commands need no signature: the ACL of topic 'shop.control' decides"
     (tmp_path / "shared").write_text("07" * 32)
-    words = said("control", YAML + "control: {hmac_key_files: [shared]}", tmp_path)
+    words = message_about("control", YAML + "control: {hmac_key_files: [shared]}", tmp_path)
     assert words == f"commands must be signed with {signing_key('07' * 32).name}"
     assert "0707" not in words
 

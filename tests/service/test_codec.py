@@ -234,7 +234,7 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     """Of every length up to 40 bytes, letters of several bytes among them."""
     from aiokafka.partitioner import DefaultPartitioner
 
-    place = DefaultPartitioner()
+    partition = DefaultPartitioner()
     letters = "abcxyzäß€0189-_."
     rng = random.Random(7)
     names = [
@@ -242,7 +242,7 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     ]
     for partitions in (1, 3, 64):
         known = list(range(partitions))
-        expected = [place(name.encode(), known, known) for name in names]
+        expected = [partition(name.encode(), known, known) for name in names]
         assert partitions_of(names, partitions).tolist() == expected
         assert [partition_of(name.encode(), partitions) for name in names] == expected
     assert partitions_of([], 3).tolist() == []

@@ -57,7 +57,7 @@ def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
         control.for_all(CONFIG, Action.PAUSE, monitor="cold")
 
 
-# --- what is said to one shard
+# --- commands to one shard
 
 
 def event(number: int, *, state: str = "5e", reply: str = "", of: int = 0, accepted: bool = True) -> bytes:
@@ -203,8 +203,8 @@ def test_a_closed_shard_is_sent_nothing_but_to_be_given_up_for_the_successor_tha
     made = closing("next", "other", standing=closed())
     made.queue.append(Addressed(2, Command("a", Action.PAUSE, dataset="today")))
     assert sent(made) is None
-    said = "the shard is closed for ever, for successor 'next'"
-    assert [one[1:] for one in made.all_replies()] == [(True, said), (False, said), (False, said)]
+    message = "the shard is closed for ever, for successor 'next'"
+    assert [one[1:] for one in made.all_replies()] == [(True, message), (False, message), (False, message)]
     assert sent(closing("next", standing=closed(), cluster="c")) == ("next", "5e", 0)
     other = closing("other", standing=closed(), cluster="c")
     assert sent(other) is None

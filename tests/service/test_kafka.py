@@ -35,7 +35,7 @@ from tests.support.records import Odd
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "text"),
     [
         (errors.ProducerFenced(), kafka.Fenced, "transactional id"),
         (TimeoutError(), BrokerUnavailable, "no answer"),
@@ -53,15 +53,15 @@ from tests.support.records import Odd
         (errors.InvalidTimestampError(), BrokerUnavailable, "set this machine's clock"),
     ],
 )
-def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerError], said: str) -> None:
+def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerError], text: str) -> None:
     meaning = kafka.explain(error, "doing this", "WRITE")
     assert type(meaning) is kind
     assert str(meaning).startswith("doing this: ")
-    assert said in str(meaning)
+    assert text in str(meaning)
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind", "said"),
+    ("cause", "kind", "text"),
     [
         (ssl.SSLCertVerificationError("self-signed"), kafka.LoginRefused, "kafka.ca_file"),
         (errors.SaslAuthenticationFailed("Invalid credentials"), kafka.LoginRefused, "password file"),
@@ -71,7 +71,7 @@ def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerErro
     ],
 )
 async def test_the_cause_of_a_failed_connection_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: Exception, kind: type, said: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: Exception, kind: type, text: str
 ) -> None:
     async def create_conn(*_: object, **__: object) -> None:
         raise cause
@@ -79,7 +79,7 @@ async def test_the_cause_of_a_failed_connection_is_told_once(
     monkeypatch.setattr(aiokafka_fixes, "create_conn", create_conn)
     aiokafka_fixes.apply_fixes()
     for _ in range(2):  # an older failure is not the cause of a lost connection
-        with pytest.raises(BrokerError, match=said) as meaning:
+        with pytest.raises(BrokerError, match=text) as meaning:
             async with kafka.started(Cluster({}).reader(), "starting"):
                 pass
         assert type(meaning.value) is kind
@@ -142,7 +142,7 @@ async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_oth
 async def test_reading_slowly_or_for_a_slow_caller_goes_on_until_the_position_stands_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client whose broker is gone after it has told the end of the partition returns nothing, for ever."""
+    """A client whose broker is gone after it returned the end of the partition returns nothing, without end."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
     found: list[int] = []
 
@@ -181,7 +181,7 @@ class Connection:
 async def _reading(
     send: Callable[..., Awaitable[object]], *, agrees: bool = True
 ) -> tuple[AIOKafkaConsumer, Connection]:
-    """Return a reader that fetches a place, from brokers that answer each request with ``send``."""
+    """Return a reader that fetches a partition, from brokers that answer each request with ``send``."""
     consumer, connection = Cluster({}).reader(), Connection(agrees=agrees)
     client = consumer._client
 
@@ -195,7 +195,7 @@ async def _reading(
         return True
 
     client.bootstrap, client._metadata_update, client.send = bootstrap, update, send
-    client.cluster.leader_for_partition = lambda place: 1
+    client.cluster.leader_for_partition = lambda partition: 1
     await consumer.start()
     consumer.assign([PLACE])
     consumer.seek(PLACE, 0)

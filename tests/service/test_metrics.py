@@ -50,14 +50,14 @@ def spec() -> ApplicationSpec:
 
 
 def view(
-    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running", **told: object
+    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running", **more: object
 ) -> DatasetView:
-    """Return the committed account of a dataset; ``told`` replaces its fields."""
+    """Return the committed account of a dataset; ``more`` replaces its fields."""
     counts = {"run": runs, "run_tops": tops, "tops": tops, "runs": runs, "halts": 0, "muted": 2, "queued": 0}
     monitor = {"monitor": "hot", "state": state, "spent": spent, "run_left": 1.0 - spent} | counts
     usual = {"dataset": dataset, "shard": 0, "unit": "u", "measure": "epsilon", "limit": 4.0, "spent": spent}
     usual |= {"reserved": 0.5, "monitors": [monitor | {"top_branch_only": False}]}
-    return msgspec.convert(usual | told, DatasetView)
+    return msgspec.convert(usual | more, DatasetView)
 
 
 def owned(*views: DatasetView, others: int = 0) -> ShardStatus:

@@ -1,4 +1,4 @@
-"""A signature holds for one command at one place, and for nothing else."""
+"""A signature holds for one command in one context, and for no other."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_no_change_of_one_byte_is_heard(data) -> None:
 def test_a_signature_is_looked_at_before_the_content() -> None:
     controls = Controls(CommandState(), "5e", Verifier(CONTEXT, [PAIRS["hmac"][1]]))
     records = [Record(0, b"{"), Record(1, None), Record(2, b" " * (COMMAND_LIMIT + 1))]
-    said = [Refusal.UNSIGNED, "command-empty", "command-too-large"]
-    assert [controls.read(record, Gate.OPEN) for record in records] == said
+    refused = [Refusal.UNSIGNED, "command-empty", "command-too-large"]
+    assert [controls.read(record, Gate.OPEN) for record in records] == refused
     signed = PAIRS["hmac"][0].header(CONTEXT, b"{")
     assert controls.read(Record(3, b"{", (signed,)), Gate.OPEN) == "command-not-json"
 

@@ -35,18 +35,18 @@ def test_topics_that_fit_are_accepted_and_settings_that_may_not_be_seen_are_not_
 
 
 def test_every_wrong_count_and_missing_topic_is_named() -> None:
-    said = found(config(), counts=3, shop_rejects=0)
-    assert len(said) == 2
-    assert "topic 'counts' has 3 partitions, topics.partitions says 2" in said[0]
-    assert "'shop.rejects' does not exist" in said[1]
-    assert "'stream-svt check -c configuration --create-topics' creates it" in said[1]
-    assert "operation WRITE on resource TOPIC 'shop.rejects'" in said[1]
+    messages = found(config(), counts=3, shop_rejects=0)
+    assert len(messages) == 2
+    assert "topic 'counts' has 3 partitions, topics.partitions says 2" in messages[0]
+    assert "'shop.rejects' does not exist" in messages[1]
+    assert "'stream-svt check -c configuration --create-topics' creates it" in messages[1]
+    assert "operation WRITE on resource TOPIC 'shop.rejects'" in messages[1]
 
 
 def test_topics_that_are_not_there_yet_are_one_problem_that_names_some() -> None:
     missing = dict.fromkeys(["counts", "shop_state", "shop_alerts", "shop_rejects", "shop_control"], 0)
-    (said,) = found(config(), settings={}, **missing)
-    assert said == (
+    (message,) = found(config(), settings={}, **missing)
+    assert message == (
         "topics: 5 topics do not exist: 'counts', 'shop.control', 'shop.alerts', 'shop.state', 'shop.rejects': create "
         "them with 'stream-svt check -c configuration --create-topics' (if they do exist, permission is missing: "
         "operation READ on resource TOPIC of each, operation WRITE on 'shop.rejects')"
@@ -54,10 +54,10 @@ def test_topics_that_are_not_there_yet_are_one_problem_that_names_some() -> None
     monitor = SPEC[SPEC.index("  - {name") :]
     many = "".join(monitor.replace("hot", f"m{n}").replace("counts", f"t{n:02}") for n in range(12))
     wanted = parse_config(SPEC.replace(monitor, many))
-    (said,) = [str(problem) for problem in problems(wanted, Topology("c", {}, {}))]
-    assert "17 topics do not exist: 't00', " in said
-    assert "'t09' and 7 more: create them" in said
-    assert "'t10'" not in said
+    (message,) = [str(problem) for problem in problems(wanted, Topology("c", {}, {}))]
+    assert "17 topics do not exist: 't00', " in message
+    assert "'t09' and 7 more: create them" in message
+    assert "'t10'" not in message
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,18 @@ def test_topics_that_are_not_there_yet_are_one_problem_that_names_some() -> None
     ],
 )
 def test_a_topic_that_would_lose_what_must_stay_is_refused(topic: str, policy: str, why: str) -> None:
-    (said,) = found(config(), settings=GOOD | {topic: {"cleanup.policy": policy}})
-    assert why in said
+    (message,) = found(config(), settings=GOOD | {topic: {"cleanup.policy": policy}})
+    assert why in message
 
 
 def test_durations_need_the_brokers_clock() -> None:
-    (said,) = found(config(", mute: 10m"))
-    assert "expected LogAppendTime" in said
+    (message,) = found(config(", mute: 10m"))
+    assert "expected LogAppendTime" in message
 
 
 def test_a_retry_lifetime_beyond_retention_is_refused() -> None:
     good = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "1000"}}
-    (said,) = found(config(", append: {retry: {lifetime: 10m}}"), settings=good)
-    assert "600000 ms is longer than topic 'counts' keeps records" in said
+    (message,) = found(config(", append: {retry: {lifetime: 10m}}"), settings=good)
+    assert "600000 ms is longer than topic 'counts' keeps records" in message
     unlimited = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}}
     assert found(config(", append: {retry: {lifetime: 10m}}"), settings=unlimited) == []

@@ -168,11 +168,11 @@ async def _refused(stage: Stage) -> bool:
     try:
         async with asyncio.timeout(5):
             reader, writer = await _open(stage, "/health/live", "Connection: close\r\n")
-            said = await reader.read()
+            received = await reader.read()
             writer.close()
     except ConnectionError:
         return True
-    return said == b""
+    return received == b""
 
 
 @pytest.mark.loopback
