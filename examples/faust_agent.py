@@ -2,8 +2,8 @@
 
 KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/faust_agent.py worker -l warn --without-web
 
-Faust reads uncommitted records and delivers at least once, so the agent leaves copies out by their id. What an
-agent prints goes to Faust's log.
+Faust reads uncommitted records and delivers at least once, so the agent skips copies by their id. Faust's log has what
+an agent prints.
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -38,7 +38,7 @@ async def page_somebody(records: StreamT[bytes | None]) -> None:
         try:
             envelope, data = decode(record or b"")
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            print("skipped what is no event", flush=True)  # else the agent would end there
+            print("skipped a record that is not an event", flush=True)  # an exception would end the agent
             continue
         if not isinstance(data, Alert) or envelope.id in seen:
             continue

@@ -17,7 +17,7 @@ ALERT = "io.stream-svt.alert.v1"
 
 
 def described(value: bytes | None) -> str | None:
-    """Return an alert in words, None for other types: those tell of runs and budgets."""
+    """Return an alert as text, None for other types of event, which are about runs and budgets."""
     event = json.loads(value or b"")
     if event["type"] != ALERT:
         return None
@@ -42,9 +42,9 @@ async def main() -> None:
                 if line is not None:
                     print(line, flush=True)
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-                # Whoever may write to the topic can put anything there; the alerts after it still count.
+                # A record of another writer: skip it, so that it does not stop the program.
                 print(
-                    f"skipped what is no event: partition {record.partition} offset {record.offset}",
+                    f"skipped a record that is not an event: partition {record.partition} offset {record.offset}",
                     flush=True,
                 )
     finally:

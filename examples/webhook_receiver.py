@@ -1,9 +1,9 @@
-"""Receive alerts that `stream-svt forward` posts: verify the signature, leave copies out, print each alert once.
+"""Receive alerts that `stream-svt forward` posts: verify the signature, skip copies, print each alert once.
 
 KEYS=hook.key python examples/webhook_receiver.py
 
-Nothing but Python's own library is used. The signature is that of Standard Webhooks, so a library of that name
-for your language does the same as `verified` here.
+It uses Python's standard library only. The signature follows Standard Webhooks, so a Standard Webhooks library for
+your language can replace `verified`.
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -29,33 +29,29 @@ ALERT = "io.stream-svt.alert.v1"
 
 
 def verified(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Tell whether a request was signed with one of the keys, and lately.
+    """Return whether a request was signed with one of the keys, at most `TOLERANCE_S` ago.
 
-    ``headers`` must find a header however its name is written, as those of `http.server` do.
+    ``headers`` must ignore the case of names, as those of `http.server` do.
     """
     identity, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not (timestamp.isascii() and timestamp.isdigit()) or abs(now - int(timestamp)) > TOLERANCE_S:
-        return False  # without this, a copied request could be sent again for ever
-    covered = (
-        f"{identity}.{timestamp}.".encode() + body
-    )  # the bytes as received, not parsed and written again
+        return False  # otherwise a copied request could be sent again at any time
+    covered = f"{identity}.{timestamp}.".encode() + body  # the body as received, not parsed and encoded again
     expected = [b"v1," + base64.b64encode(hmac.digest(key, covered, hashlib.sha256)) for key in keys]
     given = headers.get("webhook-signature", "").encode().split()
     return any(hmac.compare_digest(one, other) for one in given for other in expected)
 
 
 class Desk(BaseHTTPRequestHandler):
-    """Answers 204 once an alert is dealt with; anything else, and it comes again."""
+    """Answers 204 after it has handled an alert; after any other answer the forwarder sends it again."""
 
-    timeout = 10  # seconds without a byte: whoever connects and stays silent holds no thread for ever
+    timeout = 10  # seconds without a byte, so that an idle connection does not keep its thread
     keys: ClassVar[Sequence[bytes]] = ()
-    turn: ClassVar[threading.Lock] = threading.Lock()  # two copies may come at the same moment
-    seen: ClassVar[OrderedDict[str, None]] = (
-        OrderedDict()
-    )  # a real receiver keeps these where it keeps its work
+    lock: ClassVar[threading.Lock] = threading.Lock()  # two copies may arrive at the same time
+    seen: ClassVar[OrderedDict[str, None]] = OrderedDict()  # a real receiver stores these with its results
 
     def do_POST(self) -> None:
-        """Take one event."""
+        """Receive one event."""
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LARGEST):
             self.close_connection = True  # the body is not read
@@ -66,17 +62,17 @@ class Desk(BaseHTTPRequestHandler):
             self.send_error(401)
             return
         identity = self.headers["webhook-id"]
-        with self.turn:
+        with self.lock:
             if identity not in self.seen:
                 self.handle_event(json.loads(body))
-                self.seen[identity] = None  # only now: what fails above shall come again
+                self.seen[identity] = None  # not before: a failed event has to be sent again
                 if len(self.seen) > 10_000:
                     self.seen.popitem(last=False)
         self.send_response(204)
         self.end_headers()
 
     def handle_event(self, event: dict[str, object]) -> None:
-        """Do what an alert asks for."""
+        """Print an alert; ignore other events."""
         alert = event["data"]
         if event["type"] != ALERT or not isinstance(alert, dict):
             return
@@ -84,7 +80,7 @@ class Desk(BaseHTTPRequestHandler):
         print(f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}", flush=True)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Keep quiet about requests."""
+        """Do not log requests."""
 
 
 def main() -> None:

@@ -63,7 +63,9 @@ _RECORD_BYTES, _SLOT_BYTES = 400, 200
 """Approximate size of a dataset's state record, and of each `RunState` in it."""
 EVENT_BYTES = 800
 """Approximate size of an event, in the outbox and on the alert topic."""
-_RUNNING = State.RUNNING  # a global is faster than an attribute of the enum: loading compares every slot
+_RUNNING = (
+    State.RUNNING
+)  # a global is faster than an attribute of the enum: loading compares it with every state
 
 
 class DatasetAccount(StateRecord, array_like=True, gc=False):

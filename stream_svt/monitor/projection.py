@@ -48,14 +48,14 @@ class _Table:
             for name, column in columns.items()
         }
 
-    def put(self, where: Integers, **values: Sequence[int]) -> None:
+    def put(self, rows: Integers, **values: Sequence[int]) -> None:
         """Store new numbers of some datasets."""
-        groups = self._group[where].tolist()
+        groups = self._group[rows].tolist()
         for name, now in values.items():
             column, sums = self._columns[name], self.sums[name]
-            for group, old, new in zip(groups, column[where].tolist(), now, strict=True):
+            for group, old, new in zip(groups, column[rows].tolist(), now, strict=True):
                 sums[group] += new - old
-            column[where] = now
+            column[rows] = now
 
 
 class _MonitorTable(_Table):
@@ -69,12 +69,12 @@ class _MonitorTable(_Table):
         spent, left = np.zeros((2, count), dtype=np.int64)
         super().__init__(group, muted=muted, queued=queued, spent=spent, left=left)
 
-    def put_states(self, where: Integers, states: Sequence[str]) -> None:
+    def put_states(self, rows: Integers, states: Sequence[str]) -> None:
         """Store new states of some datasets."""
         codes = np.array([_CODES[state] for state in states], dtype=np.int8)
         self.states += np.bincount(codes, minlength=len(STATES) + 1)
-        self.states -= np.bincount(self._state[where], minlength=len(STATES) + 1)
-        self._state[where] = codes
+        self.states -= np.bincount(self._state[rows], minlength=len(STATES) + 1)
+        self._state[rows] = codes
 
     def totals(self) -> MonitorTotals:
         """Return the sums."""
@@ -138,10 +138,10 @@ class Projection:
     def sum_up(self) -> Iterator[None]:
         """Update the sums from ``changed``, in slices: `totals` is valid after the last one."""
         numbers = sorted(self.changed)
-        for at in range(0, len(numbers), DATASETS_AT_ONCE):
-            if at:
+        for start in range(0, len(numbers), DATASETS_AT_ONCE):
+            if start:
                 yield
-            part = numbers[at : at + DATASETS_AT_ONCE]
+            part = numbers[start : start + DATASETS_AT_ONCE]
             self.update(part)
             self.changed.difference_update(part)
 
@@ -181,9 +181,9 @@ class Projection:
     def update(self, numbers: Sequence[int]) -> None:
         """Take the present numbers of some datasets that have an account; no number occurs twice."""
         held = {number: self._accounts.held[number] for number in numbers}
-        where = np.array(numbers, dtype=np.int64)
+        rows = np.array(numbers, dtype=np.int64)
         self._ledgers.put(
-            where,
+            rows,
             limit=[account.ledger.limit for account in held.values()],
             spent=[account.ledger.spent for account in held.values()],
             reserved=[account.ledger.reserved for account in held.values()],
@@ -197,10 +197,10 @@ class Projection:
                 for number, account in held.items()
                 if name in account.run_states and runs.covers[number]
             }
-            where = np.array(list(slots), dtype=np.int64)
-            table.put_states(where, [run_state.shown for run_state in slots.values()])
+            rows = np.array(list(slots), dtype=np.int64)
+            table.put_states(rows, [run_state.shown for run_state in slots.values()])
             table.put(
-                where,
+                rows,
                 muted=list(map(runs.muted, slots)),
                 queued=list(map(runs.queued, slots)),
                 spent=[run_state.spent for run_state in slots.values()],

@@ -57,26 +57,26 @@ class Runner:
         Returns False if the engine has to commit before that: durable noise is needed, or the commit is full.
         """
         view = self._view(batch, stop)
-        at = view.start
-        self.tester.open_waiting(view, at, stop, ahead=True)
+        row = view.start
+        self.tester.open_waiting(view, row, stop, ahead=True)
         while True:
-            if self.runs.accounts.full and at < stop:
-                return self._stop_at(view, at)
-            due = self._resample_due(view, at)
-            last = min(at + int(due.argmax()) if due.any() else stop, self.append.next_close(view, at))
-            reached = self.append.test(view, at, last)
-            if at < reached < last:
-                at = reached  # the segment was shortened: choose the next rows again
+            if self.runs.accounts.full and row < stop:
+                return self._stop_at(view, row)
+            due = self._resample_due(view, row)
+            last = min(row + int(due.argmax()) if due.any() else stop, self.append.next_close(view, row))
+            reached = self.append.test(view, row, last)
+            if row < reached < last:
+                row = reached  # the segment was shortened: choose the next rows again
                 continue
             if reached < last:
                 return self._stop_at(view, reached)
             self._resample(view, reached)
             if not self.append.close(view, reached):
                 return self._stop_at(view, reached)
-            at = reached
-            if at >= stop:
+            row = reached
+            if row >= stop:
                 break
-            at += at in view.markers
+            row += row in view.markers
         self._finish_rows(view, stop)
         # Monitors of a topic may be at different positions: the batch may lie before this one's.
         inside = stop < len(batch) and int(batch.offset[stop]) == end
@@ -124,36 +124,36 @@ class Runner:
         if end > view.start:
             self.clock_ms = int(view.clock[end - 1])
 
-    def _stop_at(self, view: View, at: int) -> bool:
-        """Set the position to row ``at``; return False."""
-        self._finish_rows(view, at)
-        self.offset, self.row = int(view.batch.offset[at]), int(view.batch.row[at])
+    def _stop_at(self, view: View, row: int) -> bool:
+        """Set the position to a row; return False."""
+        self._finish_rows(view, row)
+        self.offset, self.row = int(view.batch.offset[row]), int(view.batch.row[row])
         return False
 
-    def _resample_due(self, view: View, at: int) -> Mask:
-        """Return the mask, from row ``at`` on, of queries whose run is past its scheduled end."""
+    def _resample_due(self, view: View, start: int) -> Mask:
+        """Return the mask, from row ``start`` on, of queries whose run is past its scheduled end."""
         if self.spec.resample_every is None:
             return _NO_ROW
-        datasets = view.batch.dataset[at : view.stop]
-        is_open = self.runs.status[datasets] == Status.TESTABLE
-        return view.only_eligible((view.clock[at : view.stop] >= self.runs.deadline[datasets]) & is_open, at)
+        datasets = view.batch.dataset[start : view.stop]
+        late = view.clock[start : view.stop] >= self.runs.deadline[datasets]
+        return view.only_eligible(late & (self.runs.status[datasets] == Status.TESTABLE), start)
 
-    def _resample(self, view: View, at: int) -> None:
-        """If the run of row ``at`` is past its scheduled end, end it and open the next one.
+    def _resample(self, view: View, start: int) -> None:
+        """If the run of row ``start`` is past its scheduled end, end it and open the next one.
 
         At the same time open the runs of other datasets whose next query comes after their scheduled end, each at
         the clock of that query, so that one commit makes all of them durable.
         """
-        due = self._resample_due(view, at)
+        due = self._resample_due(view, start)
         if not due.any() or not due[0]:
             return
         runs = self.runs
-        queries = np.flatnonzero(view.only_eligible(np.ones(len(due), dtype=np.bool_), at))
-        _, first = np.unique(view.batch.dataset[at:][queries], return_index=True)
+        queries = np.flatnonzero(view.only_eligible(np.ones(len(due), dtype=np.bool_), start))
+        _, first = np.unique(view.batch.dataset[start:][queries], return_index=True)
         for row in np.sort(queries[first]).tolist():
-            dataset = int(view.batch.dataset[at + row])
+            dataset = int(view.batch.dataset[start + row])
             if due[row] and (row == 0 or runs.acts_on_queries_alone(dataset)):
                 if row and runs.accounts.full:
                     break
                 runs.end_run(dataset, "schedule")
-                runs.open_run(dataset, int(view.clock[at + row]))
+                runs.open_run(dataset, int(view.clock[start + row]))

@@ -283,6 +283,6 @@ def _change(engine: Engine, runs: Runs, spec: MonitorSpec) -> Iterator[None]:
 def _refresh_all(engine: Engine, runs: Runs) -> Iterator[None]:
     """Refresh a monitor on all datasets: it may have states there from an earlier time."""
     numbers = list(engine.accounts.held)
-    for at in range(0, len(numbers), AT_ONCE):
-        engine.projection.changed.update(runs.refresh(numbers[at : at + AT_ONCE]))
+    for start in range(0, len(numbers), AT_ONCE):
+        engine.projection.changed.update(runs.refresh(numbers[start : start + AT_ONCE]))
         yield

@@ -201,6 +201,6 @@ async def test_an_example_prints_each_alert_once(example, broker, topics, tmp_pa
         await process.end(signal.SIGKILL)
     # Faust greets with a table, and logs what is printed.
     lines = [text[text.index("shop") :].strip() for text in process.output.splitlines() if "gap " in text]
-    skipped = process.said("skipped what is no event")
+    skipped = process.said("skipped a record that is not an event")
     assert lines == ["shop milk: gap 12, not certified", "shop beer: gap 12, not certified"]
     assert skipped == (len(POISON) if example in SKIPPING else 0)
