@@ -1,4 +1,4 @@
-"""What a budget buys, against sums done by hand and by simulation."""
+"""The explained budget and projected end, compared with sums by hand and with simulations."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_steady_pace_is_continued_and_ends_in_no_past_of_a_clock_that_was_set_
 
 @pytest.mark.parametrize(("seen", "to_come"), [(6, 1), (4, 3), (6, 20), (15, 5), (30, 30)])
 def test_nine_times_in_ten_the_end_comes_within_the_interval(seen: int, to_come: int) -> None:
-    """The past is observed for a fixed time, so that it ends between two payments."""
+    """The observed time is fixed, so it ends between two payments."""
     random = np.random.default_rng(7)
     within = early = asked = 0
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""What the model of memory says is held to what an engine, its records and their hashes take."""
+"""The memory model, compared with the measured memory of an engine, its records and their hashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.monitor_forms import spec_of
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.5
-"""The model says no less than is measured, and no more than so many times as much."""
+"""Largest ratio of the model to the measurement; the smallest is 1."""
 
 
 def _spec(datasets: int, monitors: int) -> ApplicationSpec:
@@ -60,7 +60,7 @@ def _held(datasets: int, monitors: int) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, float]:
-    """Return what a further dataset with one monitor, and a further monitor on it, take."""
+    """Return the memory of a further dataset with one monitor, and of a further monitor on it."""
     few, many, wide = (np.array(_held(*size)) for size in ((200, 1), (600, 1), (600, 9)))
     run, stored = (wide - many) / (600 * 8)
     dataset, record = (many - few) / 400 - (run, stored)

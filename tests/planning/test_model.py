@@ -1,4 +1,4 @@
-"""The planner's model, against exact sums, simple laws and the real mechanism."""
+"""The planner's model, compared with exact sums, simple laws and the real mechanism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specification as it is read from YAML: exact values, what they mean, and what a change does."""
+"""The specification read from YAML: exact values, their meaning, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_specification_survives_json():
 
 
 def test_the_hash_is_stable_across_processes_and_versions():
-    """Open runs are bound to it: a change closes them at full price, so it must not come by accident."""
+    """A changed digest closes open runs at full price, so it must not change by accident."""
     assert monitor().hash() == "135c1e9264c0f8aa"
 
 
@@ -257,7 +257,7 @@ def datasets(declaration: str, **options):
 
 
 def test_a_horizon_makes_no_other_specification():
-    """Workers and stored states agree whatever it says, for it bears on no outcome."""
+    """Workers and stored states with different horizons agree, because it affects no outcome."""
     declared = "  - {{name: a, {}limit: 1, unit: x}}"
     plain, long = (load_spec(SHORT + declared.format(horizon)) for horizon in ("", "horizon: 90d, "))
     assert (plain.datasets[0].horizon_ms, long.datasets[0].horizon_ms) == (None, 90 * 86_400_000)
@@ -416,7 +416,7 @@ def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
 
 
 GAPPY = replace(CARRIED, complete=False)
-"""Alerts are missing."""
+"""A carried-over file with missing alerts."""
 
 
 def test_behind_missing_alerts_a_topic_without_declaration_is_refused() -> None:

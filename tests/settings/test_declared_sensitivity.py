@@ -1,4 +1,4 @@
-"""What was declared about the answers on a topic only ever becomes more cautious."""
+"""The declaration of the answers on a topic can only become more cautious."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ more_cautious = pytest.mark.parametrize(
 
 
 def _change(play: Play, *forms, restart=False) -> list:
-    """Go on with another configuration: while it runs, or by a start with another file."""
+    """Continue with another configuration: while running, or by a start with another file."""
     play.commit()
     play.spec = _spec(*forms)
     if restart:
@@ -54,7 +54,7 @@ def _closed(events) -> list[tuple[str, str, str]]:
     ],
 )
 def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, remedy, restart):
-    """Answers of a sensitivity of five under a rate for one lose five times the charge."""
+    """Answers of sensitivity five, tested with noise for one, lose five times the charge."""
     play = _play(old)
     with pytest.raises(ConfigError, match=rf"monitors\.{field}: topic 't' was declared .*{remedy}"):
         _change(play, *new, restart=restart)
@@ -78,7 +78,7 @@ def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, res
 @either_way
 @more_cautious
 def test_a_rise_is_one_of_all_monitors_that_read_the_topic(cautious, field, restart):
-    """They test the same answers: one that declared less would lose more than it charges."""
+    """Both monitors test the same answers: one that declares less would lose more than it charges."""
     play = _play(_ONE, _ONE)
     for part in ((_ONE, cautious), (cautious, _ONE), (_ONE, _ONE, cautious)):
         unchanged = "m1" if part[0] == cautious else "m0"
@@ -136,7 +136,7 @@ def test_what_waits_is_dropped_where_it_was_measured_or_declared_otherwise(form,
 
 
 def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_price():
-    """What an owner before tested and lost would have spent, nobody computes again."""
+    """Lost outcomes of an earlier owner are not computed again."""
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
     before, left = play.ledger().spent, play.run_state().left

@@ -1,4 +1,4 @@
-"""Datasets without an end: a period opens with its first query, ends with its lateness, and never opens twice."""
+"""Generated datasets: a period opens with its first query, ends after its lateness, and never opens twice."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ ENDED = {EventType.RETIRED, EventType.BALANCE}
 
 
 def _some_spec(chance: random.Random, today: int) -> ApplicationSpec | None:
-    """Return some specification, None where it is refused."""
+    """Return a specification, None if it is refused."""
     names = chance.choice(["[a]", "[a, b]", "[b, c]"])
     first = chance.choice(["2025-12-29", "2026-01-05", "2026-01-07"])
     lateness = chance.choice(["0s", "6h", "30h", "3d"])
@@ -337,7 +337,7 @@ def _played(chance: random.Random) -> GeneratedPlay:
 
 
 def _apply(play: GeneratedPlay, spec: ApplicationSpec | None, now_ms: int) -> None:
-    """Go on with a specification, or with the one before where the state refuses it."""
+    """Continue with a specification, or with the previous one if the state refuses it."""
     if spec is None:
         return
     before, stored = play.spec, (dict(play.records), play.progress, len(play.events))

@@ -122,7 +122,7 @@ DATASETS = [
     ("generate: 'w-{date}'", 3, "from", "is required with generate"),
     ("generate: 'w-{date}'\n    from: 0001-01-01\n    until: 9999-01-01", 5, "until", "more than 1000000"),
 ]
-"""What stands instead of the dataset's name; then line and field at fault."""
+"""Text that replaces the dataset's name; then line and field at fault."""
 
 
 def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
@@ -178,7 +178,7 @@ def value_of(line: str, message: str) -> tuple[str, str, int, str, str]:
     ],
 )
 def test_a_problem_names_its_line_field_and_remedy(good, bad, line, field, message):
-    """A ^ stands for what was there, `m` and `d` for the first monitor and the first dataset."""
+    """A ^ stands for the replaced text, `m` and `d` for the first monitor and the first dataset."""
     assert good in GOOD
     found = problems(GOOD.replace(good, bad.replace("^", good), 1))
     field = re.sub(r"\bm\b", "monitors[0]", re.sub(r"\bd\b", "datasets[0]", field))
