@@ -1,14 +1,13 @@
-"""Re-derives every charge from released events, and says whether the ledgers balance.
+"""Recomputes every charge from released events, and checks that the ledgers balance.
 
-Whoever may read the alerts may check the service with this. Checked are, per shard, that events are numbered without
-gaps and ids are unique; per dataset, that the charges of all events add up to the running total that each event shows,
-and that no total exceeds its limit; per run, that runs and tops are numbered without gaps and no top follows a run's
-end. With the configuration at hand, also that every alert of a monitor as it is configured has the price of its branch,
-and its run the price of a run's opening.
+Everyone with read permission for the alerts can check the service. Per shard, events are numbered without gaps and ids
+are unique. Per dataset, the charges of all events add up to the running total of each event, and no total exceeds its
+limit. Per run, runs and tops are numbered without gaps, and no top follows a run's end. Given the configuration, every
+alert of a monitor as configured has the price of its branch, and its run the price of opening a run.
 
-Operators may compare the stored state with the events, too: each ledger is the sum of the charges released (those that
-wait to be published included), reservations are those of the open runs, closed runs have no secrets left, and no state
-is older than the alerts beside it.
+Operators can compare the stored state with the events, too: each ledger is the sum of the released charges (waiting
+events included), reservations are those of the open runs, closed runs have no secrets left, and no state is older than
+its alerts.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from stream_svt.settings.datasets import Watermarks, is_over
 from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
-"""Findings kept; the rest is only counted."""
+"""Findings that are kept; further ones are only counted."""
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 _OLDER = (
-    "the state is older than the alerts, which is what a restored backup looks like (or the last event is forged). A "
-    "worker that takes the shard over parks it, for it would spend budgets twice: put the newest state back, or close "
-    "the shard with 'stream-svt control close-application --give-up-state'"
+    "the state is older than the alerts, which is typical of a restored backup (or the last event is forged). A worker "
+    "that takes the shard over parks it, for it would spend budgets twice: restore the newest state, or close the "
+    "shard with 'stream-svt control close-application --give-up-state'"
 )
 
 
 @dataclass(slots=True)
 class RunTally:
-    """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over.
+    """The newest run of one monitor on one dataset: its number, its tops, whether it is over.
 
-    ``opening`` is what its start was charged, in ledger units, None where the start is not known.
+    ``opening`` is the charge of its start, in ledger units; None if the start is not known or was checked.
     """
 
     run: int = 0
@@ -55,10 +54,10 @@ class RunTally:
 
 @dataclass(slots=True)
 class DatasetTally:
-    """What the events of one dataset add up to, all of them on one partition; amounts in ledger units.
+    """Totals of the events of one dataset, all on one partition; amounts in ledger units.
 
     ``before`` was spent before the first event that the topic still holds, ``carried`` of it by an earlier application.
-    ``last`` is the dataset's number of its newest event, 0 where the id does not say; ``tops`` are alerts by monitor.
+    ``last`` is the number in the id of its newest event, 0 if there is none; ``tops`` are alerts by monitor.
     """
 
     dataset: str
@@ -78,7 +77,7 @@ class DatasetTally:
 
     @property
     def spent(self) -> int:
-        """What the events say was spent in all."""
+        """Total spent, by the events."""
         return self.before + self.charged
 
     def text(self) -> str:
@@ -103,7 +102,7 @@ class StoredShard:
 
     @classmethod
     def of(cls, shard: int, records: Mapping[bytes, bytes], journal: Journal) -> StoredShard:
-        """Return what a journal found that was looked at."""
+        """Return the content of an inspected journal."""
         datasets = {
             key[2:].decode(): from_bytes(DatasetAccount, content, key=key.decode())
             for key, content in records.items()
@@ -116,14 +115,14 @@ class StoredShard:
 
 @dataclass
 class Audit:
-    """Takes the records of the alert topic, each partition in offset order, the partitions in any.
+    """Checks the records of the alert topic: each partition in offset order, the partitions in any order.
 
-    All ledgers balance where ``findings`` is empty. Alerts are held to the prices of ``monitors``, as configured; those
-    of another version of a monitor are taken as they are.
+    All ledgers balance if ``findings`` is empty. Alerts are checked against the prices of the configured ``monitors``;
+    prices of another version of a monitor are not checked.
 
-    ``truncated`` names the partitions whose oldest events are gone; what those charged is taken from the first one that
-    is left. ``ledgers`` counts the ledgers in the state, None where the state was not looked at; ``unreadable`` says of
-    which shards it could not be read, and why. ``carried_from`` and ``closed`` name the applications before and after.
+    ``truncated`` holds the partitions whose oldest events are gone; the charges of those are taken from the first event
+    left. ``ledgers`` counts the ledgers in the state, None if no state was read; ``unreadable`` says which shards could
+    not be read, and why. ``carried_from`` and ``closed`` name the applications before and after.
     """
 
     monitors: InitVar[Iterable[MonitorSpec]] = ()
@@ -146,16 +145,16 @@ class Audit:
 
     @property
     def balances(self) -> bool:
-        """Whether everything was read, and nothing found."""
+        """Whether everything was read and there are no findings."""
         return not self.found and not self.unreadable
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, and what was found, in words."""
+        """The shards that could not be read, and the findings, in words."""
         return [*self.unreadable, *self.findings]
 
     def report(self, message: str, subject: str = "") -> None:
-        """Note something that does not balance."""
+        """Record a finding about a subject."""
         self.found += 1
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(f"{subject}: {message}" if subject else message)
@@ -177,7 +176,7 @@ class Audit:
         closes = envelope.type == EventType.APPLICATION_CLOSED
         gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
         self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
-        # A shard that its owner closed may be given up once more where its key is lost.
+        # A shard that its owner closed may still be given up if its key is lost.
         if partition in self.closed and not gives_up:
             self._report(f"event {envelope.id} after the application was closed")
         if isinstance(data, Lifecycle):
@@ -190,7 +189,7 @@ class Audit:
             self.alerts += 1
         if tally is None:
             return
-        # Its balance may be told once more.
+        # Its balance may be published once more.
         if tally.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
             self._report(f"event {envelope.id} after dataset {data.dataset} was retired")
         if isinstance(data, Alert):
@@ -201,7 +200,7 @@ class Audit:
             self._check_run(envelope.type, data, tally)
 
     def mark_truncated(self, partition: int) -> None:
-        """Note that events of a partition are gone; where one is left, it shows that by its number."""
+        """Note that events of a partition are gone; if any is left, its number shows that."""
         if not self.last_sequence[partition]:
             self.truncated.add(partition)
 
@@ -209,7 +208,7 @@ class Audit:
         self.report(message, "partition {} offset {}".format(*self._position))
 
     def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
-        """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
+        """Check that a number follows the last one; giving up a state may skip numbers that were never committed."""
         last = self.last_sequence[partition]
         if partition not in self.last_sequence and sequence > 1:
             self.truncated.add(partition)
@@ -261,7 +260,7 @@ class Audit:
         return tally
 
     def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
-        """Return what a dataset's first event says that an earlier application spent."""
+        """Return how much an earlier application spent, by a dataset's first event."""
         if event != EventType.DECLARED or self._position[0] not in self.carried_from:
             return 0
         before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
@@ -294,14 +293,14 @@ class Audit:
 
     def _check_prices(self, alert: Alert, kind: Kind, run: RunTally | None, subject: str) -> None:
         mechanism = self._mechanisms.get(alert.spec_hash)
-        if mechanism is None or kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
+        if mechanism is None or kind is not Kind.PURE:  # under zCDP a run is charged in full when it opens
             return
         charge = round(alert.account.charge * kind.units)
         price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
         checks = [("an alert charged", charge, price)]
         if run is not None and run.run == alert.run and run.opening is not None:
             checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_charge))
-            run.opening = None  # looked at once
+            run.opening = None  # checked once
         for what, paid, due in checks:
             if paid != due:
                 prices = f"{amount_text(paid, kind)}, its price is {amount_text(due, kind)}"
@@ -321,13 +320,13 @@ class Audit:
             tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
 
     def follow(self, earlier: Audit, application: str) -> None:
-        """Hold the application to the ``earlier`` one, of this name, whose budgets it goes on with; adds findings."""
+        """Compare the application with the ``earlier`` one, of this name, whose budgets it continues; adds findings."""
         for partition, name in self.carried_from.items():
             if name != application:
-                message = f"it goes on with the budgets of application {name!r}, not {application!r}"
+                message = f"it continues the budgets of application {name!r}, not {application!r}"
                 self.report(message, f"state of shard {partition}")
         if not self.carried_from:
-            self.report(f"it does not go on with the budgets of application {application!r}")
+            self.report(f"it does not continue the budgets of application {application!r}")
         for name, tally in earlier.datasets.items():
             now = self.datasets.get(name)
             if now is None:
@@ -339,7 +338,7 @@ class Audit:
                 self.report(f"dataset {name} begins with {begun}, and {application!r} had spent {spent}")
 
     def compare(self, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
-        """Hold ledgers to what was added; ``homes`` returns the shard at which a dataset is at home."""
+        """Compare stored ledgers with the events; ``homes`` returns the shard of a dataset."""
         for state in states:
             for number, _, event in state.waiting:
                 if number > self.last_sequence[state.shard]:
@@ -376,7 +375,7 @@ class Audit:
 
 
 def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccount) -> Iterator[str]:
-    """Yield in what a ledger differs from the dataset's events."""
+    """Yield the differences between a ledger and the dataset's events."""
     ledger = record.ledger
     kind = ledger.kind
     running = {

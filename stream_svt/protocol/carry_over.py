@@ -1,9 +1,9 @@
-"""What is left of each budget of an application that was closed, as its alert partitions show it.
+"""The rest of each budget of a closed application, computed from its alert partitions.
 
-A shard that its owner closed published a balance of every dataset, proved with its sealing key: those count. Of any
-other shard the events are read one by one, uncommitted ones included, and of each dataset the most that was ever spent
-and reserved counts as spent: the start of a run is published before any of its outcomes, so nothing that was not
-published can cost more. Where events may be missing, what they do not show counts as spent.
+A shard closed by its owner has published a balance of every dataset, proved with its sealing key: those balances count.
+For any other shard all events are read, uncommitted ones included, and the highest sum of spent and reserved counts as
+spent for each dataset: the start of a run is published before its outcomes, so unpublished outcomes cannot cost more.
+Where events may be missing, the budget that they could have charged counts as spent.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from stream_svt.settings.datasets import current_end, is_over, period_end
 from stream_svt.settings.monitors import Declared
 
 IsProved = Callable[[str, bytes], bool]
-"""Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""
+"""Tells whether a proof fits a content (see `stream_svt.protocol.sealing.proof_checker`)."""
 
 _EXACT = 2**50
-"""Units up to which a released amount is exact; above it, some units more are taken for spent."""
+"""Units up to which a released amount is exact; larger amounts are rounded up by a few units."""
 SOON_MS = 600_000
-"""A query may be stamped so far ahead of the clock of the worker that tests it."""
+"""Milliseconds that a query may be stamped ahead of its worker's clock."""
 
 
 class CarryOverRefused(StreamSvtError):
-    """An application cannot be carried over as it is; nothing was written."""
+    """An application cannot be carried over; nothing was written."""
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ class ShardHistory:
     """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
 
     Attributes:
-        closed: How the shard was closed, as its state says, or the event of its owner where that is proved. What comes
-            behind that event is passed over where it is proved; else it only ever counts as spent.
-        gap: Number of the first event behind the last gap: events before it may be missing; 0 where there is none.
-            Beyond every number where later ones may be missing, too.
-        conflict: Whether events of different histories stand here: two origins of one number, or two states.
-        partitions, cluster: As the first event of the state says; 0 and "" where it is missing.
-        lost: Whether these are a part of the events, and nobody says which.
+        closed: How the shard was closed: by its state, or by a proved event of its owner. Later events are ignored if
+            that event is proved; otherwise they can only add to what counts as spent.
+        gap: Number of the first event after the last gap: earlier events may be missing. 0 if there is no gap; larger
+            than every number if later events may be missing, too.
+        conflict: Whether the events belong to different histories: two origins of one number, or two states.
+        partitions, cluster: From the first event of the state; 0 and "" if it is missing.
+        lost: Whether the events are a part of unknown extent.
     """
 
     application: str
@@ -97,7 +97,7 @@ class ShardHistory:
 
     @property
     def complete(self) -> bool:
-        """Whether its owner closed the shard and the balance of every ledger is here, all of that proved."""
+        """Whether the close of the shard and the balance of every ledger are here and proved."""
         balances = sum(shown.balance is not None for shown in self.datasets.values())
         return self._balances == balances and not self.conflict
 
@@ -121,12 +121,12 @@ class ShardHistory:
         if data.account is not None:
             self._account(envelope.sequence, data.dataset, data.account)
         if self.closed is not None and envelope.type == EventType.APPLICATION_CLOSED:
-            # Of this type only: whoever may write the state without a key must not name an earlier event.
+            # Only of this type: a forged plain state must not be able to name an earlier event.
             self._over = (envelope.sequence, envelope.origin) == (self.closed.event, self.closed.origin)
 
     def end(self) -> None:
-        """Take note that there are no more records."""
-        if self.closed is not None and not self._over:  # its last events are missing
+        """Finish the pass: decide whether the last events are missing."""
+        if self.closed is not None and not self._over:  # the last events are missing
             self.gap = LARGEST_SEQUENCE + 1
         elif not self.partitions:  # the event that begins the state is missing
             self.gap = self.gap or 1
@@ -134,14 +134,14 @@ class ShardHistory:
             self.gap = LARGEST_SEQUENCE + 1
 
     def _is_one_publication(self) -> bool:
-        """Tell whether what is shown since the gap may be a part of what one transaction charged.
+        """Tell whether the events since the gap may be a part of the events of one transaction.
 
-        Its owner may have sent all of that before, in a transaction that was aborted and stands before the gap. Once an
-        event of another transaction was sent, everything charged before it had been published.
+        The owner may have sent all of them earlier, in an aborted transaction before the gap. All earlier charges have
+        been published before an event of another transaction is sent.
         """
         own = (
             self._origins[:-1] if self._over else self._origins
-        )  # who gives a state up publishes nothing before
+        )  # a state that is given up publishes nothing else
         return len(set(own)) < 2
 
     def _number(self, envelope: Envelope) -> None:
@@ -150,7 +150,7 @@ class ShardHistory:
         self.conflict = self.conflict or envelope.stateid != self._state
         origin = int.from_bytes(blake2b(envelope.origin.encode(), digest_size=8).digest(), "big")
         index = envelope.sequence - self._base
-        if index > len(self._origins):  # what was before can no longer be compared
+        if index > len(self._origins):  # earlier origins can no longer be compared
             self.gap = self._base = envelope.sequence
             self._origins = array("Q", [origin])
         elif index == len(self._origins):
@@ -201,9 +201,9 @@ class ShardHistory:
         shown.limit = max(shown.limit, _units(account.limit, kind))
 
     def note(self) -> str:
-        """Return what an operator should know of what is left, "" where all is proved."""
+        """Return a note on the rest of the budgets for operators, "" if everything is proved."""
         if self.lost:
-            return "this is a mirror, and nobody says that it holds the source's last event"
+            return "this is a mirror, and nothing states that it holds the source's last event"
         if self.complete:
             return ""
         missing = ""
@@ -219,7 +219,7 @@ class ShardHistory:
     def left(self, name: str, limit: int, before: int) -> tuple[int, int]:
         """Return what counts as spent of a declared dataset, and its limit."""
         shown = self.datasets.get(name)
-        if self.conflict:  # what each of the histories spent adds up
+        if self.conflict:  # the charges of all histories add up
             return _nothing_left(shown, limit)
         if shown is not None and shown.balance is not None:
             return shown.balance
@@ -243,11 +243,11 @@ def carry_over(
     now_ms: int,
     source_ended: bool = False,
 ) -> tuple[Carried, list[str]]:
-    """Return what is left of each budget of an application, as configured last, and what an operator should know of it.
+    """Return the rest of each budget of an application, as last configured, and notes for operators.
 
-    ``shards`` were read on topic ``alerts`` of the ``cluster``; ``home`` returns the shard of a dataset. Where no event
-    is left, ``now_ms`` counts as the time of the close. ``source_ended`` states, of a mirror, that it holds the last
-    event of a source that has ended. Raises `CarryOverRefused` where a shard is not closed, or for another successor.
+    ``shards`` were read from topic ``alerts`` of the ``cluster``; ``home`` returns the shard of a dataset. If no event
+    is left, ``now_ms`` is taken as the time of the close. ``source_ended`` states that a mirror holds the last event of
+    a source that has ended. Raises `CarryOverRefused` if a shard is not closed, or is closed for another successor.
     """
     mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}
     _require_closed(shards, successor, mirrored)
@@ -269,7 +269,7 @@ def carry_over(
         datasets[dataset.name] = Balance(dataset.unit, dataset.kind, declared, limit, spent)
     for one in shards:
         for name, shown in one.datasets.items():
-            if name not in datasets:  # declared no longer: only what its owner proved is known to be left
+            if name not in datasets:  # no longer declared: only a proved balance leaves anything
                 proved = None if one.conflict else shown.balance
                 spent, limit = proved or _nothing_left(shown, 1)
                 datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
@@ -288,7 +288,7 @@ def carry_over(
 def _watermarks(
     spec: ApplicationSpec, earlier: Carried, shards: Sequence[ShardHistory], now_ms: int
 ) -> dict[str, int]:
-    """Return by pattern the end of the last period that was shown, or had begun soon after the close."""
+    """Return, by pattern, the end of the last period that events show or that began until soon after the close."""
     closed_ms = max((one.latest_ms for one in shards), default=0) or now_ms
     found = dict(earlier.watermarks)
     patterns = {generator.pattern for generator in spec.generators}
@@ -315,14 +315,14 @@ def _require_closed(shards: Sequence[ShardHistory], successor: str, mirrored: se
 
 
 def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:
-    """Return what counts as spent, and the limit: all that any event shows, or a raise would grant it once more."""
+    """Return spent and limit, both the highest amount of any event: a later raise must not grant it once more."""
     if shown is not None:
         limit = max(limit, shown.limit, shown.highest)
     return limit, limit
 
 
 def _units(amount: float, kind: Kind) -> int:
-    """Return a released amount in ledger units, never less than it was."""
+    """Return a released amount in ledger units, rounded up where it is not exact."""
     if not 0 <= amount <= MAX_UNITS / kind.units:
         return MAX_UNITS
     units = round(amount * kind.units)

@@ -1,11 +1,11 @@
 """The configuration of an application as numbered versions on its configuration topic.
 
-A version is the text that an operator applied, with the files that it names, in parts that fit a record. The parts
-come first; the record `current` names the newest version by number and digest. Parts of the version before are deleted
-with it, so a compacted topic holds one version. A version counts once all of its parts are there and have the digest
-that `current` names.
+A version is the text that an operator applied, with the files that it names, split into parts that fit a record. The
+parts come first; the record `current` names the newest version by number and digest. The parts of the version before
+are deleted, so a compacted topic holds one version. A version is valid once all of its parts are there and have the
+digest in `current`.
 
-Numbers only rise: a reader that knows a version takes no lower one, and no other one under the same number.
+Numbers only rise: a reader refuses a lower number than it knows, and another version with the same number.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from stream_svt.protocol.ports import Record
 FORMAT: Final = 1
 CURRENT: Final = b"current"
 PART_BYTES: Final = 800_000
-"""Most bytes of a part: a record of a megabyte passes every broker's default."""
+"""Most bytes of a part; brokers accept records of a megabyte by default."""
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""Most bytes of an unpacked version: what a record says of its size is not trusted."""
+"""Most bytes of an unpacked version; larger ones are refused."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class VersionFault(StrEnum):
-    """Why a record `current` is not followed, or why what it names cannot be read."""
+    """Why a record `current` is refused, or why the version that it names cannot be read."""
 
     MALFORMED = "it is no record of this format"
-    LOWER = "its number is lower than that of a version known"
+    LOWER = "its number is lower than that of a known version"
     OTHER = "another version has this number"
     DIGEST = "its parts have another digest"
 
@@ -43,7 +43,7 @@ class VersionFault(StrEnum):
 class Bundle(msgspec.Struct, frozen=True):
     """A configuration as it was applied, and the files that it names, by the names in it.
 
-    ``retired`` holds, sorted, the names of all datasets that this version or one before has retired.
+    ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Bundle(msgspec.Struct, frozen=True):
     retired: list[str] = []
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that the digest covers; the same for the same content."""
+        """Return the bytes that the digest covers; equal content has equal bytes."""
         return msgspec.json.encode(Bundle(self.text, dict(sorted(self.files.items())), self.retired))
 
 
@@ -66,7 +66,7 @@ class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version that was read whole, or is to be written."""
+    """A complete version, read or to be written."""
 
     number: int
     bundle: Bundle
@@ -78,7 +78,7 @@ class Version:
 
 
 def records(version: Version, before: Current | None = None) -> list[tuple[bytes, bytes | None]]:
-    """Return the records of a version in the order in which they are written; None deletes a part of the one before."""
+    """Return the records of a version in write order; None deletes a part of the version ``before``."""
     packed = zlib.compress(version.bundle.to_bytes())
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     found: list[tuple[bytes, bytes | None]] = [
@@ -93,13 +93,13 @@ def records(version: Version, before: Current | None = None) -> list[tuple[bytes
 
 @dataclass(slots=True)
 class Versions:
-    """What a configuration topic shows: a pass over its committed records in order of offsets.
+    """The versions on a configuration topic: a pass over its committed records in order of offsets.
 
     Attributes:
-        verify: Asked of every record `current` before its content is looked at.
-        known: Number and digest of a version known from elsewhere; (0, "") where none is.
-        current: The newest version that is named, whether or not its parts are there.
-        refused: Why the last record `current` is not followed, where it is not.
+        verify: Check of every record `current`, before its content is read.
+        known: Number and digest of a version known from elsewhere; (0, "") if none is.
+        current: The newest record `current` that was accepted, whether or not its parts are there.
+        refused: Why the last record `current` was refused; None if it was not.
     """
 
     verify: Verify = accept_all
@@ -117,7 +117,7 @@ class Versions:
         self.refused = self.verify(record) or self._follow(value)
 
     def _follow(self, value: bytes | None) -> str | None:
-        """Take a record `current` for the newest; return why not, where it is not."""
+        """Accept a record `current` as the newest, or return why not."""
         try:
             found = msgspec.json.decode(value or b"", type=Current)
         except msgspec.DecodeError:
@@ -133,7 +133,7 @@ class Versions:
         return None
 
     def newest(self) -> Version | str | None:
-        """Return the newest version, or why its parts cannot be used; None where none is named or parts are missing."""
+        """Return the newest version, or why it cannot be used; None if there is none or parts are missing."""
         current = self.current
         if current is None:
             return None

@@ -1,7 +1,7 @@
-"""What the protocol needs of the world: one shard's part of the log, its queries and commands, a clock.
+"""The interfaces that the protocol needs: one shard's log, its queries and commands, a clock, an observer.
 
-A port's call either has its effect and returns, or raises. `Fenced` and `Unavailable` leave the outcome unknown:
-what was written may or may not be there, now or later, until `Log.fence` has returned again.
+A call either has its effect and returns, or raises. `Fenced` and `BrokerUnavailable` leave the outcome unknown: what
+was written may or may not appear until `Log.fence` has returned again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Transaction:
     """What one transaction writes, to the shard's partition of three topics.
 
     Attributes:
-        records: By key, None for a tombstone; the last one written is ``meta``.
-        claim: Whether to ask for the right to write to all three topics even where nothing is written.
+        records: By key, None for a tombstone; ``meta`` comes last.
+        claim: Whether to check the permission to write to all three topics, even if nothing is written to some.
     """
 
     alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)
@@ -54,27 +54,28 @@ class Log(Protocol):
     """The state, alert and reject partitions of one shard, written by one transactional producer."""
 
     async def fence(self) -> None:
-        """Begin as the shard's writer: earlier writers can commit nothing more, their open transaction is gone."""
+        """Become the shard's writer: earlier writers can commit nothing more, and their open transaction is aborted."""
 
     async def transact(self, transaction: Transaction) -> int | None:
-        """Write all of it or nothing; return the offset of the newest alert, None where there was none."""
+        """Write everything or nothing; return the offset of the newest alert, None if there is none."""
 
     async def check_fenced(self) -> None:
-        """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions."""
+        """Raise `Fenced` if another writer has taken over; writes nothing to the state and alert partitions."""
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
-        """Return the live records of the state partition, up to its end as it is now."""
+        """Return the live records of the state partition, up to its current end."""
 
     async def read_alerts(
         self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
     ) -> tuple[int, int]:
-        """Show the alert partition from an offset (None: its beginning), uncommitted records too unless told.
+        """Pass the records of the alert partition from an offset (None: its beginning) to ``take``.
 
-        Return the first offset that the partition still holds, and its end.
+        Uncommitted records are included, unless only ``committed`` ones are asked for. Return the first offset that the
+        partition still holds, and its end.
         """
 
     async def close(self) -> None:
-        """Give the producer up; nothing is committed by this."""
+        """Close the producer; commits nothing."""
 
 
 class Feed(Protocol):
@@ -86,20 +87,20 @@ class Feed(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether a rebalance is under way: nothing more may be stepped until it has settled."""
+        """Whether a rebalance is in progress: nothing may be stepped until it ends."""
 
     async def wait_for_rebalance(self) -> None:
-        """Wait for the end of the rebalance, with nothing in flight; raise `Stopped` where the shard goes elsewhere."""
+        """Wait for the end of the rebalance, with nothing in flight; raise `Stopped` if the shard moves away."""
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset of the shard's partition of each topic, as they are now."""
+        """Return first and end offset of the shard's partition of each topic."""
 
     async def fetch(
         self, topics: Iterable[str], max_wait: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Record]]:
-        """Return what there is to read, after at most so many seconds; nothing where a rebalance begins.
+        """Return the next records after at most ``max_wait`` seconds; none when a rebalance begins.
 
-        Other topics are paused until they are fetched.
+        Topics that are not named are paused until they are fetched.
 
         Raises:
             Stopped: The shard was told to stop; nothing was consumed.
@@ -107,20 +108,20 @@ class Feed(Protocol):
         """
 
     async def position(self, topic: str) -> int:
-        """Offset that the next fetch reads from: behind broker markers, too."""
+        """Return the offset of the next fetch: past commit markers, too."""
 
     def seek(self, topic: str, offset: int) -> None:
         """Read on from this offset."""
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end of the topic as of the last fetch, None where not known yet."""
+        """Return the end of the topic as of the last fetch, None if not known yet."""
 
 
 class Decoder(Protocol):
     """Turns records of one query topic into a batch."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries among records that follow one another; malformed ones go to `rejects`."""
+        """Return the queries in consecutive records; malformed ones go to `rejects`."""
 
 
 class ShardWorkload(Protocol):
@@ -128,7 +129,7 @@ class ShardWorkload(Protocol):
 
     @property
     def spec(self) -> ApplicationSpec:
-        """The specification wanted."""
+        """The configured specification."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -140,10 +141,10 @@ class ShardWorkload(Protocol):
 
     @property
     def version(self) -> tuple[int, str]:
-        """Number and digest of the version applied, (0, "") where the specification came otherwise."""
+        """Number and digest of the applied version; (0, "") if the specification comes from a file."""
 
     def gather(self, shard: int, gone: RetiredDatasets) -> Iterable[None]:
-        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
+        """Collect in slices the datasets of one shard, except those in ``gone``, for the next engine."""
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
@@ -151,14 +152,14 @@ class ShardWorkload(Protocol):
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> Mapping[str, Decoder]:
-        """Return a decoder of these datasets for each query topic; queries may name monitors in ``also``, too."""
+        """Return a decoder for each query topic; queries may name monitors in ``also``, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time, handed in: seconds of a clock that never goes back, seconds since 1970, and what waits.
+    """Time as functions: seconds of a monotonic clock, seconds since 1970, and a sleep.
 
-    ``sleep`` waits so many seconds of ``now``; for none, until it is the shard's turn among all that have work at hand.
+    ``sleep(0)`` waits until it is the shard's turn among all shards that have work.
     """
 
     now: Callable[[], float]
@@ -167,7 +168,7 @@ class Clock:
 
 
 class Observer(Protocol):
-    """Counts and times what a shard does, once it is durable; `stream_svt.service.metrics` has the names."""
+    """Counts and times what a shard does, once durable; `stream_svt.service.metrics` defines the names."""
 
     def committed(self, commit: Commit) -> None:
         """Count what a durable commit holds."""

@@ -1,11 +1,11 @@
-"""Whether a shard's state is the one behind what its alert partition shows.
+"""Whether a shard's state belongs to the history that its alert partition shows.
 
 Each event carries its number in the shard and its origin: the sequence of the transaction that charged it, and 64
 random bits of that transaction. A number that was charged is durable before the event is sent, so in one history a
-number has one origin. The state knows number and origin of the event that was published last, and of those that wait.
-So beside the state that belongs to it, the partition ends with the event published last; behind that, only events that
-wait may stand, uncommitted. Anything else shows another history: an older state was put back, the state of another
-application, or the alert topic was made anew.
+number has one origin. The state knows number and origin of the event published last, and of the events that wait. So
+the partition of the right state ends with the event published last, followed only by uncommitted copies of waiting
+events. Anything else shows another history: a restored older state, the state of another application, or a recreated
+alert topic.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Meta
 
 GIVEN_UP = "0-"
-"""What the origin of an event begins with that closes a shard whose state was given up: no owner charged it."""
+"""Prefix of the origin of the event that closes a shard whose state was given up: no owner charged it."""
 
 
 class Seen:
-    """What records of an alert partition show beside a state: a pass over them in order of offsets.
+    """What the records of an alert partition show about a state: a pass over them in order of offsets.
 
     Attributes:
-        last: Whether the event published last is among them.
-        waiting: Number of the first event that is charged and not published, 0 where none is among them.
+        last: Whether the event published last was seen.
+        waiting: Number of the first event seen that the state still has to publish, 0 if none was.
     """
 
     def __init__(self, meta: Meta, waiting: Container[int]) -> None:
@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def foreign(self) -> int:
-        """Number of the first event that does not belong to the state's history, 0 where all do."""
+        """Number of the first event that does not belong to the state's history, 0 if all do."""
         return self._unknown or self._behind
 
     def take(self, record: Record) -> None:
@@ -48,7 +48,7 @@ class Seen:
         if not number:
             return
         if (number, origin) == (meta.published, meta.published_origin):
-            # What came before was published before, or is a copy of an aborted transaction.
+            # Earlier records were published earlier, or are copies from an aborted transaction.
             self.last, self._behind = True, 0
         elif number in self._waiting and origin == meta.origin:
             self.waiting = self.waiting or number
@@ -59,9 +59,9 @@ class Seen:
 
 
 class Newest:
-    """The newest event of an alert partition: a pass over all records in order of offsets, uncommitted ones included.
+    """The newest event of an alert partition: a pass over all records in offset order, uncommitted ones included.
 
-    ``largest`` is the largest number of any event; ``successors`` are those for whom the shard was closed.
+    ``largest`` is the largest number of any event; ``successors`` are the applications that the shard was closed for.
     """
 
     def __init__(self) -> None:
@@ -84,19 +84,19 @@ class Newest:
 
 
 def contradiction(meta: Meta | None, seen: Seen, committed: Seen, first: int, end: int) -> str | None:
-    """Return what contradicts a state, in words; None where the alert partition is the one that it explains.
+    """Return how the alert partition contradicts a state; None if it does not.
 
     Args:
-        meta: What the state says of itself, None where it has no records.
-        seen: All records from the place on where the state saw a published event, uncommitted ones included.
-        committed: The committed ones among them: a copy that was aborted is no publication.
+        meta: The record `meta`; None if the state has no records.
+        seen: All records from `meta.alert_offset` on, uncommitted ones included.
+        committed: The committed ones among them: an aborted copy is no publication.
         first, end: First offset that the partition still holds, and its end.
     """
     if foreign := seen.foreign or committed.foreign:
         return f"shows event {foreign}, which the state does not know, or another one of this number"
     if committed.waiting:
         return f"shows event {committed.waiting} as published, which the state still has to publish"
-    # What the state does not explain must be readable, and it was read: a copy of the last event is no proof of that.
+    # All records past `alert_end` must still exist: a copy of the last event does not prove that.
     if first > (0 if meta is None else meta.alert_end):
         return f"begins at offset {first}: events were deleted that the state does not know of"
     if meta is None or committed.last:

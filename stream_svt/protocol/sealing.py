@@ -47,7 +47,7 @@ _ALTERED = "was changed or cut, or was written under another key, shard or clust
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
-    """Where a record belongs; part of what its seal vouches for."""
+    """What a seal binds a record to, beside its key and sequence."""
 
     cluster: str
     application: str

@@ -89,8 +89,8 @@ class ShardSession(Committer):
         seconds = self.clock.now() - began
         self.observer.time("takeover_seconds", seconds)
         self.observer.time("restore_seconds", restoring)
-        said = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
-        log.info(said, self.shard, len(records), seconds, self.journal.key_id)
+        line = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
+        log.info(line, self.shard, len(records), seconds, self.journal.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
@@ -118,13 +118,13 @@ class ShardSession(Committer):
         if number < adopted:
             raise ConfigurationBehind(
                 f"shard {self.shard} has adopted version {adopted} of the configuration, and this worker "
-                f"knows version {number}: it waits for the newer one. Where the configuration topic was made anew, "
+                f"knows version {number}: it waits for the newer one. If the configuration topic was recreated, "
                 f"number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
             )
         if number == adopted and digest != wanted:
             message = (
                 f"the shard has adopted another version {number} than the configuration topic holds: the topic was "
-                f"made anew, or changed. Number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
+                f"recreated or changed. Number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
             )
             raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
@@ -178,17 +178,17 @@ class ShardSession(Committer):
 
     def _park(self, lost: Mapping[str, int], spans: Spans) -> None:
         gaps = [
-            f"from offset {wanted} of {topic!r}, which now holds {spans[topic][0]} to {spans[topic][1]}"
-            for topic, wanted in lost.items()
+            f"from offset {offset} of {topic!r}, which now holds {spans[topic][0]} to {spans[topic][1]}"
+            for topic, offset in lost.items()
         ]
-        ways = [
-            f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {wanted}'"
-            for topic, wanted in lost.items()
+        commands = [
+            f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {offset}'"
+            for topic, offset in lost.items()
         ]
         error = RecordsLost(
-            f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
-            f"them, or the topic was made anew. The shard waits; {', then '.join(ways)} goes on, closing the open "
-            "runs there at their full price"
+            f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion "
+            f"removed them, or the topic was recreated. The shard waits; {', then '.join(commands)} continues and "
+            "closes the open runs there at their full price"
         )
         self.status.signal(ShardSignal.PARKED, Cause.RECORDS_LOST, str(error))
         log.critical(
@@ -315,9 +315,9 @@ class ShardSession(Committer):
         error = TimestampAhead(
             f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
             f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
-            f"{FARTHEST_AHEAD:.0f} s: tested, it would end mutes, runs and periods too early. The shard waits until "
-            "the clock has caught up. Where the broker's clock was wrong, set it, delete the records up to the last of "
-            "that kind (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'",
+            f"{FARTHEST_AHEAD:.0f} s: it would end mutes, runs and periods too early. The shard waits until "
+            "the clock has caught up. If the broker's clock was wrong, set it, delete the records up to the last "
+            "such one (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'",
             record.timestamp / 1000 - FARTHEST_AHEAD,
         )
         if not index:

@@ -130,7 +130,7 @@ def test_applications_that_follow_one_another_are_audited_together(stream_svt, t
 @pytest.mark.parametrize(
     ("carried", "finding", "wrong", "right"),
     [
-        ({}, "it does not go on with the budgets of application 'second'", "third", "second"),
+        ({}, "it does not continue the budgets of application 'second'", "third", "second"),
         ({0: "second"}, "partition 0 offset 7: is missing", "second", "third"),
     ],
 )

@@ -279,4 +279,4 @@ async def _go_on(
     assert (shown["balances"], [one["balances"] for one in shown["before"]]) == (True, [True])
     turned = await stream_svt("audit", "-c", earlier, "--before", config)
     assert turned.code == 1
-    assert f"FAIL it does not go on with the budgets of application '{new.application}'" in turned.err
+    assert f"FAIL it does not continue the budgets of application '{new.application}'" in turned.err

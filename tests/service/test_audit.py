@@ -195,10 +195,10 @@ def test_the_end_of_a_state_given_up_comes_behind_events_that_were_never_committ
         (begun(before=0.5), ""),
         (begun(before=0.75), ""),
         (begun(before=0.4), "dataset shop begins with epsilon 0.4, and 'retail-watch' had spent epsilon 0.5"),
-        (GOOD, "it does not go on with the budgets of application 'retail-watch'"),
+        (GOOD, "it does not continue the budgets of application 'retail-watch'"),
         (
             begun(before=0.5, carried_from="stranger"),
-            "state of shard 0: it goes on with the budgets of application 'stranger', not 'retail-watch'",
+            "state of shard 0: it continues the budgets of application 'stranger', not 'retail-watch'",
         ),
     ],
 )
