@@ -22,7 +22,7 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.log import Broker, Entry, finish, journal_of, lived
-from tests.simulation.world import CONTROL, Places, Silent
+from tests.simulation.world import CONTROL, Positions, Silent
 
 NAMES = [f"d{number}" for number in range(8)]
 COMMON = f"topic: t, {STREAM}"
@@ -36,7 +36,7 @@ async def _rest(seconds: float) -> None:
     assert not seconds
 
 
-class Feed(Places):
+class Feed(Positions):
     """Everything a shard can read now, and then the end."""
 
     rounds = 7

@@ -53,11 +53,11 @@ class Known:
 
 
 Run = tuple[str, str, int]
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 class Computed:
-    """Every test on arrival that any owner computed, by run and place: computed again, it has the same outcome.
+    """Every test on arrival that any owner computed, by run and position: computed again, it has the same outcome.
 
     A test is *owed* once an owner took over whose state does not reach it: it has to be computed again. What an owner
     computes after another one took over is lost whatever comes out, and owed to nobody; its outcome is compared, too.
@@ -65,9 +65,9 @@ class Computed:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._outcomes: dict[tuple[Run, Place], bool] = {}
-        self._unsettled: set[tuple[Run, Place]] = set()
-        self._owed: set[tuple[Run, Place]] = set()
+        self._outcomes: dict[tuple[Run, Position], bool] = {}
+        self._unsettled: set[tuple[Run, Position]] = set()
+        self._owed: set[tuple[Run, Position]] = set()
         self.newest: Engine | None = None
 
     def watch(self, engine: Engine) -> None:
@@ -108,8 +108,8 @@ class Computed:
             name: (runner.offset, runner.row) for name, runner in engine.runners.items() if runner.started
         }
         for test in self._unsettled:
-            (_, monitor, _), place = test
-            if monitor in positions and place >= positions[monitor]:
+            (_, monitor, _), position = test
+            if monitor in positions and position >= positions[monitor]:
                 self._owed.add(test)
         self._unsettled = set()
 
@@ -133,15 +133,17 @@ class Computed:
             found = set(segment.tops)
             for row in (np.flatnonzero(segment.live) + start).tolist():
                 dataset = int(view.batch.dataset[row])
-                place = int(view.batch.offset[row]), int(view.batch.row[row])
+                position = int(view.batch.offset[row]), int(view.batch.row[row])
                 run = engine.accounts.run_state(runner.name, dataset).run
-                self._add(engine, runner, dataset, run, place, row in found)
+                self._add(engine, runner, dataset, run, position, row in found)
             return segment
 
         tester.test_arrivals = noted  # type: ignore[method-assign]
 
-    def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
-        test = (engine.datasets[dataset].name, runner.name, run), place
+    def _add(
+        self, engine: Engine, runner: Runner, dataset: int, run: int, position: Position, top: bool
+    ) -> None:
+        test = (engine.datasets[dataset].name, runner.name, run), position
         if self._outcomes.setdefault(test, top) != top:
             self._say(f"test {test} was computed twice, with different outcomes")
         if engine is self.newest:
@@ -237,11 +239,11 @@ class Rules:
         """Every event that was ever sent, whether or not it was committed, by id."""
         return {name: msgspec.json.decode(value) for name, value in self._contents.items()}
 
-    def demand(self, holds: bool, text: str) -> None:
+    def require(self, holds: bool, text: str) -> None:
         if not holds:
-            self.say(text)
+            self.add_violation(text)
 
-    def say(self, text: str) -> None:
+    def add_violation(self, text: str) -> None:
         if text not in self.violations:
             self.violations.append(text)
 
@@ -251,9 +253,9 @@ class Rules:
         if entry.partition == "alerts":
             event = msgspec.json.decode(entry.value)
             if event["id"] not in self._charged and event["data"].get("reason") != "given-up":
-                self.say(f"{event['id']} is visible before its charge is durable")
+                self.add_violation(f"{event['id']} is visible before its charge is durable")
             if self._contents.setdefault(event["id"], entry.value) != entry.value:
-                self.say(f"{event['id']} has two contents")
+                self.add_violation(f"{event['id']} has two contents")
         elif entry.partition == "state" and (entry.key or b"").startswith(b"ob/"):
             # Computed, whether or not it will ever be durable: computed again it must be the same.
             for event, _ in outbox(entry.value):
@@ -263,7 +265,7 @@ class Rules:
                     top = (data["dataset"], data["monitor"], data["run"], data["top"])
                     outcome = {**data, "account": None}
                     if self._outcomes.setdefault(top, outcome) != outcome and not self._anew:
-                        self.say(f"top {top} was computed twice, with different outcomes")
+                        self.add_violation(f"top {top} was computed twice, with different outcomes")
 
     def _decided(self, txn: Txn) -> None:
         if txn.fate is not Fate.COMMITTED:
@@ -274,7 +276,7 @@ class Rules:
             self.closed = True
             return
         ignored = self.contradicted and bool(written)
-        self.demand(not ignored, "an owner went on with a state that the alerts contradict")
+        self.require(not ignored, "an owner went on with a state that the alerts contradict")
         for entry in txn.entries:
             if entry.partition != "state" or entry.value is None or entry.key is None:
                 continue
@@ -284,9 +286,9 @@ class Rules:
             elif entry.key.startswith(b"d/"):
                 for run, secrets in dataset(entry.value)[2].items():
                     if self._secrets.setdefault(run, secrets) != secrets:
-                        self.say(f"the noise of run {run} changed")
+                        self.add_violation(f"the noise of run {run} changed")
         self._charged |= own
-        self.demand(not (self.closed and own), "something was charged after the application was closed")
+        self.require(not (self.closed and own), "something was charged after the application was closed")
         for entry in txn.entries:
             if entry.partition == "state" and entry.key == b"meta" and entry.value is not None:
                 events = [msgspec.json.decode(encoded) for encoded in own.values()]
@@ -299,24 +301,24 @@ class Rules:
         before, commands = self._commands, meta["commands"]
         number, under_way = commands["number"], commands["under_way"] is not None
         answered = set(before.answered)
-        self.demand(before.state in (b"", meta["state_id"]), "a state got another id")
+        self.require(before.state in (b"", meta["state_id"]), "a state got another id")
         is_next = number in (before.number, before.number + 1)
-        self.demand(is_next, f"command {number} came after {before.number}")
+        self.require(is_next, f"command {number} came after {before.number}")
         sent = number == before.number or self._was_sent(meta["state_id"].hex(), number, commands["id"])
-        self.demand(sent, "a command was carried out, and nobody had sent it for this number")
+        self.require(sent, "a command was carried out, and nobody had sent it for this number")
         used = number != before.number or under_way or before.under_way
         for event in events:
             data = event["data"]
             told = event["command"] == number and event["stateid"] == meta["state_id"].hex()
-            self.demand(told, f"an event says that command {event['command']} was the last one: {number}")
+            self.require(told, f"an event says that command {event['command']} was the last one: {number}")
             if not event["type"].endswith("command.reply.v1"):
                 if data.get("reason") == "command" and not used:
-                    self.say("a command had its effect, and its number was not used up")
+                    self.add_violation("a command had its effect, and its number was not used up")
                 continue
             if data["detail"]["message"].startswith("it was "):
                 continue
             if data["detail"]["number"] in answered or not used:
-                self.say(f"command {data['detail']['number']} was carried out twice")
+                self.add_violation(f"command {data['detail']['number']} was carried out twice")
             answered.add(data["detail"]["number"])
         self._commands = Commands(meta["state_id"], number, under_way, frozenset(answered))
 
@@ -333,14 +335,16 @@ class Rules:
         """Judge the books once a healthy owner has had its time."""
         shown = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
         if missing := self._charged.keys() - {event["id"] for event in shown}:
-            self.say(f"{len(missing)} events were charged and never published")
+            self.add_violation(f"{len(missing)} events were charged and never published")
         self.audit = self._audited()
         events = [(event["type"], event["data"]) for event in shown]
         self._judge_limits(events)
         adopted = [
             data["detail"]["number"] for kind, data in events if kind == EventType.CONFIGURATION_ADOPTED
         ]
-        self.demand(adopted == sorted(set(adopted)), "a version is adopted that is older than the one before")
+        self.require(
+            adopted == sorted(set(adopted)), "a version is adopted that is older than the one before"
+        )
         tops = [data for _, data in events if "gap" in data]
         self.tops = len(tops)
         closed = {
@@ -352,13 +356,13 @@ class Rules:
         released = {(top["dataset"], top["monitor"], top["run"], top["top"]) for top in tops}
         lost = {top for top in self._outcomes if top not in released and top[:3] not in closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
-            self.say(f"{len(lost)} tops were computed and never released")
+            self.add_violation(f"{len(lost)} tops were computed and never released")
         if not self._put_back and not self._anew:
-            places = [(top["monitor"], top["position"]) for top in tops]
-            topped = Counter((name, at["topic"], at["offset"], at["row"]) for name, at in places)
+            tops_at = [(top["monitor"], top["position"]) for top in tops]
+            topped = Counter((name, at["topic"], at["offset"], at["row"]) for name, at in tops_at)
             # A monitor that is removed and added again may begin where its topic does.
             if not self.reconfigured and (doubled := sum(times > 1 for times in topped.values())):
-                self.say(f"{doubled} queries have two alerts of a monitor")
+                self.add_violation(f"{doubled} queries have two alerts of a monitor")
             self._complete({(name, offset) for name, _, offset, _ in topped})
 
     def _audited(self) -> Audit:
@@ -369,8 +373,8 @@ class Rules:
         journal = journal_of(self._broker)
         state = StoredShard.of(0, finish(journal.inspect()), journal)
         for finding in audit.compare([state], lambda name: 0).findings:
-            self.say(f"audit: {finding}")
-        self.demand(not audit.truncated, "the first events are lost")
+            self.add_violation(f"audit: {finding}")
+        self.require(not audit.truncated, "the first events are lost")
         return audit
 
     def _judge_limits(self, events: list[tuple[str, dict[str, Any]]]) -> None:
@@ -381,9 +385,11 @@ class Rules:
                 continue
             limit = round(account["limit"] * UNITS)
             if limit != limits[data["dataset"]] and limit not in raised:
-                self.say(f"{data['dataset']}: the limit is not the one declared, and no command raised it")
+                self.add_violation(
+                    f"{data['dataset']}: the limit is not the one declared, and no command raised it"
+                )
             if kind == EventType.RETIRED and account["reserved"]:
-                self.say(f"{data['dataset']} is retired while a run is open")
+                self.add_violation(f"{data['dataset']} is retired while a run is open")
 
     def _complete(self, topped: set[tuple[str, int]]) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
@@ -399,7 +405,9 @@ class Rules:
             high = self._high(declared.name)
             missing = {offset for offset in high if (monitors[0].name, offset) not in topped}
             if missing:
-                self.say(f"{declared.name}: {len(missing)} queries far above the threshold have no alert")
+                self.add_violation(
+                    f"{declared.name}: {len(missing)} queries far above the threshold have no alert"
+                )
 
     def _high(self, dataset: str) -> set[int]:
         found = set()

@@ -122,7 +122,7 @@ class ModelWorkload(AppliedWorkload):
         return found
 
 
-class Places:
+class Positions:
     """Where a reader is on each topic."""
 
     def __init__(self, broker: Broker) -> None:
@@ -155,7 +155,7 @@ class Places:
         return found
 
 
-class ModelFeed(Places):
+class ModelFeed(Positions):
     """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
 
     def __init__(self, world: World, process: Process) -> None:
@@ -304,16 +304,16 @@ class World:
             except (Stopped, BrokerUnavailable, RecordsLost):
                 pass
             except ApplicationClosed:
-                self.rules.demand(self.rules.closed, "an application was taken for closed, and it is not")
+                self.rules.require(self.rules.closed, "an application was taken for closed, and it is not")
                 if self._calm:
                     return
                 await self._parked(process)
             except StateRolledBack:
-                self.rules.demand(self.rules.was_contradicted, "the newest state was refused")
+                self.rules.require(self.rules.was_contradicted, "the newest state was refused")
                 process.status.signal(ShardSignal.PARKED, Cause.STATE_ROLLED_BACK)
                 await self._parked(process)
             except UnreadableState as error:
-                self.rules.demand(self._was_damaged, f"a sound state was refused: {error}")
+                self.rules.require(self._was_damaged, f"a sound state was refused: {error}")
                 await self._parked(process)
             except TimestampAhead as error:  # until the clock has caught up
                 await self._parked(process, max(error.passes_at - self.now, 1.0))
@@ -323,7 +323,7 @@ class World:
                     return
             except ConfigurationBehind:
                 behind = version < len(self._applied)
-                self.rules.demand(behind, "an owner waits for a version that nobody applied")
+                self.rules.require(behind, "an owner waits for a version that nobody applied")
                 await self._parked(process, 0.2)
             finally:
                 finish(journal.close())
@@ -360,7 +360,7 @@ class World:
             if settles:
                 self.settle()
         except Exception as error:  # noqa: BLE001  with it the history would be lost
-            self.rules.say(f"a process gave up: {type(error).__name__}: {error}")
+            self.rules.add_violation(f"a process gave up: {type(error).__name__}: {error}")
         return self.rules.violations
 
     def _turn(self) -> bool:
