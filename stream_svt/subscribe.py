@@ -23,14 +23,7 @@ from aiokafka.errors import KafkaError
 from stream_svt.aiokafka_fixes import record_connection_errors
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
-from stream_svt.service.kafka import (
-    START_DEADLINE,
-    Cluster,
-    deadline,
-    explain,
-    partition_counts,
-    stop_quietly,
-)
+from stream_svt.service import kafka
 
 __all__ = ["Event", "Subscription", "subscribe"]
 
@@ -90,11 +83,11 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, group_id: str | None, *, from_beginning: bool, lifecycle: bool
+        self, cluster: kafka.Cluster, topic: str, group: str | None, *, from_beginning: bool, lifecycle: bool
     ) -> None:
         self._cluster = cluster
         self._topic, self._doing = topic, f"subscribing to topic {topic!r}"
-        self._group = group_id
+        self._group = group
         self._from_beginning = from_beginning
         self._lifecycle = lifecycle
         self._consumer: Any = None
@@ -114,7 +107,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         consumer, self._consumer = self._consumer, None
         self._unhandled = None
         if consumer is not None:
-            await stop_quietly(consumer, _COMMIT_TIMEOUT)
+            await kafka.stop_quietly(consumer, _COMMIT_TIMEOUT)
 
     async def __aiter__(self) -> AsyncGenerator[Event[Data_co], None]:
         """Yield events as they are published, without end.
@@ -134,7 +127,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
                     # One at a time: the consumer's position, which is committed, is then that of the yielded event.
                     batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=1)
                 except KafkaError as error:
-                    raise explain(error, self._doing, group=self._group or "") from error
+                    raise kafka.explain(error, self._doing, group=self._group or "") from error
                 for record in chain.from_iterable(batch.values()):
                     event = self._received(record)
                     if event is not None:
@@ -195,14 +188,14 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
         record_connection_errors()
-        partitions = (await partition_counts(self._cluster, self._doing)).get(self._topic)
+        partitions = (await kafka.partition_counts(self._cluster, self._doing)).get(self._topic)
         if partitions is None:
             raise BrokerError(
                 f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
                 "topics.alerts of the configuration, by default '<application>.alerts'"
             )
         try:
-            async with deadline(START_DEADLINE, self._doing, group=self._group or ""):
+            async with kafka.deadline(kafka.START_DEADLINE, self._doing, group=self._group or ""):
                 await self._connect(partitions)
         except BaseException:
             await self.close()
@@ -274,5 +267,5 @@ def subscribe(
         security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
             ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
     """
-    cluster = Cluster({"bootstrap_servers": bootstrap_servers, **security})
+    cluster = kafka.Cluster({"bootstrap_servers": bootstrap_servers, **security})
     return Subscription(cluster, topic, group_id, from_beginning=from_beginning, lifecycle=lifecycle)

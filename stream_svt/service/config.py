@@ -16,23 +16,10 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
+from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
 from stream_svt.settings.document import Document, KeyPath, did_you_mean, path_text, quote, read, without
-from stream_svt.settings.sections import (
-    SECTIONS,
-    SERVICE_KEYS,
-    CommitConfig,
-    ConfigDocument,
-    ControlConfig,
-    KafkaConfig,
-    SealingConfig,
-    ServiceDocument,
-    TopicsConfig,
-    WebConfig,
-    apply_environment,
-    section_notes,
-)
 
 Key = TypeVar("Key")
 _Source: TypeAlias = str | Sequence[str]
@@ -56,12 +43,12 @@ class Config:
         command_keys: Keys that may sign commands; empty if signatures are not required.
     """
 
-    kafka: KafkaConfig
-    topics: TopicsConfig
-    sealing: SealingConfig
-    control: ControlConfig
-    web: WebConfig
-    commit: CommitConfig
+    kafka: sections.KafkaConfig
+    topics: sections.TopicsConfig
+    sealing: sections.SealingConfig
+    control: sections.ControlConfig
+    web: sections.WebConfig
+    commit: sections.CommitConfig
     spec: ApplicationSpec
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
@@ -100,7 +87,7 @@ def bundle_of(path: Path) -> Bundle:
         files = {name: "".join(f"{line}\n" for line in lines_of(name, names)) for name in wanted}
     except ValueError as error:
         raise ConfigError([Problem(0, "", str(error))], str(path)) from None
-    return Bundle(without(text, SERVICE_KEYS), files)
+    return Bundle(without(text, sections.SERVICE_KEYS), files)
 
 
 def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
@@ -143,25 +130,25 @@ def parse_config(
     reads them from the configuration topic.
     """
     document = read(text, source)
-    apply_environment(document, environ or {}, SECTIONS)
+    sections.apply_environment(document, environ or {}, sections.SECTIONS)
     if is_whole:
-        whole = document.validated(ConfigDocument)
+        whole = document.validated(sections.ConfigDocument)
         spec = application_of(document, whole, _names_in(directory))
-        service: ServiceDocument = whole
+        service: sections.ServiceDocument = whole
     else:
-        for key in ConfigDocument.model_fields.keys() - ServiceDocument.model_fields.keys():
+        for key in sections.ConfigDocument.model_fields.keys() - sections.ServiceDocument.model_fields.keys():
             document.data.pop(key, None)
-        service = document.validated(ServiceDocument)
+        service = document.validated(sections.ServiceDocument)
         spec = ApplicationSpec(service.application, (), ())
     files = SecretFiles(document, directory)
     password, ca_file = files.password(service.kafka), files.authorities(service.kafka)
     keys = files.sealing_keys(service.sealing)
     command_keys = files.command_keys(service.control, keys)
     document.raise_problems()
-    notes = sorted([*spec.notes, *files.notes, *section_notes(document, service)])
+    notes = sorted([*spec.notes, *files.notes, *sections.section_notes(document, service)])
     return Config(
         spec=spec,
-        **{key: getattr(service, key) for key in SERVICE_KEYS},
+        **{key: getattr(service, key) for key in sections.SERVICE_KEYS},
         notes=tuple(notes),
         source=source,
         password=password,
@@ -187,7 +174,7 @@ class SecretFiles:
         self._directory = directory
         self.notes: list[Problem] = []
 
-    def password(self, kafka: KafkaConfig) -> str | None:
+    def password(self, kafka: sections.KafkaConfig) -> str | None:
         """Return the password of the Kafka user, None without one."""
         name = kafka.password_file
         return None if name is None else self.first_line(name, ("kafka", "password_file"), "password")
@@ -200,7 +187,7 @@ class SecretFiles:
         self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
         return None
 
-    def authorities(self, kafka: KafkaConfig) -> Path | None:
+    def authorities(self, kafka: sections.KafkaConfig) -> Path | None:
         """Return the PEM file of the certificate authorities of the brokers, None for those of the system."""
         name, path = kafka.ca_file, ("kafka", "ca_file")
         if name is None:
@@ -214,7 +201,7 @@ class SecretFiles:
             self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
         return file
 
-    def sealing_keys(self, sealing: SealingConfig) -> list[bytes]:
+    def sealing_keys(self, sealing: sections.SealingConfig) -> list[bytes]:
         """Return the master keys, the current one first."""
         sources: list[tuple[KeyPath, _Source]] = [
             (("sealing", kind), source)
@@ -229,7 +216,7 @@ class SecretFiles:
         """Return the 32-byte keys in files, in order."""
         return self._keys(_numbered(path, names), secret_bytes)
 
-    def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> list[VerifyingKey]:
+    def command_keys(self, control: sections.ControlConfig, sealing: Sequence[bytes]) -> list[VerifyingKey]:
         """Return the keys that may sign commands; none may be a ``sealing`` key."""
 
         def shared(text: str) -> VerifyingKey:

@@ -168,9 +168,8 @@ async def send(
 
     # Before a state is given up, its last events may not have been committed.
     gives_up = any(addressed.command.gives_up for addressed in commands)
-    async with kafka.started(
-        cluster.reader("read_uncommitted" if gives_up else "read_committed"), doing
-    ) as reader:
+    reader = cluster.reader("read_uncommitted" if gives_up else "read_committed")
+    async with kafka.started(reader, doing):
         shards = sorted({addressed.shard for addressed in commands})
         events = await newest_events(reader, [TopicPartition(alerts, shard) for shard in shards])
         dialogs = {shard: _Dialog(shard, alerts, events.get(shard)) for shard in shards}

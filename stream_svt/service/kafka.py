@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -134,24 +135,15 @@ def explain(
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, errors.KafkaConnectionError):
-        error = (
-            aiokafka_fixes.connection_error(time.monotonic() - CALL_DEADLINE if since is None else since)
-            or error
-        )
-    parts = [
-        part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])
-    ]
+        since = time.monotonic() - CALL_DEADLINE if since is None else since
+        error = aiokafka_fixes.connection_error(since) or error
     name = type(error).__name__
-    detail = ", ".join(map(str, parts)) or name
+    parts = [sorted(arg) if isinstance(arg, set | frozenset) else [arg] for arg in error.args]
+    detail = ", ".join(map(str, chain.from_iterable(parts))) or name
     kind, meaning = next(entry for types, entry in _MEANINGS.items() if isinstance(error, types))
-    values = {
-        "operation": operation,
-        "detail": detail,
-        "group": group or detail,
-        "name": name,
-        "text": str(error),
-    }
-    return kind(f"{doing}: {meaning.format(**values)}")
+    group = group or detail
+    message = meaning.format(operation=operation, detail=detail, group=group, name=name, text=error)
+    return kind(f"{doing}: {message}")
 
 
 @contextlib.asynccontextmanager

@@ -13,14 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client as prometheus
 
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.projection import STATES, sums_of
@@ -132,11 +125,11 @@ ENGINE_TIMES: Final = "stream_svt_step_seconds"
 
 
 def registered(
-    metrics: Iterable[Metric], registry: CollectorRegistry, common: tuple[str, ...] = ()
+    metrics: Iterable[Metric], registry: prometheus.CollectorRegistry, common: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Register metrics and return them by name; ``common`` labels come first."""
-    disable_created_metrics()  # type: ignore[no-untyped-call]
-    kinds = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+    prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+    kinds = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "histogram": prometheus.Histogram}
     return {
         one.name: kinds[one.kind](
             *(one.name, one.help, (*common, *one.labels)),
@@ -164,7 +157,7 @@ class Metrics:
         control: str = "control",
         engine_times: bool = False,
     ) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = prometheus.CollectorRegistry()
         self._started = time.time()
         self._shards = shards
         self._statuses = statuses
@@ -220,7 +213,7 @@ class Metrics:
                 if dataset.name in views:
                     _set_view(self._set, dataset, views[dataset.name])
             _set_others(self._set, totals)
-            return generate_latest(self._registry)
+            return prometheus.generate_latest(self._registry)
 
         return render
 
