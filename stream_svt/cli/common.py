@@ -177,6 +177,8 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
             raise ValueError(f"key {key.name} is not in section control, which has {', '.join(known)}")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, UnicodeDecodeError):  # whose text shows a byte of the key
+            reason = "it is not text"
         raise click.BadParameter(f"{path}: {reason}.", param_hint="--signing-key") from None
     return key
 

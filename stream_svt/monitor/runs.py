@@ -104,7 +104,7 @@ class MuteFilter:
 
     def __init__(self, mutes: Mapping[int, Mutes]) -> None:
         self._mutes = mutes
-        self._rebuild()
+        self._rebuild(mutes)
 
     def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         """Return the indexes of queries that may be muted, given dataset and hash of their series."""
@@ -113,19 +113,24 @@ class MuteFilter:
     def add(self, dataset: int, series: Collection[object]) -> None:
         """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
         self._count += len(series)
+        self._datasets.add(dataset)
         if self._count * _LOAD > len(self._marks):
-            self._rebuild()
+            self._rebuild(self._datasets)
         else:
             hashes = series_hashes(series, len(series))
             self._marks[self._indexes(np.full(len(series), dataset), hashes)] = True
 
-    def _rebuild(self) -> None:
-        entries = [mutes.entries for mutes in self._mutes.values()]
-        sizes = [len(series) for series in entries]
+    def _rebuild(self, datasets: Collection[int]) -> None:
+        """Mark the mutes of these datasets, which are all that may have some."""
+        held = {number: self._mutes[number].entries for number in datasets if number in self._mutes}
+        entries = {number: series for number, series in held.items() if series}
+        self._datasets = set(entries)
+        sizes = [len(series) for series in entries.values()]
         self._count = sum(sizes)
         self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
-        datasets = np.repeat(np.array(list(self._mutes), dtype=np.int64), sizes)
-        self._marks[self._indexes(datasets, series_hashes(chain.from_iterable(entries), self._count))] = True
+        numbers = np.repeat(np.array(list(entries), dtype=np.int64), sizes)
+        hashes = series_hashes(chain.from_iterable(entries.values()), self._count)
+        self._marks[self._indexes(numbers, hashes)] = True
 
     def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
         keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD

@@ -180,9 +180,9 @@ async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> Non
 
 async def _wait(*tasks: Awaitable[Any]) -> None:
     """Wait within a deadline until all tasks are done, cancelled or failed."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DISCARD_DEADLINE):
-            await asyncio.gather(*tasks, return_exceptions=True)
+    # A gather would wait for a task that ignores its cancellation, whatever the deadline.
+    done, _ = await asyncio.wait([asyncio.ensure_future(task) for task in tasks], timeout=DISCARD_DEADLINE)
+    await asyncio.gather(*done, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

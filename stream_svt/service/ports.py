@@ -359,7 +359,7 @@ class ShardFeed:
             elif now - self._missing.setdefault(tp, now) > MISSING_TIMEOUT:
                 if aiokafka_fixes.is_denied(self._client, tp.topic):
                     raise TopicAuthorizationFailedError(tp.topic)
-                raise BrokerUnavailable(unseen(tp.topic, "READ"))
+                raise BrokerUnavailable(f"partition {tp.partition}: {unseen(tp.topic, 'READ')}")
 
     def _partition(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.shard)

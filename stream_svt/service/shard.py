@@ -63,6 +63,8 @@ STUCK = 120.0
 """Seconds without progress after which the watchdog restarts a shard."""
 CANCEL_TIMEOUT = 5.0
 """Seconds that a hand-over waits for a cancelled session."""
+FIRST_SURVEY = 2.0
+"""Longest time, in seconds, by which a survey delays the report that a shard is parked."""
 SURVEY_INTERVALS = (2.0, 5.0, 15.0, 30.0, 60.0)
 """Seconds between the surveys of a parked shard; the last one repeats."""
 
@@ -283,10 +285,11 @@ class Shard:
     async def _park(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
         """Wait until a change may have removed the cause of the failure."""
         reason = describe(failure)
-        survey = await self._survey()  # before the state is reported: from then on no command is missed
-        self.status.signal(ShardSignal.PARKED, cause, reason)
-        self._parts.metrics.count("failures_total", "parked")
-        log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
+        survey = await self._first_survey()
+        if not self.handed_over:
+            self.status.signal(ShardSignal.PARKED, cause, reason)
+            self._parts.metrics.count("failures_total", "parked")
+            log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
         unproved = cause in remedy.UNPROVED and not self._proved
         feed = self._feed(workload)
@@ -318,6 +321,14 @@ class Shard:
             await feed.close()
         await self._prove_membership()
         log.info("event=shard_opens_again shard=%d", self.number)
+
+    async def _first_survey(self) -> Survey | None:
+        """Survey before the state is reported, so that no later command is missed; slow brokers do not delay it."""
+        try:
+            async with asyncio.timeout(FIRST_SURVEY):
+                return await self._survey()
+        except Exception:  # noqa: BLE001  the next survey reports it
+            return None
 
     async def _survey(self) -> Survey | None:
         """Survey the partitions of the shard; None where the brokers do not answer."""

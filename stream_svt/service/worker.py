@@ -125,6 +125,7 @@ class Worker:
         self.epoch: Callable[[], float] = time.time
         self._group_error: BaseException | None = None
         self._wake = asyncio.Event()
+        self._changing = asyncio.Lock()
         self._tested_at = -math.inf
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
@@ -264,16 +265,18 @@ class Worker:
 
     async def adopt(self, workload: AppliedWorkload) -> None:
         """Use another version: every shard ends its session at a barrier and begins the next one with it."""
-        await self._use(workload)
+        async with self._changing:
+            await self._use(workload)
         log.info("event=configuration_read version=%d spec=%s", workload.version[0], workload.hash)
 
     async def advance_periods(self) -> None:
         """Add new periods and drop those that are over: once a day, where generators make datasets."""
         now_ms = int(self.epoch() * 1000)
-        is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
-        if self.workload.declared.generators and is_due:
-            await self._use(replace(self.workload, now_ms=now_ms, known_hash=self.workload.hash))
-            log.info("event=periods_advanced spec=%s", self.workload.hash)
+        async with self._changing:  # a version adopted meanwhile would be replaced by the one before
+            is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
+            if self.workload.declared.generators and is_due:
+                await self._use(replace(self.workload, now_ms=now_ms, known_hash=self.workload.hash))
+                log.info("event=periods_advanced spec=%s", self.workload.hash)
 
     async def _use(self, workload: AppliedWorkload) -> None:
         """Prepare another workload, and have every shard use it from its next session on."""

@@ -141,7 +141,7 @@ LOST = ("--shard", 1, "--topic", "t", "--offset", 7)
         ("nowhere.pem", "nowhere.pem: No such file"),
         ("alice.pub", "must hold an Ed25519 private key"),
         ("mallory.pem", " is not in section control, which has ed25519 "),
-        ("binary", "binary: 'utf-8' codec can't decode byte"),
+        ("binary", "binary: it is not text."),
     ],
 )
 def test_a_command_that_every_shard_would_refuse_is_not_sent(stream_svt, config, key, words):
@@ -289,7 +289,7 @@ def test_an_unreachable_broker_is_three_and_the_message_names_what_to_check(stre
     ended = stream_svt(*arguments, "-c", config)
     assert ended.code == 3
     assert "127.0.0.1" in ended.err
-    assert "that the broker runs" in ended.err
+    assert "and the broker" in ended.err
     assert len(ended.err.splitlines()) == 1
 
 

@@ -26,3 +26,10 @@ def test_the_filter_finds_every_mute_and_few_others(at_once: bool) -> None:
         ]
         assert hits[dataset] == 1000
         assert sum(hits) < 1500
+    for mutes in held.values():
+        mutes.end_run()
+    found.add(0, [f"more-{number}" for number in range(10_000)])
+    assert (
+        found.hits(np.zeros(1000, dtype=np.int64), series_hashes([str(k) for k in range(1000)], 1000)).size
+        < 100
+    )

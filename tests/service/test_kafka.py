@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -252,6 +253,24 @@ async def test_nor_does_a_producer_that_hangs() -> None:
     producer = SimpleNamespace(stop=_silence, client=SimpleNamespace(close=close), _sender=sender)
     await asyncio.wait_for(kafka.stop_quietly(producer, 0.05), 2)
     assert (connection.open, asyncio.all_tasks()) == (False, before)
+
+
+async def test_nor_does_a_client_hold_anybody_up_whose_stop_cannot_be_cancelled(monkeypatch) -> None:
+    async def stop() -> None:
+        for _ in range(40):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+
+    async def close() -> None:
+        pass
+
+    monkeypatch.setattr(kafka, "DISCARD_DEADLINE", 0.05)
+    producer = SimpleNamespace(
+        stop=stop, client=SimpleNamespace(close=close), _sender=SimpleNamespace(sender_task=None)
+    )
+    began = asyncio.get_running_loop().time()
+    await kafka.stop_quietly(producer, 0.05)
+    assert asyncio.get_running_loop().time() - began < 2
 
 
 async def test_a_client_whose_start_is_cancelled_leaves_no_connection(

@@ -146,6 +146,18 @@ async def test_a_record_on_the_control_partition_wakes_a_parked_shard(played, mo
     await play.until(ShardState.RUNNING)
 
 
+@pytest.mark.parametrize("error", [None, KeyError("x")], ids=repr)
+async def test_a_survey_that_hangs_or_fails_keeps_no_shard_from_parking(played, monkeypatch, error) -> None:
+    async def survey(*_: object) -> object:
+        await asyncio.sleep(0.05)
+        raise error or BrokerUnavailable("x")
+
+    monkeypatch.setattr(module, "FIRST_SURVEY", 0.01)
+    play = played(*[errors.StateRolledBack("x")] * 9)
+    monkeypatch.setattr(remedy, "survey", survey)
+    await play.stays(ShardState.PARKED, opened=1)
+
+
 async def test_a_shard_parked_before_a_record_stamped_ahead_opens_once_the_clock_has_passed(
     played, monkeypatch
 ) -> None:

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -153,6 +154,21 @@ async def test_a_worker_adds_periods_once_a_day(monkeypatch: pytest.MonkeyPatch)
     last = max(name for name in known if name.startswith("week-"))
     assert worker.workload.declared.dataset(last).from_ms <= midnight + 600_000 + workload.AHEAD_MS
     assert worker.workload.declared.dataset(last).until_ms > midnight + 600_000 + workload.AHEAD_MS
+
+
+async def test_a_version_adopted_while_periods_are_added_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(parse_config(TEXT.replace(" until: 2026-03-02,", "")))
+    prepare, version = AppliedWorkload.prepare, (2, "second")
+
+    def takes_long(self: AppliedWorkload) -> Iterator[None]:
+        yield from prepare(self)
+        yield from [None] * (50 if self.version != version else 0)
+
+    monkeypatch.setattr(AppliedWorkload, "prepare", takes_long)
+    worker.epoch = lambda: worker.workload.now_ms / 1000 + 2 * 86_400
+    second = replace(worker.workload, version=version)
+    await asyncio.gather(worker.advance_periods(), worker.adopt(second))
+    assert worker.workload.version == version
 
 
 @pytest.mark.parametrize("pattern", ["week-{iso_week}", "{name}-{iso_week}"], ids=["its own", "another's"])
