@@ -29,7 +29,7 @@ from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
-from stream_svt.monitor.retirement import ended_datasets
+from stream_svt.monitor.retirement import retired_datasets
 from stream_svt.monitor.takeover import change_spec_in_slices, close_removed, load_in_slices
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
@@ -90,7 +90,7 @@ class Shard:
     def load(self) -> Engine:
         """Return an engine that has taken the state over."""
         workload = AppliedWorkload(self.spec, 1, (self.version, ""), now_ms=self.now_ms)
-        for _ in workload.gather(0, ended_datasets(self.spec, self.records, self.progress)):
+        for _ in workload.gather(0, retired_datasets(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))
         for _ in load_in_slices(engine, self.records, self.progress):

@@ -114,13 +114,9 @@ class Retirement:
         self._accounts.next.records[f"r/{account.name}".encode()] = data
 
 
-def ended_datasets(
-    spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None
-) -> RetiredDatasets:
+def retired_datasets(spec: ApplicationSpec, keys: Iterable[bytes], progress: bytes | None) -> RetiredDatasets:
     """Return the datasets that never come back, from the carried-over file and a state's keys and progress."""
     watermarks = dict(spec.carried.watermarks)
     if progress is not None:
         watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
-    return RetiredDatasets(
-        watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/"))
-    )
+    return RetiredDatasets(watermarks, frozenset(key[2:].decode() for key in keys if key.startswith(b"r/")))

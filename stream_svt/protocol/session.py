@@ -20,7 +20,7 @@ from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, Records
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Command
-from stream_svt.monitor.retirement import ended_datasets
+from stream_svt.monitor.retirement import retired_datasets
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
 from stream_svt.protocol.committer import Committer
@@ -96,7 +96,7 @@ class ShardSession(Committer):
     async def _load(self, records: dict[bytes, bytes]) -> None:
         meta, workload = self.journal.meta, self.workload
         await self.in_slices(
-            workload.gather(self.shard, ended_datasets(workload.spec, records, meta.progress))
+            workload.gather(self.shard, retired_datasets(workload.spec, records, meta.progress))
         )
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)

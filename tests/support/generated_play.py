@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retirement import ended_datasets
+from stream_svt.monitor.retirement import retired_datasets
 from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
@@ -34,7 +34,7 @@ class GeneratedPlay(Play):
         """Take over as a worker with this specification does at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
         workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
-        finish(workload.gather(0, ended_datasets(self.spec, self.records, self.progress)))
+        finish(workload.gather(0, retired_datasets(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
         finish(load_in_slices(self.engine, self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
@@ -94,5 +94,5 @@ def at(number: float) -> int:
 
 def watermarks(play: GeneratedPlay) -> Mapping[str, int]:
     """Return the watermarks of the state, in days since `START_MS`."""
-    found = ended_datasets(play.spec, play.records, play.progress).watermarks
+    found = retired_datasets(play.spec, play.records, play.progress).watermarks
     return {pattern: (end - START_MS) // DAY_MS for pattern, end in found.items()}
