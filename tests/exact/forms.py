@@ -1,4 +1,4 @@
-"""Every public mechanism, in every form that it takes: the subjects of the contract."""
+"""Forms of every public mechanism, on which the contract is checked."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ KINDS = {
     "monotonic": (Neighbours.UP, Neighbours.DOWN),
     "general": (Neighbours.MIXED, Neighbours.UP, Neighbours.DOWN),
 }
-"""Neighbours for which a charge is promised; general ones contain those of one direction."""
+"""Neighbours for which a charge holds; MIXED ones include those of one direction."""
 
 PAIRS = [*((noise, noise) for noise in Noise), (Noise.LAPLACE, Noise.EXPONENTIAL)]
-"""Families of the threshold and of the queries, where not all pairs are played."""
+"""Families of threshold and query noise in forms that do not cover all pairs."""
 
 
 def of(kind: str) -> dict[str, object]:
-    """What most mechanisms are built with."""
+    """Return the parameters of most mechanisms."""
     return {"epsilon": EPSILON, "monotonic": kind == "monotonic", "sensitivity": 2}
 
 
 def sparse_vectors() -> Iterator[Form]:
-    """Plain, adaptive and ladder, with retries under a falling correction, one run or several."""
+    """Yield plain, adaptive and ladder, with retries under a falling correction, with one run or several."""
     several = [*product([adaptive], PAIRS[::2]), *product([ladder], PAIRS[1::2])]
     for (build, (threshold_noise, query_noise)), kind in product(
         chain(product([sparse_vector], product(Noise, Noise)), several), KINDS
     ):
         families = {"threshold_noise": threshold_noise, "query_noise": query_noise}
         mechanism = build(**of(kind), **families, cutoff=3, correction=Explicit((3, 1, -1)))
-        if build is not sparse_vector:  # bring the upper branches' bars into the range of the small noise
+        if build is not sparse_vector:  # lower the upper branches' bars to the range of the noise
             tables = [(4, 3, 2), *[(3, 1)] * (len(mechanism.branches) - 1)]
             branches = zip(mechanism.branches, tables, strict=True)
             mechanism = replace(
@@ -74,7 +74,7 @@ def sparse_vectors() -> Iterator[Form]:
 
 
 def lecture_forms() -> Iterator[Form]:
-    """AboveThreshold, Sparse and NumericSparse."""
+    """Yield AboveThreshold, Sparse and NumericSparse."""
     for (threshold_noise, query_noise), kind in product(PAIRS, KINDS):
         families = {"threshold_noise": threshold_noise, "query_noise": query_noise}
         for name, build, form, options in (
@@ -92,7 +92,7 @@ def lecture_forms() -> Iterator[Form]:
 
 
 def selections() -> Iterator[Form]:
-    """Top-k with each last gap, both hybrids, with k = 1 and 2, and noisy max on a finer grid."""
+    """Yield top-k with each last gap and both hybrids, with k = 1 and 2, and noisy max on a finer grid."""
     for noise, kind, count in product(Noise, KINDS, (1, 2)):
         top = {"count": count, "noise": noise}
         hybrid = {"count": count, "threshold": 1}
@@ -127,7 +127,7 @@ def selections() -> Iterator[Form]:
 
 
 def quantiles() -> Iterator[Form]:
-    """Quantiles under both kinds of neighbours, below, at and above the middle."""
+    """Yield quantiles under both kinds of neighbours, at levels below, at and above 1/2."""
     levels = (Fraction(1, 3), Fraction(1, 2), Fraction(4, 5))
     for noise, adjacency, level in product(Noise, Adjacency, levels):
         families = {"threshold_noise": noise, "query_noise": noise}
@@ -143,7 +143,7 @@ def quantiles() -> Iterator[Form]:
 
 
 def proved_by_law() -> Iterator[Form]:
-    """The exponential mechanism; SVT-Gau: no gap, no alignment, an (epsilon, delta)."""
+    """Yield the exponential mechanism and SVT-Gau, which has an (epsilon, delta) and no gap or alignment."""
     for kind, neighbours in KINDS.items():
         yield LawForm(
             name=f"exponential_mechanism-{kind}",
@@ -165,6 +165,6 @@ def proved_by_law() -> Iterator[Form]:
 
 
 def forms() -> dict[str, Form]:
-    """All forms by name."""
-    found = [*sparse_vectors(), *lecture_forms(), *selections(), *quantiles(), *proved_by_law()]
-    return {form.name: form for form in found}
+    """Return all forms by name."""
+    listed = [*sparse_vectors(), *lecture_forms(), *selections(), *quantiles(), *proved_by_law()]
+    return {form.name: form for form in listed}

@@ -1,8 +1,7 @@
-"""Mutants of the package's own code: one rule broken each, played and aligned as the sound forms are.
+"""Mutants of the package's own code: each breaks one rule and is played and aligned like a sound form.
 
-Each is a form whose mechanism, or whose way of being played, breaks one rule. The contract's checks run on it; so
-does the exact enumeration of what the broken code does over a box of noise (see `box`), on a pair of neighbours
-that shows the loss best.
+A mutant is a form whose mechanism, or way of playing, breaks one rule. The contract's checks run on it. So does the
+exact enumeration of its outputs over a box of noise (see `box`), on a pair of neighbours with a large loss.
 """
 
 from __future__ import annotations
@@ -54,16 +53,16 @@ STORAGE, BATCHES, EPSILON = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken form, the checks that must catch it, and neighbours on which the loss is enumerated.
+    """A broken form, the checks that must detect it, and neighbours on which its loss is enumerated.
 
     Attributes:
         rule: The rule that is broken.
         form: The broken form.
-        caught_by: Names of the contract's checks.
+        caught_by: Names of the checks that must fail.
         pair: Values on two neighbours; None where nothing is released that would differ from a sound
             mechanism.
-        size: Of the box, in units of u.
-        attempts: Rounds that are enumerated; `thresholds` are the threshold noises that they use.
+        size: Size of the box, in units of u.
+        attempts: Number of rounds enumerated; `thresholds` is the number of threshold noises in them.
     """
 
     rule: str
@@ -82,7 +81,7 @@ def base(
     noises: tuple[Noise, Noise] = (EXP, EXP),
     of: type = SparseVector,
 ) -> Any:
-    """Plain sparse vector whose rates are whole multiples of the unit."""
+    """Return a plain sparse vector whose rates are integer multiples of the unit."""
     reach = 1 if monotonic else 2
     charge = RATE * reach * UNIT
     rate = Fraction(RATE * UNIT, 10**9)
@@ -105,7 +104,7 @@ def stream(
     neighbours: Sequence[Neighbours] = ONE_WAY,
     **options: Any,
 ) -> StreamForm:
-    """Form of a sparse vector."""
+    """Return a form of a sparse vector."""
     return of(mechanism=mechanism, tests=13, neighbours=tuple(neighbours), **options)
 
 
@@ -115,7 +114,7 @@ def broken(kind: type, **members: Any) -> Any:
 
 
 def query_noise(law_of: Callable[[Any, Law], Any]) -> Any:
-    """Sparse vector whose query noise has other laws than its charges pay for."""
+    """Return a sparse vector whose query noise has other laws than its charges require."""
     laws = SparseVector.branch_laws.fget
     return broken(
         SparseVector, branch_laws=property(lambda self: tuple(law_of(self, law) for law in laws(self)))
@@ -124,7 +123,7 @@ def query_noise(law_of: Callable[[Any, Law], Any]) -> Any:
 
 @dataclass(frozen=True)
 class GaussianLaw:
-    """What the package's own laws refuse to be: the variance that Laplace noise would have."""
+    """A Gaussian law with the variance of Laplace noise, which the package does not have."""
 
     rate: Fraction
     noise: Any = GAUSSIAN
@@ -132,7 +131,7 @@ class GaussianLaw:
 
 HalfTheNoise = query_noise(lambda _, law: Law(law.noise, 2 * law.rate))
 FullRateForEveryTop = query_noise(lambda self, law: Law(law.noise, self.cutoff * law.rate))
-"""Noise that does not know the cutoff: each of c tops has the noise that pays for one."""
+"""Noise that ignores the cutoff: each of c tops has the noise for a single top."""
 GaussianNoise = query_noise(lambda _, law: GaussianLaw(law.rate))
 HalfTheThresholdNoise = broken(
     SparseVector, threshold_law=property(lambda self: Law(self.threshold_noise, 2 * self.threshold_rate))
@@ -148,7 +147,7 @@ RedrawnThreshold = broken(
 )
 """A new threshold noise at every restart, without a charge."""
 CachedNoise = broken(StreamForm, columns=lambda _self, _test, queries: list(queries))
-"""A retry meets the noise of the first attempt."""
+"""A retry gets the noise of the first attempt."""
 OrderByValue = broken(
     StreamForm,
     order=lambda self, values: sorted(range(min(self.queries, len(values))), key=lambda q: -values[q]),
@@ -170,7 +169,7 @@ NoQueryNoise = broken(
         self, values, thresholds, rho, attempt, lambda _: np.zeros_like(values)
     ),
 )
-"""Answers are compared as they are."""
+"""Answers are compared without query noise."""
 BareGap = broken(TopK, rate=property(lambda self: TopK.rate.fget(self) * (self.count + 1) / self.count))
 """Top-k with the plain last gap, at the noise of the lexicographic one."""
 
@@ -185,7 +184,7 @@ class FreeThreshold(StreamForm):
 
 
 class GapsOfBottoms(StreamForm):
-    """Bottoms tell by how much they missed the threshold."""
+    """Bottoms release their distance to the noisy threshold."""
 
     def extra_output(self, run, values, thresholds, attempt, noise):
         gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
@@ -193,7 +192,7 @@ class GapsOfBottoms(StreamForm):
 
 
 class NoisyValue(StreamForm):
-    """Tops tell the noisy answer, not only its gap to the noisy threshold."""
+    """Tops release the noisy answer, not only its gap to the noisy threshold."""
 
     def extra_output(self, run, values, thresholds, attempt, noise):
         gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
@@ -202,7 +201,7 @@ class NoisyValue(StreamForm):
 
 
 class LostCharge(SparseVector):
-    """The first top is shown before its charge is durable, and the charge is lost."""
+    """The first top is published before its charge is durable, and the charge is lost."""
 
     def step(self, run, values, thresholds, attempts, noise):
         after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
@@ -224,7 +223,7 @@ class CheapMiddle(SparseVector):
 
 
 def stepped_without_end(mechanism, run, values, thresholds, attempts, noise):
-    """One step of a run that never is over."""
+    """Make a step of a run that is never over."""
     more = 100 * mechanism.smallest_charge
     endless = replace(mechanism, epsilon=mechanism.epsilon + more)
     longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
@@ -233,7 +232,7 @@ def stepped_without_end(mechanism, run, values, thresholds, attempts, noise):
 
 
 class NoCutoffInABatch(SparseVector):
-    """Whether the run is over is looked at between batches only."""
+    """The end of the run is checked between batches only."""
 
     def step(self, run, *arguments):
         after, outcomes = stepped_without_end(self, run, *arguments)
@@ -314,7 +313,7 @@ def tail_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Any) ->
 
 
 class GapDrawnAsPrinted(ExponentialMechanism):
-    """Draws the gap of the same, by the package's own sampler."""
+    """Draws the gap of Algorithm 8 as printed, by the package's own sampler."""
 
     def step(self, run, values, word):
         values = self.checked_values(run, values)
@@ -325,22 +324,22 @@ class GapDrawnAsPrinted(ExponentialMechanism):
 
 
 def two_branches(of: type) -> Any:
-    """Adaptive form of `base`: a top branch at half the price."""
+    """Return the adaptive form of `base`: a top branch at half the price."""
     plain = base(monotonic=True, cutoff=4)
     branch = plain.branches[0]
     dear = replace(branch, name="middle", charge=2 * branch.charge, rate=2 * branch.rate)
-    whole = {part.name: getattr(plain, part.name) for part in fields(plain)}
-    return of(**(whole | {"branches": (replace(branch, corrections=(2,)), dear)}))
+    parameters = {part.name: getattr(plain, part.name) for part in fields(plain)}
+    return of(**(parameters | {"branches": (replace(branch, corrections=(2,)), dear)}))
 
 
 def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
-    """Form of a top-1 of three."""
+    """Return a form of a top-1 of three answers."""
     mechanism = of(epsilon=RATE * UNIT, count=1, monotonic=True, noise=noise, **options)
     return SelectionForm(mechanism=mechanism, tests=3, at_once=3, least_tests=3)
 
 
 def published() -> dict[int, tuple[StreamForm, set[str]]]:
-    """Lyu, Su & Li's Algorithms 1 to 6 by number, each with the checks that must catch it."""
+    """Return Algorithms 1 to 6 of Lyu, Su & Li by number, each with the checks that must fail."""
     mixed = (Neighbours.MIXED,)
     laplace = {"monotonic": False, "noises": (LAP, LAP)}
     return {
@@ -354,7 +353,7 @@ def published() -> dict[int, tuple[StreamForm, set[str]]]:
 
 
 def mutants() -> Iterator[Mutant]:
-    """All mutants."""
+    """Yield all mutants."""
     mixed = {"neighbours": (Neighbours.MIXED,)}
     general, one_top = {"monotonic": False}, {"cutoff": 1}
     three = ((-1, 1, 2), (0, 0, 1))
@@ -408,7 +407,7 @@ def mutants() -> Iterator[Mutant]:
     cheap = stream(two_branches(CheapMiddle))
     yield Mutant("middle branch charged like the top one", cheap, {COST}, ((0, 1), (-1, 0)))
     endless = stream(base(**one_top, of=NoCutoffInABatch))
-    yield Mutant("cutoff looked at between batches only", endless, {BATCHES, EPSILON})
+    yield Mutant("cutoff checked between batches only", endless, {BATCHES, EPSILON})
     yield Mutant("threshold noise changed by storage", stream(base(), of=ForgetfulStorage), {STORAGE})
     bare = top_k(BareGap, last_gap=LastGap.PLAIN)
     yield Mutant(

@@ -1,7 +1,7 @@
-"""Soak: the alignment of every form on as many random cases as there is time for.
+"""Soak test of the alignment: every form on many random cases.
 
 ``tests/run soak alignment [--count N] [--seed S]`` plays N cases a form and ends with one line of totals; its exit
-code is 1 when a case broke the proof.
+code is 1 if a case violated the proof.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COUNT = 2_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play the cases, name every form that broke the proof, and tell how many cases there were."""
+    """Play the cases, print every form that violates the proof, and the number of cases."""
     parser = argparse.ArgumentParser(prog="tests/run soak alignment", description=__doc__)
     parser.add_argument(
         "--count", type=int, default=COUNT, help="cases a form (%(default)s; a full soak: 20000)"
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     total = violations = 0
     for name, form in forms().items():
         if check_aligned_noise_gives_the_same_output not in form.checks:
-            continue  # a law or an (epsilon, delta), which is computed and not played
+            continue  # checked by its law, without an alignment
         findings = aligned_cases(form, options.count, options.seed)
         broken = findings.outputs_differ + findings.noise_moved_down + findings.over_charge
         if broken:

@@ -35,7 +35,7 @@ def test_the_contract_holds(name):
 
 
 def public_mechanisms():
-    """Classes that have a price, and the functions that build one or more, wherever they live in the package."""
+    """Return the classes that have a charge, and the functions that build them, of all modules of the package."""
     classes, functions = {}, {}
     for module in pkgutil.iter_modules(stream_svt.mechanisms.__path__, "stream_svt.mechanisms."):
         for name, thing in vars(import_module(module.name)).items():
@@ -55,7 +55,7 @@ def public_mechanisms():
 
 
 MADE_OF_RUNS = {"ClippedSum", "multiple_quantiles"}
-"""What opens runs of `UnboundedQuantile`, which has forms; the sum of a clipped sum is aligned below."""
+"""These open runs of `UnboundedQuantile`, which has forms; the alignment of a clipped sum is checked below."""
 
 
 def test_every_public_mechanism_and_constructor_has_a_form():
@@ -70,7 +70,7 @@ def test_every_public_mechanism_and_constructor_has_a_form():
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
-    """What it costs besides its quantile, whose form is above."""
+    """The charge of the sum itself; the quantile has a form."""
     quantile = UnboundedQuantile(epsilon=10**9, level=Fraction(1, 2), adjacency=adjacency, base=Fraction(2))
     clipped, rng = ClippedSum(quantile=quantile, charge=10**8), random.Random(9)
     form = QuantileForm(mechanism=quantile, tests=6)
@@ -90,14 +90,14 @@ def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
 
 
 def failed_checks(form):
-    """Names of the contract's checks that a form does not pass."""
-    found = set()
+    """Return the names of the contract's checks that a form fails."""
+    failed = set()
     for check in form.checks:
         try:
             check(form)
         except AssertionError:
-            found.add(check.__name__.removeprefix("check_"))
-    return found
+            failed.add(check.__name__.removeprefix("check_"))
+    return failed
 
 
 def enumerated_loss(mutant):
@@ -109,7 +109,7 @@ def enumerated_loss(mutant):
 
 
 @pytest.mark.parametrize("rule", MUTANTS)
-def test_a_mutant_is_caught(rule):
+def test_a_mutant_is_detected(rule):
     mutant = MUTANTS[rule]
     checks = failed_checks(mutant.form)
     loss = enumerated_loss(mutant) if mutant.pair else 0.0
@@ -128,7 +128,7 @@ def test_of_the_published_variants_the_contract_passes_two_and_catches_four(numb
 
 @pytest.mark.parametrize(("cutoff", "times"), [(10, Fraction(11, 6)), (1000, Fraction(1001, 501))])
 def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(cutoff, times):
-    """One answer below rises, all tops fall: 1.83 times the charge at 10 tops; with more it tends to 2."""
+    """One bottom rises and all tops fall: 1.83 times the charge at 10 tops, with more tops almost 2."""
     bottom, top = (
         [Factor(kind, Noise.EXPONENTIAL, 1, k) for kind, k in ((Kind.BELOW, -moved), (Kind.EQUAL, 4 + moved))]
         for moved in (0, 1)
@@ -146,13 +146,13 @@ def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(cutoff, 
     assert cost / Fraction(declared.epsilon, 10**9) == times
 
 
-def test_a_soak_tells_how_many_cases_held(monkeypatch, capsys):
+def test_a_soak_prints_the_number_of_cases(monkeypatch, capsys):
     monkeypatch.setattr(soak, "forms", lambda: {"sound": stream(base()), "also": stream(base(cutoff=1))})
     assert soak.main(["--count", "7"]) == 0
     assert capsys.readouterr().out == "soak.alignment count 14 violations 0\n"
 
 
-def test_a_soak_names_the_form_that_breaks_the_proof_and_fails(monkeypatch, capsys):
+def test_a_soak_prints_a_form_that_violates_the_proof_and_fails(monkeypatch, capsys):
     broken = stream(base(of=HalfTheNoise))
     monkeypatch.setattr(soak, "forms", lambda: {"sound": stream(base()), "half the noise": broken})
     assert soak.main(["--count", "50"]) == 1

@@ -1,6 +1,6 @@
 """The privacy loss of small instances, computed exactly: never above the charge, and attained.
 
-Each test notes the largest log-ratio it met as a property, which `--junit-xml` writes.
+Each test records its largest log-ratio as a property, which `--junit-xml` writes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SOME_VALUES = (1, -1, 0, 2, -2, 0)
 
 
 def two_branches(noises, monotonic, *, retries=0, rate=1):
-    """Adaptive sparse vector: charges U and 2 U; after a middle top only the top branch can be paid."""
+    """Adaptive sparse vector: charges U and 2 U; after a middle top the run can pay only for the top branch."""
     reach = rate if monotonic else 2 * rate
     return Model(
         queries=2,
@@ -73,7 +73,7 @@ def three_rungs(noises, monotonic):
 
 
 def one_branch(noises, *, charge, threshold, queries, rate=1, tops=1, resample=False):
-    """Sparse vector whose charges need not follow from the rates."""
+    """Sparse vector with charges independent of the rates."""
     return Model(
         queries=queries,
         rungs=(Rung(charge=charge, rate=rate),),
@@ -87,7 +87,7 @@ def one_branch(noises, *, charge, threshold, queries, rate=1, tops=1, resample=F
 
 
 def profiles(tests, records):
-    """Numbers of records below each of some rising candidates."""
+    """Numbers of records below each of `tests` rising candidates."""
     return [counts for counts in product(range(records + 1), repeat=tests) if list(counts) == sorted(counts)]
 
 
@@ -114,7 +114,7 @@ def a_record_replaced(tests=3):
 
 
 def sparse_vectors():
-    """Names, models, pairs of neighbours and, as a word, that they are slow."""
+    """Names, models, pairs of neighbours, and whether they are tight or "slow"."""
     for noises in PAIRS:
         for kind, monotonic in KINDS.items():
             name = f"{'-'.join(noises)}-{kind}"
@@ -140,9 +140,9 @@ def sparse_vectors():
 
 
 def instances():
-    """Names, outputs, pairs of neighbours, and the least that the largest log-ratio is in parts of the charge."""
+    """Names, outputs, pairs of neighbours, a lower bound of the largest log-ratio / charge, whether slow."""
     for name, model, pairs, tight in sparse_vectors():
-        # With exponential query noise some output loses all of its charge.
+        # With exponential query noise some output has a log-ratio equal to its charge.
         reached = 1 if tight is True and model.query_noise is EXP else 0.94
         yield name, transcripts(model), pairs, reached, tight == "slow"
     for noises, level in product(PAIRS, LEVELS):
@@ -162,18 +162,18 @@ def instances():
     ],
 )
 def test_no_output_of_a_small_instance_loses_more_than_its_charge(record_property, listed, pairs, least):
-    """And the largest loss comes near it; where `least` is 1 it is the charge, exactly."""
+    """The largest loss also exceeds the share `least` of the charge; for 1 it equals the charge exactly."""
     listed, pairs = list(listed), list(pairs)
     assert sum(output.probability(SOME_VALUES[: len(pairs[0][0])]) for output in listed) == 1
-    found = worst(listed, pairs)
-    record_property("largest loss / charge", found.largest)
-    assert found.violations == 0
-    assert found.attained if least == 1 else found.largest > least
+    largest = worst(listed, pairs)
+    record_property("largest loss / charge", largest.largest)
+    assert largest.violations == 0
+    assert largest.attained if least == 1 else largest.largest > least
 
 
 @pytest.mark.parametrize("noises", PAIRS, ids="-".join)
 def test_a_deep_stream_of_bottoms_costs_only_the_threshold(noises):
-    """Sixty-four bottoms: with few, a mechanism almost without threshold noise would pass as well."""
+    """Sixty-four bottoms: with few, a mechanism with almost no threshold noise would pass too."""
     tests = [Condition(Kind.BELOW, noises[1], 1, 0, i) for i in range(64)]
     tests.append(Condition(Kind.EQUAL, noises[1], 1, 0, 64))
     below = Output((), 2, (Hidden(tuple(tests), noises[0], 1),))
@@ -184,14 +184,14 @@ def test_a_deep_stream_of_bottoms_costs_only_the_threshold(noises):
 
 @pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
 def test_above_threshold_with_gumbel_noise(monotonic):
-    """Its law is not rational: in floats, with e0 = 1 and e1 = 1/2, which Durfee's proof did not cover."""
+    """Its law is not rational, so in floats, with e0 = 1 and e1 = 1/2, which the proof of Durfee does not cover."""
     e0, e1 = 1.0, 0.5
     rate = e1 if monotonic else e1 / 2
     law = {rho: pmf(Noise.GUMBEL, e0, rho) for rho in range(-6, 45)}
     exactly, below, at_least = (lru_cache(partial(of, Noise.GUMBEL, rate)) for of in (pmf, head, tail))
 
     def probability(values, gap):
-        """Bottoms on all answers but the last, which is a top with this gap (any gap where it is None)."""
+        """Bottoms on all answers but the last, which is a top with this gap, or with any gap if None."""
         total = 0.0
         for rho, weight in law.items():
             bottoms = math.prod(below(rho - value - 1) for value in values[:-1])
@@ -206,9 +206,9 @@ def test_above_threshold_with_gumbel_noise(monotonic):
 
 
 def agree(form, values, size, outputs, at, **box_options):
-    """The package, over a box of noise, does what the model says and charges as much.
+    """The package, over a box of noise, has the outputs and charges of the model.
 
-    Each probability lies between what it was found to do and that plus the missing noise.
+    Each probability lies between the sum over the box and this sum plus the missing probability.
     """
     outputs = list(outputs)
     box = enumerate_box(form, values, size, records, **box_options)
@@ -228,7 +228,7 @@ def capped(gap, largest=1):
 
 
 def records(played):
-    """Each test as the models call it: query, attempt, branch and gap."""
+    """Each test in the notation of the models: query, attempt, branch and gap."""
     return tuple(
         (query, attempt, *((top[0], capped(top[1])) if top else (-1, 0)))
         for _, query, attempt, _, *top in played.released
@@ -258,12 +258,12 @@ def test_the_package_decides_as_the_enumerated_sparse_vector_does(noises):
     )
     form = StreamForm(mechanism=mechanism, tests=2, queries=2, attempts=1)
 
-    # The schedule of the form sets the second query's threshold one higher: its answer makes up for it.
+    # The form's schedule raises the second query's threshold by one, and its answer here too.
     agree(form, (1, 1), 12 if noises == (LAP, LAP) else 14, transcripts(model), at=(1, 0))
 
 
 def boxed_forms():
-    """Mechanisms at rates of 3 u, with the tests and the size of the box."""
+    """Mechanisms at rates of 3 u, with the number of tests and the size of the box."""
     unit = 3 * UNIT
     for (kind, monotonic), noise, count in product(KINDS.items(), (EXP, LAP), (1, 2)):
         reach = 1 if monotonic else 2
@@ -296,7 +296,7 @@ def boxed_forms():
     ("mechanism", "tests", "size"), [pytest.param(*rest, id=name) for name, *rest in boxed_forms()]
 )
 def test_no_output_loses_more_than_its_charge_over_a_box_of_noise(record_property, mechanism, tests, size):
-    """The package's own rankings, and numbers of tops, weighed exactly."""
+    """The package's own rankings and released answers, with exact weights."""
     form = {"mechanism": mechanism, "tests": tests, "queries": tests, "attempts": 1}
     of = RenewedForm(**form) if isinstance(mechanism, Sparse) else SelectionForm(**form, at_once=tests)
     largest = largest_loss(of, neighbours(tests, 1, mechanism.monotonic, values=(0,)), size)
@@ -331,7 +331,7 @@ def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacen
 @pytest.mark.parametrize("query_rate", [1, 3])
 @pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(4, 5)], ids=str)
 def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(level, query_rate):
-    """Over all outputs and any place of the record, and the whole range is reached: a smaller price would be wrong."""
+    """Over all outputs and positions of the record; the whole range is attained, so a smaller price would be wrong."""
     A, B = level.numerator, level.denominator
     model = replace(
         one_branch((EXP, EXP), charge=B * query_rate, threshold=B, queries=2),
@@ -339,8 +339,8 @@ def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(leve
         largest_gap=B,
     )
     ratios = [
-        log_ratio(output.probability((a + B * (place <= 0) - A, b + B * (place <= 1) - A)), p)
-        for output, (a, b), place in product(
+        log_ratio(output.probability((a + B * (index <= 0) - A, b + B * (index <= 1) - A)), p)
+        for output, (a, b), index in product(
             transcripts(model), product(range(-2 * A, 2 * B), repeat=2), range(3)
         )
         if a <= b and (p := output.probability((a, b)))
@@ -356,7 +356,7 @@ def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(leve
 
 
 def test_an_output_above_its_charge_would_be_seen():
-    """The comparison has teeth: the same outputs, charged one unit less."""
+    """The comparison detects the same outputs with a charge of one unit less."""
     model = shared((EXP, EXP), True)
     cheaper = [replace(output, charge=output.charge - 1) for output in transcripts(model)]
     assert worst(cheaper, neighbours(2, 1, True)).violations > 0

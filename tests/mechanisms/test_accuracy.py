@@ -74,7 +74,7 @@ def test_the_probability_of_a_report_is_its_frequency_and_not_the_sum_over_the_r
 @pytest.mark.parametrize(("query", "threshold"), list(product(MONITORED, MONITORED)))
 @pytest.mark.parametrize("beta", [0.3, 0.02])
 def test_beyond_the_margins_things_go_wrong_with_at_most_beta(query, threshold, beta):
-    """Half of the queries sit as far above as the theorem covers, half as far below; every attempt is made."""
+    """Half of the queries lie above the threshold by the theorem's margin, half below; every attempt is made."""
     laws = {"query": Law(query, QUERY.rate), "threshold": Law(threshold, THRESHOLD.rate)}
     queries, trials = 12, 20_000
     limits = accuracy(queries=queries, corrections=TABLE, beta=beta, **laws)
@@ -88,7 +88,7 @@ def test_beyond_the_margins_things_go_wrong_with_at_most_beta(query, threshold, 
     wrong = (reported != (margins > 0)).any(axis=1).mean()
     assert wrong <= beta + 4 * math.sqrt(beta / trials)
     if query is threshold is Noise.EXPONENTIAL:
-        assert wrong > beta / 8  # a bound that never binds would say nothing
+        assert wrong > beta / 8  # otherwise the bound would be loose
 
 
 def test_the_statement_for_exponential_noise_in_closed_form():
@@ -102,7 +102,7 @@ def test_the_statement_for_exponential_noise_in_closed_form():
 
 
 def failures(mechanism, bound, *, queries, correction=0, trials=20_000):
-    """Share of runs where some answer just at the bounds, on either side, is told wrongly."""
+    """Share of runs with a wrong decision on an answer at one of the two margins."""
     chance = np.random.default_rng(8)
     laws = (mechanism.threshold_law, mechanism.branch_laws[0])
     rho, nu = (

@@ -1,4 +1,4 @@
-"""What callers hand in: words for options, answers, noise, runs, words of noise; taken as meant, or refused."""
+"""Arguments of mechanisms (options, answers, noise, runs, random words) are accepted or refused as specified."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ GAUSSIAN = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, 
 
 
 def stepped(mechanism, values, noise=None, *, run=None, **options):
-    """One step on values with noise 0, or as given, by branch."""
+    """Make one step on values, with noise 0 or the given noise by branch."""
     noise = noise or (lambda _: np.zeros(len(values), dtype=np.int64))
     run = run or mechanism.open(0, SALT)
     if isinstance(mechanism, GaussianSparseVector):
@@ -90,7 +90,7 @@ def stepped(mechanism, values, noise=None, *, run=None, **options):
 
 
 def refused(reason, call):
-    """Message of the refusal."""
+    """Return the message of the error."""
     with pytest.raises(MisuseError, match=reason) as refusal:
         call()
     return str(refusal.value)
@@ -98,7 +98,7 @@ def refused(reason, call):
 
 @pytest.mark.parametrize("make", [*ALL.values(), GAUSSIAN], ids=[*ALL, "gaussian"])
 def test_a_run_that_could_not_be_stored_is_not_opened(make):
-    """The numbers are secret and stay out of the message."""
+    """The message does not contain the numbers, which are secret."""
     mechanism = make()
     for salt in ((2**64, 0), (0, -1)):
         refused(r"a salt must be two integers of 64 bits$", partial(mechanism.open, 0, salt))
@@ -108,7 +108,7 @@ def test_a_run_that_could_not_be_stored_is_not_opened(make):
 
 
 def options(kind):
-    """Mechanisms and their options of a kind, with the choices."""
+    """Mechanisms with each of their options of a kind, and its choices."""
     return [
         (make, field.name, type(getattr(make(), field.name)))
         for make in ALL.values()
@@ -286,7 +286,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_run_is_stepped_by_the_mechanism_that_opened_it_and_by_no_other(name):
-    """Less noise than another would draw, at its charge: half of the sensitivity is twice the loss."""
+    """Another mechanism could charge too little for the noise: at half of the sensitivity the loss is double."""
     mechanism, values = OTHERS[name](), np.array([1, 2, 3])
     for make in OTHERS.values():
         run = Run.from_bytes(make().open(0, SALT).to_bytes())
@@ -324,7 +324,7 @@ def test_a_threshold_noise_of_no_sampler_is_refused_and_never_shown(make, rho):
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_records_that_are_not_sorted_are_refused_with_the_reason(adjacency):
-    """By bisection one record in 9 changes the count below 4 from 6 to 0."""
+    """In unsorted data one record of 9 changes the bisected count below 4 from 6 to 0."""
     mechanism = QUANTILE(adjacency=adjacency)
     unsorted = np.array([1, 2, 3, 4, 98765, 0, 1, 2, 3])
     assert "98765" not in refused("not sorted", partial(mechanism.answers, unsorted, 0, 5))

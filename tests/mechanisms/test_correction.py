@@ -1,4 +1,4 @@
-"""Corrections: how far the bar is raised, by attempt, and the split each works best with."""
+"""Corrections by attempt, and their default splits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_optimum_on_the_grid_is_the_closed_form_where_noise_is_wide(noise, k
 @pytest.mark.parametrize("noise", Noise)
 @pytest.mark.parametrize(("rate", "k"), [(Fraction(2, 3), 7.0), (Fraction(2), 0.4), (Fraction(1, 5), 300.0)])
 def test_the_optimum_on_the_grid_is_the_best_of_all_steps(noise, threshold_noise, rate, k):
-    """Against its definition, argmax of G(r)^k (1 - G(r)), by plain sums over both noises at every step."""
+    """Against the definition, argmax of G(r)^k (1 - G(r)), by direct sums over both noises at every step."""
     span = range(-160, 161)
     other = Fraction(1, 4)
     mass = {0: 1.0} if threshold_noise is None else {rho: pmf(threshold_noise, other, rho) for rho in span}

@@ -1,4 +1,4 @@
-"""What a gap says about its answer: closed forms against sums, coverage computed exactly, least squares by matrices."""
+"""Estimates and bounds from gaps: closed forms against sums, exact coverage, least squares by matrices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reported:
 @pytest.mark.parametrize(("threshold_noise", "query_noise"), PAIRS)
 @pytest.mark.parametrize("a", [Fraction(1, 3), Fraction(1, 2)], ids=str)
 def test_survival_is_the_sum_over_the_threshold_noise(threshold_noise, query_noise, a):
-    """Exactly: what a finite sum leaves out is at most the tail beyond it."""
+    """Exactly: the rest of a finite sum is at most the tail beyond it."""
     b, reach = Fraction(1, 2), 60
     for t in range(-7, 8):
         found = exact_survival(query_noise, b, threshold_noise, a, t)
@@ -109,7 +109,7 @@ def test_the_certain_gap_is_rounded_up():
 @pytest.mark.parametrize("query_noise", MONITORED)
 @pytest.mark.parametrize("bottoms", [0, 1, 50])
 def test_the_bound_covers_reported_answers_whatever_happened_before(query_noise, bottoms):
-    """Bottoms of an answer at the threshold tilt the threshold noise up; the bound holds for every answer."""
+    """Bottoms at the threshold make high threshold noise likelier; the bound holds for every answer."""
     reported = Reported(EXP, query_noise, bottoms)
     bounds = [reported.bound(gap) for gap in range(200)]
     for answer in range(-40, 41, 4):
@@ -242,7 +242,7 @@ def test_the_expected_reduction_is_that_of_the_grid_noises_at_small_rates(noise,
 def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_unless_they_are_certified(
     chance,
 ):
-    """Selection bias: such reports have high noise. A certified report is one whose bound is not None."""
+    """Selection bias: these reports have high noise. A certified report is one whose bound is not None."""
     l0, l1, trials, threshold = Fraction(1, 10), Fraction(1, 20), 200_000, 0
     truth = np.where(chance.random(trials) < 0.5, -120, 150)
     gaps = truth + geometric(chance, l1, trials) - geometric(chance, l0, trials)

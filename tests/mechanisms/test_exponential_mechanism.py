@@ -51,7 +51,7 @@ def counted(outcomes):
 
 
 def test_the_gap_by_steps_has_the_law_of_the_closed_form():
-    """Lower the winner by a step and draw again; a win, or a flip of probability e^-l, goes on: exactly."""
+    """Lower the winner by a step and draw again; continue after a win or with probability e^-l: the exact law."""
     ratio = Fraction(3, 5)
     for row in range(4):
         probability = tail_probability(UTILITIES, row, 0, ratio)
@@ -87,7 +87,7 @@ def test_the_drawn_gap_is_the_quantile_of_its_uniform_number():
 
 
 def test_a_uniform_number_that_decides_nothing_is_refined():
-    """Half of a total of two equal weights lies on the border between them: further words decide."""
+    """Half of the total of two equal weights lies on the border between them, so further words decide."""
     for further in ([2**64 - 1], [0, 5]):
         read = iter([2**63, *further])
         assert draw_index(np.array([4, 4]), Fraction(1, 2), lambda read=read: next(read)) == 1
@@ -97,7 +97,7 @@ def test_a_uniform_number_that_decides_nothing_is_refined():
 
 
 def test_a_gap_is_exact_where_floats_have_no_digits_left():
-    """U is 1/2 and a trifle, 1/R = e^128: ln((1 + R - U)/(U R)) lies just below 128."""
+    """U is slightly above 1/2 and 1/R = e^128, so ln((1 + R - U)/(U R)) lies just below 128."""
     far = np.array([2**46, -(2**46)])
     assert draw_gap(far, 0, Fraction(1, 2**40), lambda: 2**63) == 2**47 - 1
 

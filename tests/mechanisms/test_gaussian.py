@@ -1,4 +1,4 @@
-"""The Gaussian baseline: its sampler, its delta, and why it tells no gap."""
+"""The Gaussian baseline: its sampler, its delta, and why it releases no gap."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_quantile_is_the_last_step_that_is_reached_as_often(noise, rate):
 
 @pytest.mark.parametrize("noise", MONITORED)
 def test_monitored_families_have_the_exact_laws_and_are_one_sided_lipschitz(noise):
-    """P(k) <= e^(rate s) P(k + s) for s >= 0: what the sparse-vector proof rests on, in rationals."""
+    """P(k) <= e^(rate s) P(k + s) for s >= 0, on which the sparse-vector proof relies, in rationals."""
     ratio, rate = Fraction(3, 5), -math.log(3 / 5)
     for k in range(-20, 20):
         mass = law(Kind.EQUAL, noise, ratio, k)
@@ -137,17 +137,17 @@ def test_the_survival_function_agrees_with_the_closed_form(query, threshold, rat
         assert summed == pytest.approx(closed, rel=2e-6)
 
 
-def test_no_other_module_tells_families_apart():
-    """What somebody touches who adds a family; `CONTRIBUTING.md` says so too."""
+def test_no_other_module_distinguishes_families():
+    """`CONTRIBUTING.md` lists these modules as those to change for a new family."""
     package = Path(stream_svt.__file__).parent
     named = re.compile(r"(?:is|not|case)\b[^\n\"=]*\bNoise\.[A-Z]+")
-    found = {
+    distinguishing = {
         str(path.relative_to(package)) for path in package.rglob("*.py") if named.search(path.read_text())
     }
-    assert found == {
+    assert distinguishing == {
         "mechanisms/noise.py",
         "mechanisms/sampler.py",
         "mechanisms/estimates.py",
         "proving/neighbours.py",
     }
-    assert all(name in Path("CONTRIBUTING.md").read_text() for name in found)
+    assert all(name in Path("CONTRIBUTING.md").read_text() for name in distinguishing)

@@ -29,7 +29,7 @@ def quantile(adjacency=Adjacency.SWAP, level=Fraction(3, 4), **options):
 
 
 def reported_index(mechanism, data, *, tests=40, noise=0):
-    """Candidate number that a run with constant query noise reports."""
+    """Return the index of the candidate that a run with constant query noise reports."""
     values = mechanism.answers(np.sort(data), 0, tests)
     _, outcomes = mechanism.step(mechanism.open(0, SALT), values, lambda _: np.full(tests, noise))
     return outcomes.tops[0].row
@@ -65,7 +65,7 @@ def test_charges_are_those_of_the_two_kinds_of_neighbours():
 
 @pytest.mark.parametrize(("records", "covered"), [(1, True), (2, False)])
 def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_them(records, covered):
-    """The rounded threshold moves by 0 or 1 for all tests, so the answers less it still move one way by at most 1."""
+    """The rounded threshold moves by 0 or 1 for all tests, so answers minus threshold move one way by at most 1."""
     mechanism, chance, largest = (
         quantile(level=Fraction(2, 5), epsilon=840 * ONE),
         np.random.default_rng(6),

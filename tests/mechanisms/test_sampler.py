@@ -1,4 +1,4 @@
-"""The sampler is exact, keyed by the identity of a test, and the same whichever way it computed a draw."""
+"""The sampler is exact and keyed by the identity of a test; floats and exact arithmetic give the same draw."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def slow(noise, words, rate):
         else:
             bound = exp(-rate * k)
             reached, missed = k <= 0 or high <= bound - ERROR, low >= bound + ERROR
-        assert reached or missed, "these bits do not settle the draw"
+        assert reached or missed, "these bits do not determine the draw"
         return reached
 
     return least_integer(lambda k: not reaches(k)) - 1
 
 
 def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, value=0):
-    """One draw, from the specification: pack, encrypt, and settle with five words in exact arithmetic."""
+    """Compute one draw by the specification: pack, encrypt, and decide with five words in exact arithmetic."""
     packed = (offset << 80) | (row << 60) | (attempt << 52) | (branch << 48) | (value % 2**48)
     packed ^= salt[0] << 64 | salt[1]
     block = (packed >> 64).to_bytes(8, "little") + (packed % 2**64).to_bytes(8, "little")
@@ -110,7 +110,7 @@ def test_the_exact_way_gives_what_the_fast_way_gives(noise, rate, monkeypatch):
 
 
 class ScriptedCipher:
-    """Gives scripted words in place of a cipher's output."""
+    """Returns scripted words instead of a cipher's output."""
 
     def __init__(self, *words):
         self.words = list(words)
@@ -125,7 +125,7 @@ class ScriptedCipher:
 
 
 def scripted(noise, rate, words, refinement):
-    """Draws from these words, refined by the other one again and again."""
+    """Return draws from these words, all further words being the other one."""
 
     def sampler_of(key):
         keyed = KeyedSampler(key)
@@ -136,7 +136,7 @@ def scripted(noise, rate, words, refinement):
 
 
 def boundary_words(rate, k):
-    """The 64-bit word whose interval holds e^(-rate k), with its next word, of the boundary itself."""
+    """Return the 64-bit word whose interval contains e^(-rate k), and the next 64 bits of this number."""
     return divmod(int(exp(-rate * k) * 2**128), 2**64)
 
 
@@ -206,7 +206,7 @@ def test_arrays_scalars_and_the_position_in_a_batch_do_not_matter():
 
 
 def test_known_draws_stay_as_they_are():
-    """Golden: a change here needs a new SAMPLER_VERSION, for a replay must give the old noise."""
+    """Pinned: a change here needs a new SAMPLER_VERSION, since a replay must give the old noise."""
     assert sampler.SAMPLER_VERSION == 1
     hundredth = Fraction(1, 100)
     assert draw(Noise.EXPONENTIAL, hundredth, 8).tolist() == [373, 146, 3, 57, 117, 60, 76, 23]

@@ -30,7 +30,7 @@ def quiet(answers):
 
 
 def released(mechanism, values, drawn):
-    """Step of a fresh run with all its noise given."""
+    """Make the step of a new run with all noise given."""
     run = mechanism.open(drawn.threshold, SALT)
     return mechanism.step(run, np.asarray(values), lambda branch: drawn.queries[branch])
 

@@ -1,4 +1,4 @@
-"""AboveThreshold, Sparse and NumericSparse of the lecture: charges, numbers, composition."""
+"""AboveThreshold, Sparse and NumericSparse: charges, released answers, composition."""
 
 from __future__ import annotations
 

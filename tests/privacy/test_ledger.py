@@ -187,7 +187,7 @@ def test_books_that_cannot_be_are_not_read(stored):
 
 
 def test_the_stored_form_is_pinned():
-    """Format 1 is read for ever: a change of these bytes needs a new format number."""
+    """Format 1 stays readable: a change of these bytes needs a new format number."""
     ledger = Ledger(Kind.PURE, 4_000_000_000)
     ledger.reserve(1_000_000_000)
     ledger.spend_reserved(250_000_000)

@@ -101,7 +101,7 @@ def test_the_share_of_a_threshold_is_within_the_total():
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_randomised_response_reaches_the_best_guess_of_its_epsilon(epsilon: float) -> None:
-    """It tells the truth with probability e / (1 + e), and no mechanism of that epsilon says more."""
+    """It gives the true answer with probability e / (1 + e), the most for any mechanism of this epsilon."""
     assert best_guess(epsilon, Kind.PURE) == pytest.approx(exp(epsilon) / (1 + exp(epsilon)))
 
 

@@ -37,16 +37,16 @@ def kullback_leibler(a, b):
 def test_the_price_is_the_supremum_over_all_orders_in_both_directions(below, above):
     price = zcdp_of_range(below, above) / RHO_UNITS
     ends = (below / ONE, above / ONE)
-    found = max(
+    largest = max(
         max(divergence_over_order(a, b, ORDERS).max(), kullback_leibler(a, b)) for a, b in (ends, ends[::-1])
     )
-    assert found <= price + 1e-9
-    assert price <= found * (1 + 2e-4) + 1e-9  # the grid of orders is that fine
+    assert largest <= price + 1e-9
+    assert price <= largest * (1 + 2e-4) + 1e-9  # the grid of orders is that fine
     assert zcdp_of_range(above, below) == zcdp_of_range(below, above)
 
 
 def test_some_suprema_lie_above_order_one():
-    """Otherwise the Kullback-Leibler divergence would do: at e0 = e1 = 1 the worst order is 1.0095."""
+    """Otherwise the Kullback-Leibler divergence would suffice: at e0 = e1 = 1 the worst order is 1.0095."""
     assert zcdp_of_range(2 * ONE, ONE) / RHO_UNITS > kullback_leibler(1, 2) + 3e-5
 
 
@@ -90,7 +90,7 @@ def worst_cumulant(alpha, epsilon):
 
 @pytest.mark.parametrize("epsilon", ["0.001", "0.03", "0.3", "1", "2", "5", "10", "30", "100"])
 def test_the_closed_form_for_a_bounded_range_agrees_with_the_two_point_laws(epsilon):
-    """Harrison & Manurangsi 2025: no order and no interval of that range gives more, and order 1 attains it."""
+    """Harrison & Manurangsi 2025: no order and no interval of this range give more, and order 1 attains it."""
     with decimal.localcontext(prec=80):
         loss = Decimal(epsilon)
         x = loss / (1 - (-loss).exp())

@@ -1,11 +1,11 @@
-"""Audit on the real samplers: epsilon as measured on millions of draws never passes the charge, either way.
+"""Audit of the real samplers: epsilon measured on millions of draws never exceeds the charge, in either direction.
 
-Many runs at once: keyed query noise with a salt per run, threshold noise from `draw_threshold`, decisions by the
-mechanism's own `branch_gaps`. Top-k, whose step is of one run, is sorted here, and compared with its step.
-An event is fixed beforehand; its probability on two neighbours is bounded by Clopper & Pearson's intervals, and the
-ratio of a lower to an upper bound is a lower bound of e^epsilon. Each mechanism is audited in both directions: from
-the first dataset to the second, and with the datasets exchanged. Broken variants have to be found out by the same
-means. Keys are fixed, so the outcome is always the same.
+The audit plays many runs at once, with keyed query noise and a salt per run, threshold noise from `draw_threshold`,
+and decisions by the mechanism's own `branch_gaps`. The step of top-k takes one run, so top-k is sorted here and
+compared with its step. An event is fixed beforehand; Clopper & Pearson's intervals bound its probability on two
+neighbours, and the ratio of a lower to an upper bound is a lower bound of e^epsilon. Each mechanism is audited from the
+first dataset to the second and with the datasets exchanged. The same audit must detect broken variants. Keys are
+fixed, so the result is always the same.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ RUNS = 125_000
 """Runs on each dataset and in each order: 4 * 125,000 * (19 tests + 1 threshold) draws, ten million in all."""
 
 SOME_RUNS = 40_000
-"""The same where the event is likely enough to be measured with less."""
+"""Runs for events likely enough to be measured with fewer."""
 
 BROKEN_RUNS = 30_000
-"""The same for broken variants, which are above their charge by far."""
+"""Runs for broken variants, whose loss is far above the charge."""
 
 BOTTOM = -1
-"""Branch of a test that no branch reported."""
+"""Stands for the branch of a test that no branch reported."""
 
 UNMADE = -2
-"""Branch of a test that a run did not reach."""
+"""Stands for the branch of a test that a run did not reach."""
 
 ONE = UNITS_PER_EPSILON
 HIGH = 30
@@ -62,7 +62,7 @@ HIGH = 30
 
 @dataclass(frozen=True)
 class Played:
-    """What many runs reported.
+    """Outputs of many runs.
 
     Attributes:
         reported: Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the
@@ -74,19 +74,19 @@ class Played:
     gaps: Integers
 
     def shows(self, *reported: int) -> Integers:
-        """Whether the runs reported just this, from the last test backwards, and bottoms before."""
+        """Whether each run reported exactly this in its last tests, and bottoms before."""
         lead = len(self.reported) - len(reported)
         return (self.reported == np.array([BOTTOM] * lead + list(reported))[:, np.newaxis]).all(axis=0)
 
 
 @dataclass(frozen=True)
 class Witness:
-    """An event and two neighbouring streams of answers; it is likelier on the first by the `limit` or nearly.
+    """An event and two neighbouring streams of answers; its log-ratio is close to `limit`.
 
     Attributes:
         first, second: Answers on the two datasets.
-        event: Of what was reported.
-        limit: Log-ratio that the theory allows, in epsilon.
+        event: Function from outputs to the event.
+        limit: Largest log-ratio that the theory allows, in epsilon.
     """
 
     first: tuple[int, ...]
@@ -96,13 +96,13 @@ class Witness:
 
 
 def bottoms_then_top(near, top, least_gap):
-    """Bottoms on answers that rise and a top on one that falls: what costs the whole charge.
+    """Bottoms on answers that rise and a top on one that falls, which costs the whole charge.
 
     Args:
-        near: Bottoms near the threshold, which tell that its noise is high; the others are far below.
-        top: Answer of the last test. High answers are reported often; low ones, and large gaps, whatever the
-            threshold noise, tell more of it.
-        least_gap: Of the top.
+        near: Number of bottoms near the threshold, which indicate high threshold noise; the others are far below.
+        top: Answer of the last test. High answers are reported often; low ones and large gaps reveal more of the
+            threshold noise.
+        least_gap: Least gap of the top.
     """
     far = (-(10**4),) * (TESTS - near - 1)
     return Witness(
@@ -143,13 +143,13 @@ def repeated(split):
 
 
 def drawn(keyed, law, salts, value, *, offset, branch=0, scale=1):
-    """Noise of one test in every run, keyed as production keys it."""
+    """Noise of one test in every run, keyed as in production."""
     values = np.full(np.shape(offset), value) if np.ndim(value) == 0 else value
     return keyed.draw(Law(law.noise, law.rate * scale), Identity(salts, offset, 0, 0, branch, values))
 
 
 def thresholds(svt, runs, keyed, salts, entropy):
-    """Threshold noise of every run, as production draws it; Gumbel, of the library only, by key."""
+    """Threshold noise of every run, drawn as in production; Gumbel noise, which monitors do not use, by key."""
     law = svt.threshold_law
     if law.noise is GUM:
         return drawn(keyed, law, salts, 0, offset=np.zeros(runs, dtype=np.int64), branch=15)
@@ -165,7 +165,7 @@ def secrets(mechanism, runs, label):
 
 
 def fired(svt, gaps, left):
-    """First branch of every run that was reached and can be paid, or `BOTTOM`."""
+    """First branch of every run that reaches the threshold and that the run can pay for, or `BOTTOM`."""
     result = np.full(gaps.shape[1], BOTTOM)
     for number in reversed(range(len(svt.branches))):
         result[(gaps[number] >= 0) & (left >= svt.branches[number].charge)] = number
@@ -173,12 +173,12 @@ def fired(svt, gaps, left):
 
 
 def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
-    """Play a sparse vector on a stream, in every run; with more `rounds` a spent one goes on with a fresh threshold."""
+    """Play a sparse vector on a stream in every run; a spent run gets a fresh threshold for further `rounds`."""
     keyed, salts, entropy = secrets(svt, runs, label)
     charges = np.array([branch.charge for branch in svt.branches])
-    whole = svt.epsilon - svt.threshold_charge
+    tops_charge = svt.epsilon - svt.threshold_charge
     rho = thresholds(svt, runs, keyed, salts, entropy)
-    left, used = np.full(runs, whole), np.ones(runs, dtype=np.int64)
+    left, used = np.full(runs, tops_charge), np.ones(runs, dtype=np.int64)
     reported = np.full((len(values), runs), UNMADE, dtype=np.int64)
     gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
@@ -187,16 +187,16 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
             law, offset = svt.branch_laws[branch], np.full(runs, test)
             return drawn(keyed, law, salts, value, offset=offset, branch=branch, scale=query_scale)
 
-        found = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
+        drawn_gaps = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
         playing = left >= svt.smallest_charge
-        reported[test, playing] = fired(svt, found, left)[playing]
+        reported[test, playing] = fired(svt, drawn_gaps, left)[playing]
         tops = np.flatnonzero(reported[test] >= 0)
-        gaps[test, tops] = found[reported[test, tops], tops]
+        gaps[test, tops] = drawn_gaps[reported[test, tops], tops]
         left[tops] -= charges[reported[test, tops]]
         spent = np.flatnonzero((left < svt.smallest_charge) & (used < rounds))
         if len(spent):
             rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy)
-            left[spent] = whole
+            left[spent] = tops_charge
             used[spent] += 1
     return Played(reported, gaps)
 
@@ -227,9 +227,9 @@ def measured(hits_first, hits_second, runs):
 
 
 def audit(mechanism: Any, witness: Witness, runs, *, exchanged=False, **options):
-    """Lower bound of epsilon, from the dataset on which the event is likelier to the other one.
+    """Lower bound of epsilon from the ratio of an event's probabilities on the first and the second dataset.
 
-    Exchanged, that is the second dataset, so that the other one's noise, salts and keys meet the likelier answers.
+    `exchanged` swaps the noise, salts and keys of the two datasets.
     """
     game = play_top_k if isinstance(mechanism, TopK) else play
     labels = (b"other", b"one") if exchanged else (b"one", b"other")
@@ -261,7 +261,7 @@ def first_two(first, second):
 
 
 def second_by_nothing(played):
-    """The second of three answers is reported, with a plain gap of 0: the hidden one has the larger index."""
+    """The second of three answers is reported with a plain gap of 0, so the hidden one has the larger index."""
     return (played.reported[0] == 1) & (played.gaps[0] == 0)
 
 
@@ -307,8 +307,8 @@ AUDITED = {
         Witness((0, 1, 1), (0, 0, 0), second_by_nothing, 1.0),
     ),
 }
-"""By name: the mechanism, how it is played, the least loss that is found in parts of what the theory allows, and what
-shows the loss best: where answers rise, and where they fall."""
+"""By name: the mechanism, options of play, the least measured loss / the loss that the theory allows, and witnesses
+with a large loss: for rising answers and, if given, for falling ones."""
 
 
 @pytest.mark.parametrize("runs", [SOME_RUNS, pytest.param(RUNS, marks=pytest.mark.soak)])
@@ -317,8 +317,8 @@ def test_millions_of_draws_show_nearly_the_loss_that_is_charged_and_no_more_in_e
     mechanism, options, least, *witnesses = AUDITED[name]
     for witness in witnesses:
         for exchanged in (False, True):
-            found = audit(mechanism, witness, runs, exchanged=exchanged, **options)
-            assert least * witness.limit < found <= witness.limit
+            loss = audit(mechanism, witness, runs, exchanged=exchanged, **options)
+            assert least * witness.limit < loss <= witness.limit
 
 
 BROKEN = {
@@ -339,16 +339,16 @@ BROKEN = {
         TIE,
     ),
 }
-"""By rule: a mechanism, how it is broken, and a witness whose limit is what the broken variant claims."""
+"""By rule: a mechanism, how it is broken, and a witness whose limit is the claim of the broken variant."""
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_audit_finds_a_broken_variant_out_in_either_direction(broken):
+def test_the_audit_detects_a_broken_variant_in_either_direction(broken):
     mechanism, options, witness = BROKEN[broken]
-    found = [
+    losses = [
         audit(mechanism, witness, BROKEN_RUNS, exchanged=exchanged, **options) for exchanged in (False, True)
     ]
-    assert min(found) > 1.1 * witness.limit
+    assert min(losses) > 1.1 * witness.limit
 
 
 @pytest.mark.parametrize(

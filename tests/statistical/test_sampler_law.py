@@ -31,7 +31,7 @@ def draw(noise, rate, number=COUNT, **other):
 def misfit(draws, noise, rate, width=None):
     """Chi-square statistic against the law at a rate, in standard deviations from its mean.
 
-    Cells are a fifth of a scale wide, or as told: a cell for every point of the grid with 1.
+    Cells are `width` steps wide, by default a fifth of a scale; with 1 each point of the grid is a cell.
     """
     width = width or max(1, round(0.2 / rate))
     reach = round(6 / rate)
@@ -61,7 +61,7 @@ def test_the_law_mean_and_variance_are_accepted_at_their_rate_and_rejected_thirt
 
 
 def test_the_power_of_the_test_is_that_of_a_shift_by_one_step_too():
-    """Geometric noise that starts at one instead of zero, a classic mistake, is rejected."""
+    """Geometric noise that starts at one instead of zero, a common mistake, is rejected."""
     rate = Fraction(1, 10)
     assert misfit(draw(Noise.EXPONENTIAL, rate) + 1, Noise.EXPONENTIAL, rate) > 100
 
@@ -71,8 +71,8 @@ def dependence(first, second, cells=8):
     cut = [np.quantile(x, np.linspace(0, 1, cells + 1)[1:-1]) for x in (first, second)]
     rows, columns = (np.searchsorted(c, x) for c, x in zip(cut, (first, second), strict=True))
     table = np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
-    found = chi2_contingency(table)
-    return (found.statistic - found.dof) / math.sqrt(2 * found.dof)
+    result = chi2_contingency(table)
+    return (result.statistic - result.dof) / math.sqrt(2 * result.dof)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def dependence(first, second, cells=8):
 )
 @pytest.mark.parametrize("noise", Noise)
 def test_runs_attempts_branches_and_rows_meet_independent_noise(other, noise):
-    """So that two monitors on one query share no noise."""
+    """Two monitors on one query have independent noise."""
     drawn = partial(draw, noise, Fraction(1, 1000), 60_000)
     assert dependence(drawn(), drawn(**other)) < 5
-    assert dependence(drawn(), drawn()) > 1000  # shared bits would be noticed
+    assert dependence(drawn(), drawn()) > 1000  # shared bits would be detected
 
 
 @pytest.mark.parametrize("noise", Noise)
