@@ -92,10 +92,8 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         )
         findings.append(_note("topics.state", message))
     wrong = [_problem(one.field, one.message) for one in problems(config, topology)]
-    message = (
-        f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
-    )
-    findings += wrong or [_ok("topics", message)]
+    good = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
+    findings += wrong or [_ok("topics", good)]
     findings += advice(config, topology)
     for check in (_retention, _permissions, _state, _predecessor):
         try:

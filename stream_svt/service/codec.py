@@ -190,12 +190,10 @@ class _Ids:
 class QueryDecoder:
     """Decodes the records of one partition of a query topic, for the monitors that read it."""
 
-    def __init__(
-        self, topic: str, partition: int, dataset_index: DatasetIndex, monitors: Sequence[str]
-    ) -> None:
+    def __init__(self, topic: str, partition: int, index: DatasetIndex, monitors: Sequence[str]) -> None:
         self.topic = topic
         self.partition = partition
-        self.dataset_index = dataset_index
+        self.dataset_index = index
         self._monitors = frozenset(monitors)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
@@ -260,9 +258,8 @@ class QueryDecoder:
         if rejects:
             kept = [index for index in range(count) if index not in rejects]
             queries = [queries[index] for index in kept]  # type: ignore[assignment]
-            offset, timestamp, dataset = (
-                column[np.array(kept, np.int64)] for column in (offset, timestamp, dataset)
-            )
+            rows = np.array(kept, np.int64)
+            offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
         whole, fraction = exact.columns([query.value for query in queries])
         batch = QueryBatch(
             topic=self.topic,

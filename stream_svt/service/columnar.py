@@ -57,9 +57,7 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns."""
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
-    closed = _gather(
-        parts, "closed", lambda column: _typed(column, pa.types.is_boolean, reason=Reason.BAD_SET)
-    )
+    closed = _gather(parts, "closed", lambda flags: _typed(flags, pa.types.is_boolean, reason=Reason.BAD_SET))
     ids = _gather(parts, "id", lambda column: _text(column, Reason.BAD_ID))
     if rows and True not in closed and ids.count(None) == rows:
         raise MalformedColumns(Reason.MISSING_ID)  # before the loop: such rows cost the sender nothing

@@ -183,9 +183,7 @@ async def send(
             end_time = now() + timeout
             while (left := end_time - now()) > 0:
                 async with kafka.deadline(kafka.CALL_DEADLINE, sending, "WRITE"):
-                    due = [
-                        (shard, command) for shard, dialog in dialogs.items() if (command := dialog.next())
-                    ]
+                    due = [(shard, command) for shard, one in dialogs.items() if (command := one.next())]
                     await asyncio.gather(*[await write(producer, *one) for one in due])
                 if not any(dialog.sent for dialog in dialogs.values()):
                     break
@@ -194,9 +192,7 @@ async def send(
                 for record in chain.from_iterable(batches.values()):
                     if dialogs[record.partition].take(record):
                         end_time = now() + timeout
-    replies = {
-        reply.addressed.command.id: reply for dialog in dialogs.values() for reply in dialog.all_replies()
-    }
+    replies = {reply.addressed.command.id: reply for one in dialogs.values() for reply in one.all_replies()}
     return [replies[addressed.command.id] for addressed in commands]
 
 

@@ -299,9 +299,7 @@ async def started(client: Client, doing: str, operation: str = "READ") -> AsyncI
 
 async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets that a group has committed."""
-    return await _ask_coordinator(
-        cluster, group, doing, lambda admin: admin.list_consumer_group_offsets(group)
-    )
+    return await _ask_group(cluster, group, doing, lambda admin: admin.list_consumer_group_offsets(group))
 
 
 async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, bytes]]:
@@ -317,10 +315,10 @@ async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, b
                 return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in named]
             await asyncio.sleep(COORDINATOR_PAUSE)
 
-    return await _ask_coordinator(cluster, group, doing, ask)
+    return await _ask_group(cluster, group, doing, ask)
 
 
-async def _ask_coordinator(
+async def _ask_group(
     cluster: Cluster, group: str, doing: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[_Answer]]
 ) -> _Answer:
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, group=group):

@@ -339,5 +339,5 @@ def test_a_counterexample_is_exit_code_one_and_names_case_and_seed(stream_svt, c
     monkeypatch.setattr(Engine, "step", step)
     ended = stream_svt("prove", "-c", config, "--cases", "20", "--seed", "3")
     assert ended.code == 1
-    assert "COUNTEREXAMPLE in case 0 of seed 3: a step (number " in ended.out
+    assert "COUNTEREXAMPLE in case 0 of seed 3: a step (observation " in ended.out
     assert "Every comparison held" not in ended.out

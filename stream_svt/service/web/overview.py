@@ -87,9 +87,7 @@ class StatusSnapshot(ReleasedStatus):
         self.spec = spec
         self.complete = complete
         budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.shown}
-        covers = {
-            monitor.name: [name for name in budgets if monitor.covers(name)] for monitor in spec.monitors
-        }
+        covers = {one.name: [name for name in budgets if one.covers(name)] for one in spec.monitors}
         super().__init__(budgets, covers)
 
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
