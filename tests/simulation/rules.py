@@ -178,7 +178,7 @@ class Rules:
         self.commands: list[Entry] = []
         self._commands = Commands()
         self._anew = self.closed = False
-        self.computed = Computed(self.say)
+        self.computed = Computed(self.add_violation)
         broker.appended = self._appended
         broker.decided = self._decided
 
