@@ -304,7 +304,7 @@ def specification(form: int, carried: Carried | None, *, parsed: bool = True) ->
     if parsed or carried is None:
         return _specification(form, None if carried is None else tuple(carried.lines()))
     spec = _specification(form, None)
-    return replace(spec, datasets=tuple(map(carried.joined, spec.datasets)), carried=carried)
+    return replace(spec, datasets=tuple(map(carried.with_balance, spec.datasets)), carried=carried)
 
 
 @cache
