@@ -161,10 +161,10 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     distances = (int(utilities.max()) - utilities).tolist()
     for low, high, digits in _refinements(word, len(distances)):
         sums, error = _cumulative_weights(distances, rate, digits)
-        least, most = low * (sums[-1] - error), high * (sums[-1] + error)
-        row = bisect_right(sums, least - error)
+        lower, upper = low * (sums[-1] - error), high * (sums[-1] + error)
+        row = bisect_right(sums, lower - error)
         before = sums[row - 1] + error if row else 0
-        if before <= least and (row == len(sums) - 1 or most <= sums[row] - error):
+        if before <= lower and (row == len(sums) - 1 or upper <= sums[row] - error):
             return row
     raise AssertionError  # the refinements do not end
 
@@ -186,10 +186,10 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
         slack = Fraction(len(distances) + digits * 8, 10 ** (digits - _GUARD)) / rate
         with decimal.localcontext(decimal_context(digits)):
             shift = to_decimal(rate * nearest)
-            least = _steps(high, Fraction(sums[-1] + error, unit), shift, digits) / rate - slack
-            most = _steps(low, Fraction(sums[-1] - error, unit), shift, digits) / rate + slack
-        if max(0, math.floor(least)) == max(0, math.floor(most)):
-            return min(max(0, math.floor(least)), GAP_LIMIT)
+            lower = _steps(high, Fraction(sums[-1] + error, unit), shift, digits) / rate - slack
+            upper = _steps(low, Fraction(sums[-1] - error, unit), shift, digits) / rate + slack
+        if max(0, math.floor(lower)) == max(0, math.floor(upper)):
+            return min(max(0, math.floor(lower)), GAP_LIMIT)
     raise AssertionError  # the refinements do not end
 
 

@@ -83,12 +83,12 @@ def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int
     0.7 * bits, so the division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
     """
     least_draw = -limit if noise is Noise.GUMBEL else 0
-    for least, most, slack, context in _exponents(word, rate):
+    for lower, upper, slack, context in _exponents(word, rate):
         if noise is Noise.GUMBEL:
-            low = -limit if most is None else (-_logarithm(most, context) - slack) // rate
-            high = limit if least <= 0 else (-_logarithm(least, context) + slack) // rate
+            low = -limit if upper is None else (-_logarithm(upper, context) - slack) // rate
+            high = limit if lower <= 0 else (-_logarithm(lower, context) + slack) // rate
         else:
-            low, high = least // rate, limit if most is None else most // rate
+            low, high = lower // rate, limit if upper is None else upper // rate
         low, high = (max(least_draw, min(end, limit)) for end in (low, high))
         if low == high:
             return low
@@ -122,10 +122,13 @@ def _exponents(
     for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
         context = decimal_context(digits)
-        slack, whole = Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
-        least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
-        most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
-        yield least, most, slack, context
+        slack, logarithm = (
+            Fraction(bits, 10 ** (digits - 1)),
+            Fraction(context.ln(decimal.Decimal(1 << bits))),
+        )
+        lower = logarithm - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
+        upper = logarithm - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
+        yield lower, upper, slack, context
 
 
 def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
