@@ -251,11 +251,7 @@ def _applied(config: Config, version: Version) -> str:
 
 @common.command("config -c monitors.yaml > applied.yaml", name="config")
 @common.config_option()
-@common.option(
-    "--file name",
-    "Print this file, one that the configuration names, instead.",
-    metavar="NAME",
-)
+@common.option("--file name", "Print this file, one that the configuration names, instead.", metavar="NAME")
 def show_config(path: Path, name: str | None) -> None:
     """Show the applied configuration.
 

@@ -291,10 +291,7 @@ def _as_json(audit: Audit) -> dict[str, Any]:
 )
 @common.config_option()
 @common.option(
-    "--successor",
-    "Name of the successor, as given to 'close-application'.",
-    required=True,
-    metavar="NAME",
+    "--successor", "Name of the successor, as given to 'close-application'.", required=True, metavar="NAME"
 )
 @common.flag(
     "--source-ended",

@@ -34,13 +34,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import (
-    BranchNoise,
-    checked_noise,
-    integer_array,
-    is_integer,
-    require,
-)
+from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, integer_array, is_integer, require
 from stream_svt.mechanisms.contract import (
     Mechanism,
     Neighbours,

@@ -214,8 +214,7 @@ class Sparse(Mechanism):
         """Return the run with a fresh threshold noise after a top, charged; store it durably before the next test."""
         check_run(run, self, self.epsilon - self.threshold_charge)
         require(
-            self.needs_threshold(run),
-            "a fresh threshold is drawn only after a top, in a run with units left",
+            self.needs_threshold(run), "a fresh threshold is drawn only after a top, in a run with units left"
         )
         return replace(self.open(threshold_noise, salt), left=run.left - self.threshold_charge, tops=run.tops)
 

@@ -13,13 +13,7 @@ from stream_svt.planning.memory import MIB, needed
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DAY_MS, DatasetSpec
-from stream_svt.settings.monitors import (
-    MonitorSpec,
-    changed_fields,
-    changes_refused,
-    declared_by,
-    ends_runs,
-)
+from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
 
 _RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
 

@@ -57,11 +57,7 @@ Nothing was charged.
     run_open: bool = False
 
     def __post_init__(self) -> None:
-        for name, units in (
-            ("limit", self.limit),
-            ("spent", self.spent),
-            ("reserved", self.reserved),
-        ):
+        for name, units in (("limit", self.limit), ("spent", self.spent), ("reserved", self.reserved)):
             _check_units(units, name)
         if not 1 <= self.limit <= MAX_UNITS:
             raise MisuseError(f"limit must be between 1 and {MAX_UNITS} units")

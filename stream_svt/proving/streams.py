@@ -123,9 +123,7 @@ def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
     covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
     chosen = [covered.pop(rng.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
     return replace(
-        spec,
-        datasets=tuple(chosen),
-        monitors=tuple(_with_short_queues(monitor) for monitor in spec.monitors),
+        spec, datasets=tuple(chosen), monitors=tuple(_with_short_queues(monitor) for monitor in spec.monitors)
     )
 
 

@@ -167,11 +167,7 @@ def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 _AMOUNT: list[dict[str, Any]] = [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]
 
 LimitField = Annotated[
-    Limit,
-    Form(
-        _limit,
-        {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]},
-    ),
+    Limit, Form(_limit, {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]})
 ]
 
 
