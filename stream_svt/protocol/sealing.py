@@ -74,7 +74,7 @@ class Opened(NamedTuple):
 
 
 def key_id(master: bytes) -> bytes:
-    """Return the public name of a master key: eight bytes that say nothing about it."""
+    """Return the public name of a master key: eight bytes that reveal nothing about it."""
     return HKDF(hashes.SHA256(), KEY_ID_BYTES, None, b"stream-svt key id").derive(master)
 
 
@@ -145,7 +145,7 @@ class Sealing:
             raise self._refuse(key, f"its seal is broken: it {_ALTERED}") from None
 
     def prover(self) -> Callable[[bytes], str] | None:
-        """Return what proves that content comes from whoever holds the key; None without a key."""
+        """Return a function that proves content with the key; None without a key."""
         if not self._prefix:
             return None
         name = self._prefix[:KEY_ID_BYTES]
@@ -153,7 +153,7 @@ class Sealing:
         return lambda content: f"{name.hex()}-{_proof(key, content)}"
 
     def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:
-        """Return what opens records that begin with a key's id and a salt, and the key's name."""
+        """Return the cipher for records that begin with a key's id and a salt, and the key's name."""
         found = self._ciphers.get(prefix)
         if found is None:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
@@ -179,7 +179,7 @@ class Sealing:
 
 
 def proof_checker(masters: Sequence[bytes]) -> Callable[[str, bytes], bool]:
-    """Return what tells whether a proof was made of just this content with one of the master keys."""
+    """Return a check whether a proof was made of exactly this content with one of the master keys."""
     keys = {key_id(master).hex(): _proof_key(master) for master in masters}
 
     def is_proved(proof: str, content: bytes) -> bool:

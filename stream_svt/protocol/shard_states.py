@@ -1,8 +1,8 @@
-"""The states of one shard on one worker, and what leads from one to the next.
+"""The states of one shard on one worker, and the signals that change them.
 
-A shard is *opened*: its state is read, proved and taken over, then *replayed*, then *running*. An error that may pass
-leads to *retrying*; one that cannot mend itself *parks* the shard: it keeps its place in the group and does nothing
-else until something has changed. A worker that lost the partition to another one is *not a member*.
+A shard is *opened*: its state is read, verified and taken over, then *replayed*, then *running*. A transient error
+leads to *retrying*; a permanent one *parks* the shard: it stays assigned to its worker and does nothing until the cause
+is repaired. A worker that lost the partition to another one is *not a member*.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ShardSignal(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a shard is parked or a worker stays out of its group, for machines; `Status.reason` says it in words."""
+    """Why a shard is parked or a worker is outside its group, for machines; `ShardStatus.reason` says it in words."""
 
     NONE = ""
     STATE_UNREADABLE = "state-unreadable"
@@ -73,7 +73,7 @@ TRANSITIONS: Mapping[tuple[ShardState, ShardSignal], ShardState] = {
     **{(state, ShardSignal.OPENED): ShardState.OPENING for state in _EVERY},
     (ShardState.OPENING, ShardSignal.TAKEN_OVER): ShardState.REPLAYING,
     (ShardState.REPLAYING, ShardSignal.REPLAYED): ShardState.RUNNING,
-    # Told between two awaits of a session that goes on to its next barrier.
+    # A signal between two awaits of a session, which continues to its next barrier.
     (ShardState.OPENING, ShardSignal.REPLAYED): ShardState.OPENING,
     (ShardState.REPLAYING, ShardSignal.APPLIED): ShardState.OPENING,
     (ShardState.RUNNING, ShardSignal.APPLIED): ShardState.OPENING,
@@ -86,10 +86,10 @@ TRANSITIONS: Mapping[tuple[ShardState, ShardSignal], ShardState] = {
 
 @dataclass(slots=True)
 class ShardStatus:
-    """What may be said about a shard, all of it committed or public.
+    """The published status of a shard; all of it is committed or public.
 
-    ``outbox`` is the number of events that are charged and not yet published; ``totals`` is None until the shard's
-    state was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open.
+    ``outbox`` is the number of charged events that are not published yet; ``totals`` is None until the shard's state
+    was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open.
     """
 
     shard: int
@@ -108,7 +108,7 @@ class ShardStatus:
     beat: float = 0.0
 
     def signal(self, signal: ShardSignal, cause: Cause | None = None, reason: str = "") -> None:
-        """Move to the state that follows; ``cause`` and ``reason`` stay as they are where no cause is given."""
+        """Move to the next state; without a cause, ``cause`` and ``reason`` stay unchanged."""
         self.state = follow(TRANSITIONS, self.state, signal, "a shard")
         if cause is not None:
             self.cause, self.reason = cause, reason
