@@ -26,14 +26,7 @@ from stream_svt.errors import RecordsLost, StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
 from stream_svt.forward.event import AlertRecord, Request, receive, request_of, wants
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    BrokerUnavailable,
-    deadline,
-    explain,
-    stop_quietly,
-)
+from stream_svt.service import kafka
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +179,7 @@ class Delivery:
             (POSITION_HEADER, f"{self.config.topic}/{event.partition}/{event.offset}".encode()),
         ]
         topic = self.config.park_topic
-        async with deadline(CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
+        async with kafka.deadline(kafka.CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
             await self.producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
 
     def _log(self, level: int, name: str, event: AlertRecord, answer: Answer) -> None:
@@ -257,7 +250,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         while self.error is None:
             try:
                 await self._forward()
-            except BrokerUnavailable as error:
+            except kafka.BrokerUnavailable as error:
                 log.warning("event=forward_broker destination=%s error=%r", self.name, str(error))
                 await asyncio.sleep(_BROKER_PAUSE)
             except Exception as error:  # noqa: BLE001  other destinations continue; `error` keeps it
@@ -270,7 +263,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._consumer = self._config.cluster.member(group)
         self._failure = None
         try:
-            async with deadline(START_DEADLINE, f"joining group {group!r}", group=group):
+            async with kafka.deadline(kafka.START_DEADLINE, f"joining group {group!r}", group=group):
                 await self._consumer.start()
             self._consumer.subscribe([self._config.topic], listener=self)
             while self._failure is None:
@@ -281,7 +274,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         finally:
             self.joined = False
             await self._hand_over()
-            await stop_quietly(self._consumer, HAND_OVER)
+            await kafka.stop_quietly(self._consumer, HAND_OVER)
 
     def gauges(self) -> Samples:
         """Return the values of the gauges; ages compare the clocks of the service and of this machine."""
@@ -373,7 +366,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
-            raise explain(error, doing, group=self.destination.group) from error
+            raise kafka.explain(error, doing, group=self.destination.group) from error
         self._note_poll()
         if not self.joined:
             return  # the partitions are being revoked: their next owner reads these records again
@@ -395,7 +388,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _seek_to_oldest(self, tp: TopicPartition, lost: int | None = None) -> None:
         """Continue at the oldest record: the group has no committed offset, or its record ``lost`` was deleted."""
-        async with deadline(CALL_DEADLINE, f"looking up the oldest record of topic {tp.topic!r}"):
+        async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the oldest record of topic {tp.topic!r}"):
             first = (await self._consumer.beginning_offsets([tp]))[tp]
         if lost is not None:
             if not self._accept_loss:
@@ -430,7 +423,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 return
             known, pause = dict(self._progress), _COMMIT_PAUSE
             try:
-                async with asyncio.timeout(CALL_DEADLINE):
+                async with asyncio.timeout(kafka.CALL_DEADLINE):
                     await self._consumer.commit(offsets)
                 for tp, offset in offsets.items():
                     known[tp].committed = offset
