@@ -81,14 +81,10 @@ def rate(value: str) -> float:
     "Whether one privacy unit changes all answers in the same direction, as with counts. Default general.",
     default=None,
 )
-@common.option(
-    "--sensitivity", "Largest change of an answer by one privacy unit. Default 1.", metavar="NUMBER"
-)
+@common.option("--sensitivity", "Largest change of an answer per privacy unit. Default 1.", metavar="NUMBER")
 @common.option("--granularity", "Step of the grid that answers are rounded to. Default 1.", metavar="NUMBER")
 @common.option(
-    "--mechanism form",
-    "Mechanism of the monitor. Default svt.",
-    type=click.Choice(["svt", "adaptive", "ladder"]),
+    "--mechanism form", "Mechanism. Default svt.", type=click.Choice(["svt", "adaptive", "ladder"])
 )
 @common.option(
     "--queries",
@@ -105,10 +101,7 @@ def rate(value: str) -> float:
     required=True,
 )
 @common.option(
-    "--below",
-    "Distance below the threshold of all other queries, in the same form.",
-    type=margins,
-    required=True,
+    "--below", "Distance below the threshold of the others, in the same form.", type=margins, required=True
 )
 @common.option(
     "--uncertainty",

@@ -155,10 +155,7 @@ def test_the_schema_refuses_what_the_loader_refuses(validator, directory, spoile
 
 def test_a_setting_that_is_probably_unintended_is_noted(tmp_path):
     config = configured(tmp_path, "[{name: a, webhook: {url: 'http://elsewhere.example/'}}]")
-    assert [note.message.split(":")[0] for note in config.notes] == [
-        "uses http",
-        "requests are not signed",
-    ]
+    assert [note.message.split(":")[0] for note in config.notes] == ["uses http", "requests are not signed"]
     (tmp_path / "hook.key").chmod(0o644)
     notes = loaded(tmp_path, SMALL).notes
     assert "can be read or written by everybody" in str(notes[0])
