@@ -26,7 +26,7 @@ from stream_svt.service.codec import (
     partition_of,
     partitions_of,
 )
-from tests.support.values import numbers
+from tests.support.engine_play import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.service.columnar import MAX_TEXT_IN_ALL
 from tests.service.test_codec import arrow, columnar_batch
-from tests.support.values import numbers
+from tests.support.engine_play import numbers
 
 
 def values() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.log import Broker, Entry, Fate, Txn, finish, journal_of
-from tests.support.state_records import FRAME, dataset, outbox
+from tests.support.verifier import FRAME, dataset, outbox
 
 UNITS = Kind.PURE.units
 _HIGH = 1_000

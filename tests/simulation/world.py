@@ -47,7 +47,7 @@ from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, a
 from tests.simulation.log import Broker, Effect, Entry, Fate, ModelLog, Txn, finish, journal_of, lived
 from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
-from tests.support.state_records import FRAME
+from tests.support.verifier import FRAME
 
 CONTROL = "control"
 SUCCESSOR = "app"

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
-from stream_svt.mechanisms.grid import PARTS
+from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import BOUNDS, Bounds, Commit
 from stream_svt.monitor.batch import QueryBatch
@@ -180,3 +181,11 @@ class Play:
         """Return the alerts committed so far, of one monitor or all."""
         found = (event.data for event in self.events if isinstance(event.data, Alert))
         return [alert for alert in found if monitor in ("", alert.monitor)]
+
+
+def numbers(batch: QueryBatch) -> list[Fraction | None]:
+    """Return the value of each row as far as a batch holds it; None for what is no number, or below all grids."""
+    assert batch.fraction is not None
+    assert ((batch.fraction >= 0) & (batch.fraction < PARTS)).all()
+    pairs = zip(batch.whole.tolist(), batch.fraction.tolist(), strict=True)
+    return [None if whole == -WHOLE_LIMIT else whole + Fraction(part, PARTS) for whole, part in pairs]

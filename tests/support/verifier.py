@@ -7,15 +7,20 @@ markers. State must be plain (no sealing key), and its topic must keep every ver
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.support.log_reader import LogRecord, committed, endings, read_ended, read_partition
-from tests.support.state_records import dataset, outbox
+
+FRAME = 1 + 1 + 8 + 16
+"""Bytes before the content of a plain state record: version, kind, sequence, check."""
 
 
 @dataclass
@@ -202,3 +207,17 @@ def _charged_at(state: list[LogRecord]) -> dict[str, int]:
             event_id = event["id"]
             when[event_id] = min(when.get(event_id, marker.timestamp), marker.timestamp)
     return when
+
+
+@lru_cache(256)
+def outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the events of an outbox record, and how they are published."""
+    events, _ = msgspec.msgpack.decode(zlib.decompress(value[FRAME:]))
+    return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
+
+
+def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
+    """Return a dataset's name, what its ledger has spent, and the secrets of each open run."""
+    _, name, _, _, ledger, _, run_states = msgspec.msgpack.decode(value[FRAME:])
+    runs = {(name, monitor, run_state[3]): run_state[4] for monitor, run_state in run_states.items()}
+    return name, ledger[3], {run: held for run, held in runs.items() if any(held)}  # zeros once it is closed

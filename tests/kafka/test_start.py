@@ -1,0 +1,82 @@
+"""A worker that cannot start says why and ends; no client creates the topic that it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+
+import pytest
+from aiokafka import TopicPartition
+
+from stream_svt.aiokafka_fixes import apply_fixes
+from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.service.config import parse_config
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.kafka import Cluster, spans, stop_quietly
+from stream_svt.service.ports import Requests, ShardFeed
+from tests.support.topics import administrator
+from tests.support.worker import Scene, until
+
+pytestmark = pytest.mark.kafka
+SCENE = {"partitions": 4, "limit": 500}
+
+
+async def test_a_worker_that_cannot_start_says_why_and_exits_with_the_errors_code(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = scene.write()
+        busy.write_text(re.sub(r"port: \d+", f"port: {taken.getsockname()[1]}", busy.read_text()))
+        files = {
+            "has 4 partitions, topics.partitions says 5": scene.write(partitions=5),
+            "web.port: cannot listen on 127.0.0.1": busy,
+        }
+        started = {words: scene.serve(file=file) for words, file in files.items()}
+        for words, service in started.items():
+            assert await asyncio.to_thread(service.process.wait, 30) == ConfigError.exit_code
+            assert words in service.log.splitlines()[-1]
+            assert "Traceback" not in service.log
+
+
+async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reason(scene: Scene) -> None:
+    text = scene.text().repartition(
+        "session_timeout: 2s, heartbeat_interval: 300ms", "session_timeout: 300ms, heartbeat_interval: 100ms"
+    )
+    worker = await scene.start(parse_config(text), ready=False)
+    await until(lambda: not worker.alive)
+    assert "kafka.session_timeout" in str(worker.running.exception())
+
+
+async def test_no_client_creates_the_topic_that_it_asks_for(
+    lax_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Brokers create whatever topic a client asks for by default.
+    monkeypatch.setattr("stream_svt.service.kafka.CALL_DEADLINE", 2.0)
+    apply_fixes()
+    cluster = Cluster({"bootstrap_servers": lax_broker.bootstrap_servers})
+    partition = TopicPartition("wanted", 0)
+    with pytest.raises(BrokerError):
+        await spans(cluster, [partition], "looking")
+
+    feed = ShardFeed(cluster, 0, 1, Requests())
+    feed.seek(partition.topic, 0)
+    with pytest.raises(BrokerError):  # noqa: PT012  some fetch, not the first
+        async with asyncio.timeout(20):
+            while True:
+                await feed.fetch([partition.topic], 0.5)
+    await feed.close()
+
+    member = cluster.member("wanted")
+    await member.start()
+    member.subscribe([partition.topic])
+    await asyncio.sleep(1.0)
+    await member.stop()
+
+    producer = cluster.producer("wanted-0")
+    await producer.start()
+    await producer.begin_transaction()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.send(partition.topic, b"x", partition=0), 1.0)
+    await stop_quietly(producer)
+
+    async with administrator(lax_broker.bootstrap_servers) as admin:
+        assert partition.topic not in await admin.list_topics()
