@@ -243,7 +243,7 @@ class Watched:
     async def fence(self) -> None:
         """There are no others."""
 
-    prove = fence
+    check_fenced = fence
 
     async def transact(self, transaction: Transaction) -> int | None:
         """Note how long after the tick that follows the fetch the transaction begins: what a broker can see."""
