@@ -38,7 +38,7 @@ async def test_a_worker_that_cannot_start_says_why_and_exits_with_the_errors_cod
 
 
 async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reason(scene: Scene) -> None:
-    text = scene.text().repartition(
+    text = scene.text().replace(
         "session_timeout: 2s, heartbeat_interval: 300ms", "session_timeout: 300ms, heartbeat_interval: 100ms"
     )
     worker = await scene.start(parse_config(text), ready=False)
