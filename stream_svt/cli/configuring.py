@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from pathlib import Path
@@ -188,14 +187,16 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
     config = common.load(path)
     brokers, key = common.cluster(config), common.signing_key_of(config, key_file)
     while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
-        time.sleep(random.uniform(0, 0.2))  # noqa: S311  workers of one file start side by side
         _refuse_to_retire(config, proposal, "use 'stream-svt apply'")
         bundle, before = proposal.bundle, proposal.before
-        with contextlib.suppress(applied.Overtaken):
+        try:
             version = asyncio.run(applied.publish(config, brokers, bundle, before=before, key=key))
-            _show(config, proposal)
-            click.echo(_applied(config, version), err=True)
-            return
+        except applied.Overtaken:  # workers of one file start side by side
+            time.sleep(random.uniform(0, 0.2))  # noqa: S311  jitter, so that they do not fence each other again
+            continue
+        _show(config, proposal)
+        click.echo(_applied(config, version), err=True)
+        return
 
 
 def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -> None:
