@@ -76,14 +76,12 @@ class QueryTester:
 
     def _mute_rows(self, segment: Segment, rows: Integers) -> None:
         """Skip those of these rows whose series is muted at their clock."""
-        mutes, names, clock = self.runs.mutes, segment.view.batch.series, segment.view.clock
+        names, clock, is_muted = segment.view.batch.series, segment.view.clock, self.runs.is_muted
         datasets = segment.view.batch.dataset[rows].tolist()
         muted = [
             row
             for row, dataset in zip(rows.tolist(), datasets, strict=True)
-            if dataset in mutes
-            and names[row] in mutes[dataset].entries
-            and mutes[dataset].is_muted(names[row], int(clock[row]))
+            if is_muted(dataset, names[row], int(clock[row]))
         ]
         segment.mute(np.array(muted, dtype=np.int64))
 

@@ -122,8 +122,11 @@ class MuteFilter:
 
     def _rebuild(self, datasets: Collection[int]) -> None:
         """Mark the mutes of these datasets, which are all that may have some."""
-        held = {number: self._mutes[number].entries for number in datasets if number in self._mutes}
-        entries = {number: series for number, series in held.items() if series}
+        entries = {
+            number: held.entries
+            for number in datasets
+            if (held := self._mutes.get(number)) is not None and held.entries
+        }
         self._datasets = set(entries)
         sizes = [len(series) for series in entries.values()]
         self._count = sum(sizes)
