@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Account, Alert, Lifecycle
@@ -209,7 +208,6 @@ def audit(
     """
     from stream_svt.service.audit import audit_state, audit_topic
 
-    apply_fixes()
     if state and (path is None or servers is not None or topic is not None):
         raise click.UsageError("--state takes topics and brokers from the configuration: give -c FILE only.")
     config = None if path is None else common.load(path)

@@ -314,13 +314,12 @@ async def feed(
     if APPEND not in topics or not declared.issuperset(clock.weeks()):
         message = "the demo's queries fit only the monitors and datasets that 'stream-svt demo --show-config' prints"
         raise ConfigError([Problem(0, "monitors", message)], config.source)
-    await require(config, config.cluster())
+    cluster = config.cluster()
+    await require(config, cluster)
     stopped, began = asyncio.Event(), time.monotonic()
     on_signals(stopped.set)
     topic, partitions = topics[APPEND], config.topics.partitions
-    sets = produce(
-        load_baskets(), clock, kafka=config.cluster().arguments, topic=topic, partitions=partitions
-    )
+    sets = produce(load_baskets(), clock, kafka=cluster.arguments, topic=topic, partitions=partitions)
     try:
         async with contextlib.aclosing(sets):
             async for point, sent in sets:
