@@ -169,9 +169,8 @@ class UnboundedQuantile(Mechanism):
         )
         power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
         for i in range(tests):
-            bounds[i] = min(
-                _FARTHEST, math.ceil(self.start + power - 1)
-            )  # x < t iff x < ceil(t) for integer x
+            # x < t iff x < ceil(t) for integer x
+            bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))
             power *= self.base
         below = np.searchsorted(data, bounds, side="left").astype(np.int64)
         return below + A * size // -B if self.monotonic else B * below - A * size

@@ -63,9 +63,8 @@ _RECORD_BYTES, _SLOT_BYTES = 400, 200
 """Approximate size of a dataset's state record, and of each `RunState` in it."""
 EVENT_BYTES = 800
 """Approximate size of an event, in the outbox and on the alert topic."""
-_RUNNING = (
-    State.RUNNING
-)  # a global is faster than an attribute of the enum: loading compares it with every state
+# A global is faster than an attribute of the enum: loading compares it with every state.
+_RUNNING = State.RUNNING
 
 
 class DatasetAccount(StateRecord, array_like=True, gc=False):
@@ -171,10 +170,8 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         """
         if spec is not None:
             self._refuse_changed(spec)
-            self.name, self.unit = (
-                spec.name,
-                spec.unit,
-            )  # share equal texts, and equal secrets below: saves memory
+            # Equal texts, and equal secrets below, are shared: saves memory.
+            self.name, self.unit = spec.name, spec.unit
         self.run_states = {sys.intern(name): run_state for name, run_state in self.run_states.items()}
         for name, run_state in self.run_states.items():
             if run_state.state is _RUNNING and name not in same:

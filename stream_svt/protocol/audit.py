@@ -344,9 +344,8 @@ class Audit:
                 if number > self.last_sequence[state.shard]:
                     self.add(state.shard, number, event)
             if state.last_event and not self.last_sequence[state.shard]:
-                self.mark_truncated(
-                    state.shard
-                )  # the partition was made anew, and nothing was published since
+                # The partition was recreated, and nothing was published since.
+                self.mark_truncated(state.shard)
         self.ledgers = 0
         for state in states:
             last, subject = self.last_sequence[state.shard], f"state of shard {state.shard}"

@@ -139,9 +139,8 @@ class ShardHistory:
         The owner may have sent all of them earlier, in an aborted transaction before the gap. All earlier charges have
         been published before an event of another transaction is sent.
         """
-        own = (
-            self._origins[:-1] if self._over else self._origins
-        )  # a state that is given up publishes nothing else
+        # A state that is given up publishes nothing else.
+        own = self._origins[:-1] if self._over else self._origins
         return len(set(own)) < 2
 
     def _number(self, envelope: Envelope) -> None:
