@@ -3,7 +3,7 @@
 A shard's engines follow one another as its owners do, on a store of its state records. Every name gets a query a day
 on two topics, of which one lags by up to three days. Owners change every night, and now and then without having
 committed what they did. The configuration changes every 45 days, most times by the lateness; after half a year a
-successor goes on with what the application left.
+successor continues with what the application left.
 
 ``state_ratio``    bytes of the live state records after a year, over those after a month; mean of five days
 ``restore_ratio``  processor time in which an engine takes the state over, likewise; median of several takeovers
