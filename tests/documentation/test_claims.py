@@ -148,7 +148,7 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
 def test_the_alert_on_the_messages_page_is_told_in_its_own_numbers():
     alert = example.events()[EventType.ALERT]["data"]
     page = _page("messages.md")
-    assert f"around {alert['threshold']:g} + {alert['correction']:g}, by {alert['gap']:g}." in page
+    assert f"about {alert['threshold']:g} + {alert['correction']:g}, by {alert['gap']:g}." in page
     assert f"The true count is at least {alert['bound']:g};" in page
     assert f"cost epsilon {alert['account']['charge']:.3f}, and {alert['account']['spent']:.2f} of" in page
     assert alert["bound"] <= example.QUERY["value"]
