@@ -29,8 +29,15 @@ from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
-from stream_svt.monitor.retirement import retired_datasets
-from stream_svt.monitor.takeover import change_spec_in_slices, close_removed, load_in_slices
+from stream_svt.monitor.takeover import (
+    change_spec_in_slices,
+    check_declared,
+    close_removed,
+    close_undeclared,
+    load_in_slices,
+    retire,
+    retired_datasets,
+)
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import AppliedWorkload
@@ -100,10 +107,11 @@ class Shard:
     def take_over(self) -> list[ReleasedEvent]:
         """Be the next owner, who adopts the specification; return the events."""
         engine = self.engine = self.load()
-        engine.retirement.check(engine.number, engine.shard, may_retire=True)
+        for _ in check_declared(engine, may_retire=True):
+            pass
         if self.progress is None:
             engine.begin_state(1, "cluster")
-        for _ in engine.retirement.close_runs():
+        for _ in close_undeclared(engine):
             pass
         events = self.commit()
         for _ in close_removed(engine, self.spec):
@@ -113,7 +121,7 @@ class Shard:
         for topic in engine.topics():
             engine.begin(topic, 0)
         engine.adopt((self.version, ""))
-        for _ in engine.retirement.retire():
+        for _ in retire(engine):
             pass
         engine.advance_watermarks({}, 0)
         return events + self.commit()

@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
+from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount, ShardDatasets
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan, Status
-from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import last_end
@@ -67,6 +65,8 @@ class Engine:
         runners: The monitors in use, by name, in the order in which they read a batch.
         declared: Most cautious declaration ever made about a query topic, by topic.
         configuration: Number and digest of the last adopted version.
+        undeclared: Stored accounts of datasets that are no longer declared.
+        retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
     """
 
     def __init__(
@@ -90,11 +90,12 @@ class Engine:
         self.declared: dict[str, Declared] = {}
         self.configuration = (0, "")
         self.projection = Projection(self.accounts, self.runners)
-        self.retirement = Retirement(self.accounts)
+        self.undeclared: list[DatasetAccount] = []
+        self.retired: dict[str, bytes] = {}
+        self.watermarks = dict(spec.carried.watermarks)
         self._noise: QueryNoise = query_noise or KeyedSampler(key).draw
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
-        self.retirement.watermarks |= spec.carried.watermarks
         for topic, declared in spec.carried.topics.items():
             self._store_declared(topic, declared)
         for monitor in spec.monitors:
@@ -136,8 +137,14 @@ class Engine:
                     clocks.append(runner.clock_ms)
             if clocks:
                 over = last_end(pattern, min(clocks) - lateness_ms)
-                if over > self.retirement.watermarks.get(pattern, 0):
-                    self.retirement.watermarks[pattern] = over
+                if over > self.watermarks.get(pattern, 0):
+                    self.watermarks[pattern] = over
+
+    def keep_retired(self, account: DatasetAccount) -> None:
+        """Store the final account of a retired dataset."""
+        account.run_states = {}
+        data = self.retired[account.name] = to_bytes(account)
+        self.accounts.next.records[f"r/{account.name}".encode()] = data
 
     # -- monitors --------------------------------------------------------------------------------------------
 
@@ -301,7 +308,7 @@ class Engine:
                 positions,
                 self.spec.carried.digest,
                 self.configuration,
-                self.retirement.watermarks,
+                self.watermarks,
             )
         )
 
@@ -315,7 +322,7 @@ class Engine:
 
     def discard(self) -> list[DatasetAccount]:
         """Return the accounts, which hold most objects, so that the caller can free them gradually."""
-        self.retirement.discard()
+        self.undeclared = []
         accounts, self.accounts.held = list(self.accounts.held.values()), {}
         return accounts
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
+from stream_svt.monitor.accounts import AT_ONCE, DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
-from stream_svt.monitor.shard_datasets import AT_ONCE
-from stream_svt.monitor.snapshot import State
+from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.privacy.loss import as_text, exact, to_units
 
 REASONS_SHOWN = 3
@@ -183,7 +183,7 @@ def _remaining_names(
     engine: Engine, progress: CommandProgress
 ) -> Generator[CommandProgress, None, Iterator[str]]:
     """Return the remaining datasets in order, sorted in slices; a close includes the retired ones."""
-    retired = engine.retirement.retired if progress.closes else ()
+    retired = engine.retired if progress.closes else ()
     names, parts = chain(engine.number, (name for name in retired if name not in engine.number)), []
     while part := sorted(islice(names, AT_ONCE)):
         parts.append(part[bisect_right(part, progress.after) :])
@@ -268,17 +268,20 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
 
 def _close_ledger(engine: Engine, name: str) -> bool:
     """Close a dataset's open runs and announce its final balance; return whether it has a ledger."""
-    if name in engine.retirement.retired:
-        engine.retirement.announce_balance(name)
-        return True
-    number = engine.number[name]
-    if number not in engine.accounts.held:
-        return False
-    for runner in engine.runners.values():
-        if runner.runs.is_open(number):
-            runner.runs.end_run(number, "application-closed")
-    account = engine.accounts.account(number)
+    retired = engine.retired.get(name)
+    if retired is not None:
+        account = from_bytes(DatasetAccount, retired, key=f"r/{name}")
+    else:
+        number = engine.number[name]
+        if number not in engine.accounts.held:
+            return False
+        for runner in engine.runners.values():
+            if runner.runs.is_open(number):
+                runner.runs.end_run(number, "application-closed")
+        account = engine.accounts.account(number)
     engine.accounts.announce(EventType.BALANCE, account, "application-closed", unit=account.unit)
+    if retired is not None:
+        engine.keep_retired(account)
     return True
 
 

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.accounts import NEVER, Accounts, DatasetAccount
 from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
-from stream_svt.monitor.shard_datasets import NEVER
 from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State, StoredMute
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import Mute, OnHalt, Sweep

@@ -6,23 +6,32 @@ Both work in slices of a few milliseconds, and yield after each.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.accounts import DatasetAccount
+from stream_svt.monitor.accounts import AT_ONCE, DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.queue_journal import Queue, record_number
-from stream_svt.monitor.released import EventType
+from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.retry import RetryQueue
 from stream_svt.monitor.runs import Mutes, Plan, Runs
-from stream_svt.monitor.shard_datasets import AT_ONCE
-from stream_svt.monitor.snapshot import ProgressRecord, SpecRecord, TopicRecord, from_bytes
+from stream_svt.monitor.snapshot import (
+    ProgressRecord,
+    Signal,
+    SpecRecord,
+    State,
+    TopicRecord,
+    from_bytes,
+    to_bytes,
+)
 from stream_svt.monitor.sweep import OpenSets
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import RetiredDatasets, is_over
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, changes_refused, ends_runs
 
 KINDS: Mapping[int, type[Queue[Any]]] = {kind.kind: kind for kind in (OpenSets, RetryQueue, Mutes)}
@@ -38,15 +47,14 @@ Named = list[tuple[str, bytes]]
 
 def load(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
     """Load the state as `load_in_slices` does, at once, and check it."""
-    for _ in load_in_slices(engine, records, progress):
+    for _ in chain(load_in_slices(engine, records, progress), check_declared(engine, may_retire=False)):
         pass
-    engine.retirement.check(engine.number, engine.shard, may_retire=False)
 
 
 def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
     """Load the live state records into a new engine; ``progress`` is None at the first start.
 
-    The engine may be used after the last slice, once `Retirement.check` has accepted the declared datasets. Raises
+    The engine may be used after the last slice, once `check_declared` has accepted the declared datasets. Raises
     `UnreadableState` for records, and `ConfigError` for declarations, that cannot be used.
     """
     if progress is None:
@@ -66,11 +74,10 @@ def load_in_slices(engine: Engine, records: Mapping[bytes, bytes], progress: byt
         if name in engine.runners:
             runner = engine.runners[name]
             runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-    engine.retirement.retired = dict(by_kind["r"])
-    engine.retirement.watermarks |= stored.watermarks
+    engine.retired = dict(by_kind["r"])
+    engine.watermarks |= stored.watermarks
     yield from _load_datasets(engine, by_kind["d"], same)
     yield from _load_queues(engine, by_kind["w"])
-    yield from engine.retirement.find_reused(engine.datasets)
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:
@@ -129,7 +136,7 @@ def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterat
         number = engine.number.get(name)
         account.check(None if number is None else engine.datasets[number], same)
         if number is None:
-            engine.retirement.add(account)
+            engine.undeclared.append(account)
         else:
             engine.accounts.held[number] = account
             numbers.append(number)
@@ -178,6 +185,84 @@ def _load_queue(engine: Engine, queue: Queue[Any]) -> None:
         runner.runs.queues[number] = queue
     if number in engine.accounts.held:
         engine.projection.changed.add(number)
+
+
+# -- datasets that the configuration no longer declares --------------------------------------------------
+#
+# A record ``r/`` keeps name and ledger of a retired dataset, to refuse a second ledger of that name. A generated
+# period that is over leaves no record: its generator's watermark, the end of the last such period, refuses it.
+
+
+def retired_datasets(spec: ApplicationSpec, keys: Iterable[bytes], progress: bytes | None) -> RetiredDatasets:
+    """Return the datasets that never come back, from the carried-over file and a state's keys and progress."""
+    watermarks = dict(spec.carried.watermarks)
+    if progress is not None:
+        watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
+    return RetiredDatasets(watermarks, frozenset(key[2:].decode() for key in keys if key.startswith(b"r/")))
+
+
+def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
+    """Raise `ConfigError` for declared datasets that were retired before, and for undeclared ones in the state.
+
+    ``may_retire``: the configuration was applied, so that `retire` may end the ledgers of the latter. Works in slices.
+    """
+    again = f"at shard {engine.shard}: its name cannot be used again. Declare another one"
+    for name in engine.retired:
+        if name in engine.number:
+            message = f"dataset {name} was retired {again}; only a successor of the application can continue the ledger"
+            raise ConfigError([Problem(0, "datasets", message)])
+    for count, dataset in enumerate(engine.datasets if engine.watermarks else (), start=1):
+        if not dataset.pattern and is_over(dataset.name, engine.watermarks):
+            message = f"dataset {dataset.name} has the name of a period that a generator made and that is over {again}"
+            raise ConfigError([Problem(0, "datasets", message)])
+        if count % AT_ONCE == 0:
+            yield
+    for account in () if may_retire else engine.undeclared:
+        if not is_over(account.name, engine.watermarks):
+            message = (
+                f"the state holds dataset {account.name}, which the configuration does not declare for shard "
+                f"{engine.shard}; declare it again, or apply a configuration without it, which retires it"
+            )
+            raise ConfigError([Problem(0, "datasets", message)])
+
+
+def close_undeclared(engine: Engine) -> Iterator[None]:
+    """Close the open runs of undeclared datasets: at full price, but for those of past periods.
+
+    To be called before any query is read again. Queries of these datasets are skipped from now on, though an
+    earlier owner may have tested them and lost the outcomes; no owner replays queries of a past period.
+    Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
+    """
+    accounts = engine.accounts
+    for account in engine.undeclared:
+        over = is_over(account.name, engine.watermarks)
+        for name, run_state in account.run_states.items():
+            if run_state.state is State.RUNNING:
+                run_state.signal(Signal.ENDED)
+                lost, reason = (
+                    account.end_run(run_state, full_price=not over),
+                    PERIOD_OVER if over else "retired",
+                )
+                accounts.announce(EventType.RUN_CLOSED, account, reason, name, run_state.run, lost)
+                accounts.next.records[f"d/{account.name}".encode()] = to_bytes(account)
+        yield
+
+
+def retire(engine: Engine) -> Iterator[None]:
+    """End the ledgers of undeclared datasets, after `close_undeclared` has closed their runs.
+
+    To be called once the configuration without them is adopted: a worker with an older one, which declares them,
+    still needs the ledgers. Yields as `close_undeclared` does.
+    """
+    while engine.undeclared:
+        account = engine.undeclared.pop()
+        over = is_over(account.name, engine.watermarks)
+        reason = PERIOD_OVER if over else "configuration"
+        engine.accounts.announce(EventType.RETIRED, account, reason, unit=account.unit)
+        engine.accounts.next.records[f"d/{account.name}".encode()] = None
+        if not over:
+            engine.keep_retired(account)
+        yield
 
 
 # -- another specification -------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stream_svt.monitor.accounts import Commit
+from stream_svt.monitor.accounts import Commit, ShardDatasets
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import RetiredDatasets
 

@@ -20,9 +20,17 @@ from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, Records
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Command
-from stream_svt.monitor.retirement import retired_datasets
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
+from stream_svt.monitor.takeover import (
+    change_spec_in_slices,
+    check_declared,
+    check_spec,
+    close_removed,
+    close_undeclared,
+    load_in_slices,
+    retire,
+    retired_datasets,
+)
 from stream_svt.protocol.committer import Committer
 from stream_svt.protocol.controls import Controls, Gate
 from stream_svt.protocol.ports import Decoder, Record, Stopped
@@ -77,12 +85,12 @@ class ShardSession(Committer):
         self._decoders = self.workload.decoders(self.shard, engine.datasets, engine.readers())
         spans = await self.feed.spans([*self.workload.topics, self.control])
         self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
-        await self.in_slices(engine.retirement.close_runs(), commits=True)
+        await self.in_slices(close_undeclared(engine), commits=True)
         await self.in_slices(engine.projection.sum_up())
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
         if self.commands.closing:  # nothing is tested any more, so nothing is replayed
-            await self.in_slices(engine.retirement.retire(), commits=True)
+            await self.in_slices(retire(engine), commits=True)
         else:
             self._replay_to = await self._seek_topics(spans)
         await self.commit()
@@ -106,7 +114,7 @@ class ShardSession(Committer):
             self._compare_versions(progress)
         await self.in_slices(load_in_slices(engine, records, progress))
         if not self.commands.closing:
-            engine.retirement.check(engine.number, self.shard, may_retire=workload.version[0] > 0)
+            await self.in_slices(check_declared(engine, may_retire=workload.version[0] > 0))
         if progress is None:
             engine.begin_state(workload.partitions, self.journal.context.cluster)
             engine.adopt(workload.version)
@@ -362,7 +370,7 @@ class ShardSession(Committer):
         for topic in topics:
             engine.begin(topic, await self.feed.position(topic))
         engine.adopt(self.workload.version)
-        await self.in_slices(engine.retirement.retire(), commits=True)
+        await self.in_slices(retire(engine), commits=True)
         if engine.datasets.patterns:
             ends = {topic: end for topic, (_, end) in (await self.feed.spans(topics)).items()}
             engine.advance_watermarks(ends, int((self.clock.epoch() - IDLE_MARGIN) * 1000))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor import operations
+from stream_svt.monitor import operations, takeover
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.monitor.released import EventType
@@ -120,7 +120,7 @@ def test_before_the_adoption_an_older_configuration_continues_the_ledger() -> No
 def test_a_partial_retirement_is_completed() -> None:
     play = _played()
     play.take_over(_spec("a"))
-    next(play.engine.retirement.retire())
+    next(takeover.retire(play.engine))
     play.commit()
     assert len([key for key in play.records if key.startswith(b"r/")]) == 1
     retired = [event.data.dataset for event in play.retire(_spec("a")) if event.type is EventType.RETIRED]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
 from stream_svt.monitor import queue_journal, takeover
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
+from stream_svt.protocol import session
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.log import ModelLog
@@ -38,7 +42,6 @@ _ENGINES = {
     broken.RedrawsNoise: "changed",
     broken.ChargesHalf: "its price is",
     broken.DoublesLimits: "not the one declared, and no command",
-    broken.ForgetsLostOutcomes: _UNPAID,
     broken.TestsBeforeDurable: "computed",
 }
 _SESSIONS = {
@@ -59,8 +62,6 @@ BROKEN: dict[str, tuple[Variant, str]] = {
 """Deliberate bugs by name, and what the rules say of them."""
 FIRST = {"TakesAnyState": 85, "GoesOnWithAnyVersion": 179, "RetiresTooEarly": 248, "PausesBeforeReplay": 344}
 """The seed to begin with, where few catch it."""
-FAULTS = {"ForgetsLostOutcomes": ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))}
-"""Faults of histories in which a bug shows, where few do."""
 
 COUNT = 1_000
 
@@ -132,19 +133,33 @@ def test_a_seed_is_one_history() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_protocol_is_caught(name: str) -> None:
     variant, said = BROKEN[name]
-    play_one = partial(history, variant=variant, faults=FAULTS.get(name))
     first = FIRST.get(name, 0)
-    found = played(play_one, range(first, first + 150), most=1)
+    found = played(partial(history, variant=variant), range(first, first + 150), most=1)
     assert found.failures, f"{name} got through {found.count} histories"
     _, violations = found.failures[0]
     assert any(said in text for text in violations), violations
 
 
-def test_a_run_that_stays_open_under_another_price_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "ends_runs", lambda old, new: False)
+def _closes_and_retires(engine: Engine) -> Iterator[None]:
+    return chain(takeover.close_undeclared(engine), takeover.retire(engine))
+
+
+@pytest.mark.parametrize(
+    ("module", "mistakes", "said"),
+    [
+        (takeover, {"ends_runs": lambda *_: False}, "was opened for"),
+        (session, {"close_undeclared": lambda _: (), "retire": _closes_and_retires}, _UNPAID),
+    ],
+    ids=["under another price", "of an undeclared dataset, until it is retired"],
+)
+def test_a_run_that_stays_open_is_caught(
+    module: ModuleType, mistakes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, mistake in mistakes.items():
+        monkeypatch.setattr(module, name, mistake)
     faults = ((34, Fault.RECONFIGURE), (35, Fault.UNKNOWN))
     found = played(partial(history, faults=faults), range(100), most=1)
-    assert any("was opened for" in text for _, said in found.failures for text in said)
+    assert any(said in text for _, violations in found.failures for text in violations)
 
 
 def test_a_query_with_two_alerts_is_found() -> None:

@@ -28,11 +28,10 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
-from stream_svt.monitor.accounts import BOUNDS, Bounds
+from stream_svt.monitor.accounts import BOUNDS, Bounds, ShardDatasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import Totals
-from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardSession

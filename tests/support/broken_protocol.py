@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,10 +19,10 @@ from stream_svt.monitor.accounts import Accounts, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
-from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Status
 from stream_svt.monitor.snapshot import RunState
+from stream_svt.monitor.takeover import retire
 from stream_svt.protocol.controls import Controls, Gate, Repeated, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -206,28 +206,11 @@ class GoesOnWithAnyVersion(ShardSession):
         del progress
 
 
-class _ForgetfulRetirement(Retirement):
-    def close_runs(self) -> Iterator[None]:
-        yield from ()
-
-    def retire(self) -> Iterator[None]:
-        yield from super().close_runs()
-        yield from super().retire()
-
-
-class ForgetsLostOutcomes(Engine):
-    """Keeps runs of undeclared datasets open until the datasets are retired."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.retirement.__class__ = _ForgetfulRetirement
-
-
 class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration without them."""
 
     async def _seek_topics(self, spans: Spans) -> Mapping[str, int]:
-        await self.in_slices(self.engine.retirement.retire(), commits=True)
+        await self.in_slices(retire(self.engine), commits=True)
         return await super()._seek_topics(spans)
 
 

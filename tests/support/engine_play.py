@@ -18,7 +18,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert, DatasetView, ReleasedEvent
 from stream_svt.monitor.runs import Plan, Runs, Status
 from stream_svt.monitor.snapshot import RunState, Signal
-from stream_svt.monitor.takeover import load, load_in_slices
+from stream_svt.monitor.takeover import check_declared, close_undeclared, load, load_in_slices, retire
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.proving import streams
 from stream_svt.proving.streams import Row as Query
@@ -112,13 +112,12 @@ class Play:
         self.spec = spec
         self.engine = self._new()
         finish(load_in_slices(self.engine, self.records, self.progress))
-        self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
-        finish(self.engine.retirement.close_runs())
+        finish(check_declared(self.engine, may_retire=True), close_undeclared(self.engine))
 
     def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
         """Load an applied configuration, and retire the datasets that it does not declare; return the events."""
         self.take_over(spec)
-        finish(self.engine.retirement.retire())
+        finish(retire(self.engine))
         return self.commit().events
 
     def commit(self) -> Commit:

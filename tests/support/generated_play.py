@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retirement import retired_datasets
-from stream_svt.monitor.takeover import change_spec_in_slices, check_spec, close_removed, load_in_slices
+from stream_svt.monitor.takeover import (
+    change_spec_in_slices,
+    check_declared,
+    check_spec,
+    close_removed,
+    close_undeclared,
+    load_in_slices,
+    retire,
+    retired_datasets,
+)
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
@@ -36,11 +44,13 @@ class GeneratedPlay(Play):
         workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, retired_datasets(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
-        finish(load_in_slices(self.engine, self.records, self.progress))
-        self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
+        finish(
+            load_in_slices(self.engine, self.records, self.progress),
+            check_declared(self.engine, may_retire=True),
+        )
         if self.progress is None:
             self.engine.begin_state(1, "cluster")
-        finish(self.engine.retirement.close_runs())
+        finish(close_undeclared(self.engine))
         self.commit()
 
     def adopt(self, *, idle_ms: int = 0) -> None:
@@ -50,7 +60,7 @@ class GeneratedPlay(Play):
         finish(close_removed(self.engine, spec), change_spec_in_slices(self.engine, spec))
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)
-        finish(self.engine.retirement.retire())
+        finish(retire(self.engine))
         self.engine.advance_watermarks(self.ends if idle_ms else {}, idle_ms)
         self.commit()
 
