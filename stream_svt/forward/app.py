@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
-from stream_svt.forward.delivery import Answer, Delivery, Route, posting
+from stream_svt.forward.delivery import Answer, Route, posting
 from stream_svt.forward.event import receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.monitor.released import Envelope
@@ -42,8 +42,7 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
         routes = []
         for destination in config.destinations:
             post = await stack.enter_async_context(posting(destination))
-            delivery = Delivery(config, destination, post, metrics, producer)
-            routes.append(Route(config, delivery, accept_loss=accept_loss))
+            routes.append(Route(config, destination, post, metrics, producer, accept_loss=accept_loss))
         await stack.enter_async_context(served(config, pages(routes, metrics)))
         # With return_exceptions, a cancelled gather ends once every route has committed and left its group.
         running = asyncio.gather(*(route.run() for route in routes), return_exceptions=True)

@@ -102,92 +102,6 @@ async def posting(destination: Destination) -> AsyncIterator[Post]:
         yield post
 
 
-@dataclass(slots=True)
-class Delivery:
-    """Delivers the events of one destination, each until it is accepted; ``producer`` writes parked events."""
-
-    config: ForwardConfig
-    destination: Destination
-    post: Post
-    metrics: ForwardMetrics
-    producer: Any = None
-    _paused_until: float = 0.0
-    _slots: asyncio.Semaphore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.destination.config.concurrency)
-
-    async def deliver(self, event: AlertRecord) -> None:
-        """Return once a record is delivered or parked; raises if the destination has to stop."""
-        # Any writer of the alert topic can write other records; no receiver may get them.
-        answer = Answer(Result.REFUSED, "no event of stream-svt")
-        if event.is_event:
-            answer = await self._post_until_final(event)
-        name = self.destination.name
-        if answer.result is Result.ACCEPTED:
-            self.metrics.events.labels(name, "delivered").inc()
-            delay = (datetime.now(UTC) - event.time).total_seconds()
-            self.metrics.delay_seconds.labels(name).observe(max(0.0, delay))
-            return
-        self._log(logging.ERROR, "forward_refused", event, answer)
-        if self.destination.config.on_refused == "stop":
-            raise StreamSvtError(
-                f"destination {name!r} refused event {event.envelope.id!r} at partition {event.partition} "
-                f"offset {event.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
-                "on_refused: park for this destination, and restart the forwarder"
-            )
-        await self._park(event, answer.reason)
-        self.metrics.events.labels(name, "parked").inc()
-
-    async def _post_until_final(self, event: AlertRecord) -> Answer:
-        """Attempt until an answer is final or give_up_after has passed; return the last answer."""
-        retry, began = self.destination.config.retry, time.monotonic()
-        longest = retry.first / 1000
-        for attempt in itertools.count(1):
-            answer = await self._attempt(event)
-            if answer.result in {Result.ACCEPTED, Result.REFUSED}:
-                break
-            if attempt % _LOG_EVERY == 1:
-                self._log(logging.WARNING, "forward_failed", event, answer)
-            if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
-                break
-            # Random, so that forwarders which failed at the same time do not retry at the same time.
-            await asyncio.sleep(max(answer.wait, longest * random.uniform(0.5, 1)))  # noqa: S311
-            longest = min(2 * longest, retry.most / 1000)
-        return answer
-
-    async def _attempt(self, event: AlertRecord) -> Answer:
-        """Post to every address; the best answer counts."""
-        async with self._slots:
-            # Retry-After of one answer pauses all requests to the receiver.
-            while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
-                await asyncio.sleep(pause)
-            request = request_of(self.destination, event, datetime.now(UTC))
-            answers = await asyncio.gather(*(self.post(url, request) for url in self.destination.urls))
-            for answer in answers:
-                self.metrics.attempts.labels(self.destination.name, answer.result).inc()
-            best = min(answers, key=lambda answer: list(Result).index(answer.result))
-            if best.result is Result.THROTTLED:
-                self._paused_until = max(self._paused_until, time.monotonic() + best.wait)
-        return best
-
-    async def _park(self, event: AlertRecord, reason: str) -> None:
-        """Write an event to the park topic, unchanged; return once all in-sync replicas have it."""
-        headers = [
-            (DESTINATION_HEADER, self.destination.name.encode()),
-            (REASON_HEADER, reason.encode()),
-            (POSITION_HEADER, f"{self.config.topic}/{event.partition}/{event.offset}".encode()),
-        ]
-        topic = self.config.park_topic
-        async with kafka.deadline(kafka.CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
-            await self.producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
-
-    def _log(self, level: int, name: str, event: AlertRecord, answer: Answer) -> None:
-        line = "event=%s destination=%s id=%r partition=%d offset=%d reason=%r"
-        position = (event.envelope.id, event.partition, event.offset)
-        log.log(level, line, name, self.destination.name, *position, answer.reason)
-
-
 HAND_OVER = 5.0
 """Seconds for open requests before partitions are handed over; the group waits for four times that."""
 _READ_MS = 50
@@ -200,7 +114,7 @@ WINDOW = 1000
 
 @dataclass(slots=True)
 class Progress:
-    """The deliveries of a partition, and the offset that may be committed: the first that is not delivered.
+    """The deliveries of a partition.
 
     Attributes:
         read: The offset after the last record that was read.
@@ -217,23 +131,35 @@ class Progress:
 
     @property
     def next(self) -> int:
-        """The offset to commit."""
+        """The offset to commit: the first that is not delivered."""
         return next(iter(self.undelivered), self.read)
 
 
 class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Reads the topic for one destination and delivers its events, until stopped or until an error, kept in ``error``.
 
-    With ``accept_loss`` it continues after events that were deleted before their delivery.
+    ``producer`` writes parked events. With ``accept_loss`` the route continues after events that were deleted before
+    their delivery.
     """
 
-    def __init__(self, config: ForwardConfig, delivery: Delivery, *, accept_loss: bool = False) -> None:
-        self.destination = delivery.destination
-        self.name = self.destination.name
+    def __init__(
+        self,
+        config: ForwardConfig,
+        destination: Destination,
+        post: Post,
+        metrics: ForwardMetrics,
+        producer: Any = None,  # noqa: ANN401  aiokafka has no types
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        self.name = destination.name
         self.error: Exception | None = None
         self.joined = False
         self._config = config
-        self._delivery = delivery
+        self._destination = destination
+        self._post = post
+        self._metrics = metrics
+        self._producer = producer
         self._accept_loss = accept_loss
         self._consumer: Any = None
         self._progress: dict[TopicPartition, Progress] = {}
@@ -241,6 +167,8 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: WeakValueDictionary[tuple[int, str], asyncio.Task[None]] = WeakValueDictionary()
         self._failure: Exception | None = None
+        self._slots = asyncio.Semaphore(destination.config.concurrency)
+        self._paused_until = 0.0
         self._committing = asyncio.Lock()
         self._commit_at = 0.0
         self._polled = 0.0
@@ -259,7 +187,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _forward(self) -> None:
         """Join the group, read and deliver until an error."""
-        group = self.destination.group
+        group = self._destination.group
         self._consumer = self._config.cluster.member(group)
         self._failure = None
         try:
@@ -272,8 +200,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     await self._commit()
             raise self._failure
         finally:
-            self.joined = False
-            await self._hand_over()
+            await self.on_partitions_revoked(set())
             await kafka.stop_quietly(self._consumer, HAND_OVER)
 
     def gauges(self) -> Samples:
@@ -314,18 +241,72 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await asyncio.wait([earlier])
         if self._failure is None:
             try:
-                await self._delivery.deliver(record)
+                await self.deliver(record)
                 del progress.undelivered[record.offset]
             except Exception as error:  # noqa: BLE001  `_forward` raises it
                 self._failure = error
 
-    async def drain(self, seconds: float) -> None:
-        """Wait for open deliveries for at most some seconds, then cancel the rest."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+    async def deliver(self, event: AlertRecord) -> None:
+        """Return once a record is delivered or parked; raises if the destination has to stop."""
+        # Any writer of the alert topic can write other records; no receiver may get them.
+        answer = Answer(Result.REFUSED, "no event of stream-svt")
+        if event.is_event:
+            answer = await self._post_until_final(event)
+        if answer.result is Result.ACCEPTED:
+            self._metrics.events.labels(self.name, "delivered").inc()
+            delay = (datetime.now(UTC) - event.time).total_seconds()
+            self._metrics.delay_seconds.labels(self.name).observe(max(0.0, delay))
+            return
+        self._log(logging.ERROR, "forward_refused", event, answer)
+        if self._destination.config.on_refused == "stop":
+            raise StreamSvtError(
+                f"destination {self.name!r} refused event {event.envelope.id!r} at partition {event.partition} "
+                f"offset {event.offset} ({answer.reason}) and stopped; no event is lost. Repair the receiver, or set "
+                "on_refused: park for this destination, and restart the forwarder"
+            )
+        topic, position = self._config.park_topic, f"{self._config.topic}/{event.partition}/{event.offset}"
+        texts = {DESTINATION_HEADER: self.name, REASON_HEADER: answer.reason, POSITION_HEADER: position}
+        headers = [(name, text.encode()) for name, text in texts.items()]
+        async with kafka.deadline(kafka.CALL_DEADLINE, f"parking an event on topic {topic!r}", "WRITE"):
+            await self._producer.send_and_wait(topic, event.body, key=event.key, headers=headers)
+        self._metrics.events.labels(self.name, "parked").inc()
+
+    async def _post_until_final(self, event: AlertRecord) -> Answer:
+        """Attempt until an answer is final or give_up_after has passed; return the last answer."""
+        retry, began = self._destination.config.retry, time.monotonic()
+        longest = retry.first / 1000
+        for attempt in itertools.count(1):
+            answer = await self._attempt(event)
+            if answer.result in {Result.ACCEPTED, Result.REFUSED}:
+                break
+            if attempt % _LOG_EVERY == 1:
+                self._log(logging.WARNING, "forward_failed", event, answer)
+            if retry.give_up_after is not None and time.monotonic() - began >= retry.give_up_after / 1000:
+                break
+            # Random, so that forwarders which failed at the same time do not retry at the same time.
+            await asyncio.sleep(max(answer.wait, longest * random.uniform(0.5, 1)))  # noqa: S311
+            longest = min(2 * longest, retry.most / 1000)
+        return answer
+
+    async def _attempt(self, event: AlertRecord) -> Answer:
+        """Post to every address; the best answer counts."""
+        async with self._slots:
+            # Retry-After of one answer pauses all requests to the receiver.
+            while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  another answer may extend it
+                await asyncio.sleep(pause)
+            request = request_of(self._destination, event, datetime.now(UTC))
+            answers = await asyncio.gather(*(self._post(url, request) for url in self._destination.urls))
+            for answer in answers:
+                self._metrics.attempts.labels(self.name, answer.result).inc()
+            best = min(answers, key=lambda answer: list(Result).index(answer.result))
+            if best.result is Result.THROTTLED:
+                self._paused_until = max(self._paused_until, time.monotonic() + best.wait)
+        return best
+
+    def _log(self, level: int, name: str, event: AlertRecord, answer: Answer) -> None:
+        line = "event=%s destination=%s id=%r partition=%d offset=%d reason=%r"
+        position = (event.envelope.id, event.partition, event.offset)
+        log.log(level, line, name, self.name, *position, answer.reason)
 
     # Membership
 
@@ -339,11 +320,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         """Finish and commit open deliveries before another member reads the partitions."""
         del revoked
         self.joined = False
-        await self._hand_over()
-
-    async def _hand_over(self) -> None:
         try:
-            await self.drain(HAND_OVER)
+            if self._tasks:
+                _, late = await asyncio.wait(self._tasks, timeout=HAND_OVER)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
             await self._commit()
         finally:  # aiokafka logs an error of a listener and continues
             self._progress.clear()
@@ -366,7 +348,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
-            raise kafka.explain(error, doing, group=self.destination.group) from error
+            raise kafka.explain(error, doing, group=self._destination.group) from error
         self._note_poll()
         if not self.joined:
             return  # the partitions are being revoked: their next owner reads these records again
@@ -374,8 +356,8 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             progress = self._progress.setdefault(tp, Progress(records[0].offset))
             for record in records:
                 event = receive(record.value or b"", record.key, tp.partition, record.offset)
-                if event.is_event and not wants(self.destination.config, event):
-                    self._delivery.metrics.events.labels(self.name, "filtered").inc()
+                if event.is_event and not wants(self._destination.config, event):
+                    self._metrics.events.labels(self.name, "filtered").inc()
                     progress.advance(record.offset + 1)
                 else:
                     self.schedule(event, progress)

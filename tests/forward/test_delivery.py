@@ -15,12 +15,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from stream_svt.errors import StreamSvtError
+from stream_svt.forward import delivery
 from stream_svt.forward.delivery import (
     DESTINATION_HEADER,
     POSITION_HEADER,
     REASON_HEADER,
     Answer,
-    Delivery,
     Progress,
     Route,
 )
@@ -61,7 +61,7 @@ class OneDestination:
         one = config.destinations[0]
         self.posting, self.parked = Scripted(*answers), []
         self.metrics = ForwardMetrics("alerts", [one.name])
-        self.delivery = Delivery(config, one, self.posting.post, self.metrics, self)
+        self.route = Route(config, one, self.posting.post, self.metrics, self)
 
     async def send_and_wait(self, topic, body, key, headers) -> None:
         assert (topic, key) == ("retail-watch.alerts.parked", b"shop")
@@ -79,7 +79,7 @@ class OneDestination:
 async def test_an_event_is_posted_until_it_is_accepted_each_time_with_the_same_id_and_body(tmp_path, waits):
     failures = [Result.FAILED, Result.TIMEOUT, Result.UNREACHABLE, Result.THROTTLED] * 5
     target = OneDestination(tmp_path, *failures, Result.ACCEPTED, settings=", retry: {first: 1s, most: 8s}")
-    await target.delivery.deliver(received())
+    await target.route.deliver(received())
     assert {url for url, _ in target.posting.posted} == {"https://secret.example/T0KEN"}
     requests = Counter((request.body, request.headers["webhook-id"]) for _, request in target.posting.posted)
     assert list(requests.values()) == [21]
@@ -93,7 +93,7 @@ async def test_waits_are_randomly_shortened_to_half_at_most_and_delays_are_never
 ):
     monkeypatch.setattr(random, "uniform", lambda least, most: least)
     target = OneDestination(tmp_path, FAILED, FAILED, Result.ACCEPTED)
-    await target.delivery.deliver(replace(received(), time=datetime.now(UTC) + timedelta(hours=1)))
+    await target.route.deliver(replace(received(), time=datetime.now(UTC) + timedelta(hours=1)))
     assert waits == [0.25, 0.5]
     assert target.count("delay_seconds_sum", "hook") == 0
 
@@ -102,10 +102,10 @@ async def test_waits_are_randomly_shortened_to_half_at_most_and_delays_are_never
 async def test_retry_after_delays_the_requests_of_all_events(tmp_path, waits, asked):
     """Negative control: without Retry-After another event is posted at once."""
     target = OneDestination(tmp_path, Answer(Result.THROTTLED, "status 429", asked), Result.ACCEPTED)
-    first = asyncio.create_task(target.delivery.deliver(received()))
+    first = asyncio.create_task(target.route.deliver(received()))
     while not target.posting.posted:
         await asyncio.sleep(0)
-    await target.delivery.deliver(received(alert(dataset="other")))
+    await target.route.deliver(received(alert(dataset="other")))
     await first
     assert any(seconds > 29 for seconds in waits) is bool(asked)
 
@@ -122,11 +122,11 @@ async def test_a_refused_record_stops_the_destination_or_is_parked(
     """A record that is not an event is never posted."""
     target = OneDestination(tmp_path, Answer(Result.REFUSED, "status 422"), settings=settings)
     if settings:
-        await target.delivery.deliver(record)
+        await target.route.deliver(record)
     else:
         message = rf"'hook' refused event '.*' .* \({reason}\) and stopped; no event is lost"
         with pytest.raises(StreamSvtError, match=message):
-            await target.delivery.deliver(record)
+            await target.route.deliver(record)
     assert target.parked == [(record.body, b"hook", reason.encode())] * bool(settings)
     assert (target.count("events_total", "parked"), target.count("events_total", "delivered")) == (
         bool(settings),
@@ -139,10 +139,10 @@ async def test_a_refused_record_stops_the_destination_or_is_parked(
 async def test_attempts_end_only_with_give_up_after(tmp_path, waits):
     endless = OneDestination(tmp_path, FAILED, settings=PARK)
     with pytest.raises(AssertionError, match="it never ends"):
-        await endless.delivery.deliver(received())
+        await endless.route.deliver(received())
     waits.clear()
     target = OneDestination(tmp_path, FAILED, settings=f"{PARK}, retry: {{give_up_after: 5m}}")
-    await target.delivery.deliver(received())
+    await target.route.deliver(received())
     assert target.parked == [(received().body, b"hook", b"status 500")]
     assert 300 <= sum(waits) < 600
 
@@ -158,20 +158,20 @@ async def test_attempts_end_only_with_give_up_after(tmp_path, waits):
 )
 async def test_one_of_several_alertmanagers_has_to_accept_an_event(tmp_path, waits, answers, posts):
     target = OneDestination(tmp_path, *answers, text=TWO)
-    await target.delivery.deliver(received())
+    await target.route.deliver(received())
     assert len(target.posting.posted) == posts
 
 
 async def test_requests_are_limited_by_concurrency_and_waits_between_attempts_do_not_count(tmp_path, waits):
     target = OneDestination(tmp_path, *[Result.FAILED] * 10, Result.ACCEPTED, settings=", concurrency: 3")
-    await asyncio.gather(*(target.delivery.deliver(received()) for _ in range(12)))
+    await asyncio.gather(*(target.route.deliver(received()) for _ in range(12)))
     assert target.posting.peak == 3
 
 
 async def test_the_log_has_events_and_no_address_key_or_text_of_an_answer(tmp_path, waits, caplog):
     caplog.set_level(logging.DEBUG)
     target = OneDestination(tmp_path, *[FAILED] * 45, Result.ACCEPTED)
-    await target.delivery.deliver(received())
+    await target.route.deliver(received())
     lines = [one.getMessage().split()[0] for one in caplog.records if one.name != "asyncio"]
     assert lines == ["event=forward_failed"] * 3
     assert "T0KEN" not in caplog.text
@@ -192,7 +192,8 @@ class Scene:
         self.gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.progress: dict[int, Progress] = defaultdict(lambda: Progress(0))
         config = configured(directory, "[{name: pager, webhook: {url: 'http://127.0.0.1:1/'}}]")
-        self.route = Route(config, SimpleNamespace(destination=config.destinations[0], deliver=self.deliver))
+        self.route = Route(config, config.destinations[0], None, ForwardMetrics("alerts", ["pager"]))
+        self.route.deliver = self.deliver
 
     def schedule(self, offset: int, dataset: str, partition: int = 0) -> None:
         body = encoded(offset, alert(dataset=dataset))
@@ -248,13 +249,14 @@ async def test_after_an_error_of_a_delivery_no_event_is_delivered_or_committed(s
     assert (str(scene.route._failure), scene.delivered, scene.progress[0].next) == ("7", [], 7)
 
 
-async def test_draining_waits_for_deliveries_and_cancels_those_that_are_late(scene):
+async def test_a_revocation_waits_for_deliveries_and_cancels_those_that_are_late(scene, monkeypatch):
+    monkeypatch.setattr(delivery, "HAND_OVER", 0.2)
     for one in ((0, "a"), (1, "b"), (2, "b")):
         scene.schedule(*one)
     await scene.finish()
-    draining = asyncio.create_task(scene.route.drain(0.2))
+    revoking = asyncio.create_task(scene.route.on_partitions_revoked({PARTITION}))
     await scene.finish(0)
-    await draining
+    await revoking
     assert (scene.delivered, scene.open, scene.route._failure) == ([0], [], None)
     assert scene.progress[0].next == 1
     scene.schedule(1, "b")
@@ -288,7 +290,6 @@ async def test_records_read_during_a_revocation_are_left_to_the_next_owner(route
     route.joined = joined
     await route._read()
     assert [list(progress.undelivered) for progress in route._progress.values()] == [[4]] * joined
-    await route.drain(0)
 
 
 async def test_gauges_show_undelivered_events_and_the_lag_of_assigned_partitions(route):
@@ -303,7 +304,6 @@ async def test_gauges_show_undelivered_events_and_the_lag_of_assigned_partitions
     assert found["stream_svt_forward_lag_records", "pager", "0"] == 7
     route.joined = False
     assert ("stream_svt_forward_lag_records", "pager", "0") not in scraped(made, route.gauges())
-    await route.drain(0)
 
 
 async def test_the_last_poll_is_that_of_the_partition_with_the_oldest_answer(route):
