@@ -29,7 +29,7 @@ from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan, Status
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import last_end
+from stream_svt.settings.datasets import period_at
 from stream_svt.settings.monitors import Declared, MonitorSpec
 
 OTHER_FILE = (
@@ -136,7 +136,7 @@ class Engine:
                         runner.clock_ms = max(runner.clock_ms, now_ms)
                     clocks.append(runner.clock_ms)
             if clocks:
-                over = last_end(pattern, min(clocks) - lateness_ms)
+                over, _ = period_at(pattern, min(clocks) - lateness_ms)
                 if over > self.watermarks.get(pattern, 0):
                     self.watermarks[pattern] = over
 

@@ -23,7 +23,7 @@ from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State, StoredMute
 from stream_svt.privacy.loss import Kind, to_float
-from stream_svt.settings.fields import Mute, OnHalt, Sweep
+from stream_svt.settings.fields import Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # as in `accounts`
@@ -270,7 +270,7 @@ class Runs:
         ended = self._mute(crossing, clock_ms)
         if is_last:
             run_state.halts += 1
-            run_state.stopped = run_state.stopped or self.spec.on_halt is OnHalt.STOP
+            run_state.stopped = run_state.stopped or self.spec.on_halt == "stop"
             account.end_run(run_state)
             self._announce(EventType.RUN_HALTED, dataset, "cutoff")
             self._ended(dataset)

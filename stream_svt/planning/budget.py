@@ -15,7 +15,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-from stream_svt.settings.fields import ExposureOptions, OnHalt, Sweep
+from stream_svt.settings.fields import ExposureOptions, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 SURE = 0.95
@@ -159,7 +159,7 @@ def _reports(monitor: MonitorSpec, kind: Kind) -> str:
 
 
 def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
-    if monitor.on_halt is OnHalt.STOP:
+    if monitor.on_halt == "stop":
         return f"for 1 run: {monitor.cutoff} alerts in all. Then it stops until an operator resamples it."
     runs = f"{left.runs} whole run{'s' if left.runs != 1 else ''}"
     if left.last_run_alerts:

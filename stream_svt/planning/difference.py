@@ -12,7 +12,7 @@ from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
-from stream_svt.settings.datasets import DAY_MS, DatasetSpec
+from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec, changed_fields, changes_refused, declared_by, ends_runs
 
 _RUNS_END = "its open runs end: epsilon that they did not spend is released, rho stays spent"
@@ -174,7 +174,7 @@ def _generators(result: Difference, old: ApplicationSpec, new: ApplicationSpec, 
         {(one.pattern, name): one for one in spec.generators for name in one.names} for spec in (old, new)
     )
     for one in new.generators:
-        period = "week" if one.length_ms > DAY_MS else "day"
+        period = "week" if "{iso_week}" in one.pattern else "day"
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:

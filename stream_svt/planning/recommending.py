@@ -10,7 +10,7 @@ from typing import Any
 
 from stream_svt.errors import MisuseError
 from stream_svt.planning.model import Forecast, Span, Workload, forecast, thinned
-from stream_svt.settings.fields import MAX_ATTEMPTS, MechanismForm, Retry, Sweep
+from stream_svt.settings.fields import MAX_ATTEMPTS, Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 EVEN = 0.005
@@ -91,7 +91,7 @@ def monitor_for(
     sensitivity: Fraction | int | str = 1,
     monotonic: bool = False,
     granularity: Fraction | int | str = 1,
-    form: str = MechanismForm.SVT,
+    form: str = "svt",
 ) -> MonitorSpec:
     """Return a monitor with these figures for planning; topic, threshold and bounds are placeholders.
 
@@ -178,7 +178,7 @@ def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, 
     splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
     size = min(max(workload.queries, 50_000), _LARGEST_SET)
     sweep = {"sweep": {"tops_per_set": monitor.cutoff, "max_set_size": size}}
-    for split in [{}] if monitor.form is MechanismForm.ADAPTIVE else splits:  # adaptive has a closed form
+    for split in [{}] if monitor.form == "adaptive" else splits:  # adaptive has a closed form
         for end in _ENDS if workload.finite else ():
             yield {**split, "correction": {"annealed": {"end": end}}, "append": sweep}
         for share in () if workload.finite else _TOLERATED:

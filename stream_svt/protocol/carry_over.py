@@ -31,7 +31,7 @@ from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, Balance, Carried
-from stream_svt.settings.datasets import current_end, is_over, period_end
+from stream_svt.settings.datasets import is_over, period_at, period_end
 from stream_svt.settings.monitors import Declared
 
 IsProved = Callable[[str, bytes], bool]
@@ -294,7 +294,7 @@ def _watermarks(
     patterns.update(dataset.pattern for dataset in spec.datasets if dataset.pattern)
     for pattern in patterns:
         ends = (period_end(pattern, name) or 0 for one in shards for name in one.datasets)
-        found[pattern] = max(*ends, current_end(pattern, closed_ms + SOON_MS), found.get(pattern, 0))
+        found[pattern] = max(*ends, period_at(pattern, closed_ms + SOON_MS)[1], found.get(pattern, 0))
     return found
 
 

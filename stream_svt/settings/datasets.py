@@ -32,14 +32,11 @@ class DatasetSpec:
     """One private dataset with its budget.
 
     Attributes:
-        name: The key of its queries on Kafka.
-        kind, limit, spent_before: The ledger's measure, the privacy budget, and the part of it that an earlier
-            application spent, in units of `stream_svt.privacy.loss`.
-        unit: The privacy unit in words, such as "one basket".
-        from_ms, until_ms, lateness_ms: For a period: its begin and end, and how long after the end late queries
-            still count. UTC milliseconds on the broker's clock.
-        horizon_ms: How long the budget should last, for burn rates. It affects no outcome: specifications that differ
-            in it alone are equal, and it may change.
+        kind, limit, spent_before: The measure, the privacy budget, and the part of it that an earlier application
+            spent, in units of `stream_svt.privacy.loss`.
+        from_ms, until_ms, lateness_ms: Begin and end of a period, and how long after the end late queries still
+            count. UTC milliseconds on the broker's clock.
+        horizon_ms: How long the budget should last, for burn rates. It affects no outcome, and may change.
         pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
@@ -68,11 +65,10 @@ class DatasetSpec:
 NAME_SLOT = "{name}"
 PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
 _SLOT_PATTERNS = {
-    "{iso_week}": "(?P<week>[0-9]{4}-w[0-9]{2})",
-    "{date}": "(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})",
+    "{iso_week}": "([0-9]{4}-w[0-9]{2})",
+    "{date}": "([0-9]{4}-[0-9]{2}-[0-9]{2})",
     NAME_SLOT: ".+",
 }
-
 DAY_MS = 86_400_000
 _FIRST_MONDAY_MS = 4 * DAY_MS
 
@@ -95,38 +91,31 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 def period_end(pattern: str, name: str) -> int | None:
     """Return the end of the period in a generated name, in UTC milliseconds; None for other names."""
-    match = _matcher(pattern).fullmatch(name)
-    if match is None:
+    if (match := _matcher(pattern).fullmatch(name)) is None:
         return None
-    ((kind, begin),) = match.groupdict().items()
     try:
-        first = date.fromisoformat(f"{begin.upper()}-1" if kind == "week" else begin)
+        first = date.fromisoformat(f"{match[1].upper()}-1" if "w" in match[1] else match[1])
         return midnight_ms(first + PERIODS[period_slot(pattern)])
     except (ValueError, OverflowError):
         return None
 
 
-def last_end(pattern: str, ms: int) -> int:
-    """Return the end of the last period that ended at or before a moment; both in UTC milliseconds."""
-    length = _length_ms(pattern)
-    return ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
-
-
-def current_end(pattern: str, ms: int) -> int:
-    """Return the end of the period that contains a moment; both in UTC milliseconds."""
-    return last_end(pattern, ms) + _length_ms(pattern)
-
-
-def _length_ms(pattern: str) -> int:
+def length_ms(pattern: str) -> int:
+    """Return the length of a generator's periods in milliseconds."""
     return PERIODS[period_slot(pattern)] // timedelta(milliseconds=1)
+
+
+def period_at(pattern: str, ms: int) -> tuple[int, int]:
+    """Return begin and end of the period that contains a moment; all in UTC milliseconds."""
+    length = length_ms(pattern)
+    begin = ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
+    return begin, begin + length
 
 
 def is_over(name: str, watermarks: Watermarks) -> bool:
     """Return whether a name belongs to a period that is over, whether generated or declared."""
-    return any(
-        (end := period_end(pattern, name)) is not None and end <= watermark
-        for pattern, watermark in watermarks.items()
-    )
+    ends = ((period_end(pattern, name), watermark) for pattern, watermark in watermarks.items())
+    return any(end is not None and end <= watermark for end, watermark in ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +130,8 @@ class RetiredDatasets:
 class Generator:
     """An endless sequence of private datasets: one per period, or one per name and period.
 
-    A dataset exists from its first query on, and is retired once its period and the lateness are over.
-
-    Attributes:
-        each: Settings that the datasets share, without name and period.
-        names: Values of the placeholder {name}, ("",) without one.
-        from_ms: Begin of the first period.
+    A dataset exists from its first query on, and is retired once its period and the lateness are over. ``each`` has
+    the settings that the datasets share, ``names`` the values of the placeholder {name}, ("",) without one.
     """
 
     each: DatasetSpec
@@ -158,11 +143,6 @@ class Generator:
         """The name with a placeholder for the period."""
         return self.each.pattern
 
-    @property
-    def length_ms(self) -> int:
-        """Length of a period in milliseconds."""
-        return _length_ms(self.pattern)
-
     def periods(self, after_ms: int, before_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the periods that end after one moment and begin before another."""
         for begin in self.begins(after_ms, before_ms):
@@ -170,23 +150,23 @@ class Generator:
 
     def begins(self, after_ms: int, before_ms: int) -> range:
         """Return the begins of the periods that end after one moment and begin before another."""
-        return range(max(self.from_ms, last_end(self.pattern, after_ms)), before_ms, self.length_ms)
+        first = max(self.from_ms, period_at(self.pattern, after_ms)[0])
+        return range(first, before_ms, length_ms(self.pattern))
 
     def period(self, begin_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the period that begins at a moment."""
         day = datetime.fromtimestamp(begin_ms / 1000, UTC).date()
         year, week, _ = day.isocalendar()
         text = self.pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
+        until_ms = begin_ms + length_ms(self.pattern)
         for name in self.names:
-            dataset = text.replace(NAME_SLOT, name)
-            yield replace(self.each, name=dataset, from_ms=begin_ms, until_ms=begin_ms + self.length_ms)
+            yield replace(self.each, name=text.replace(NAME_SLOT, name), from_ms=begin_ms, until_ms=until_ms)
 
     def find(self, name: str) -> DatasetSpec | None:
         """Return the dataset of a generated name, in any period; None for other names."""
-        end = period_end(self.pattern, name)
-        if end is None or end <= self.from_ms:
+        if (end := period_end(self.pattern, name)) is None or end <= self.from_ms:
             return None
-        return next((one for one in self.period(end - self.length_ms) if one.name == name), None)
+        return next((one for one in self.period(end - length_ms(self.pattern)) if one.name == name), None)
 
 
 ReadNames = Callable[[str], Sequence[str]]
@@ -284,8 +264,7 @@ class DatasetDeclaration(Strict):
     def expand(self, read_names: ReadNames | None) -> tuple[Iterator[DatasetSpec], Generator | None]:
         """Return the datasets declared; for a generator without an end, its first period, and the generator.
 
-        Raises:
-            ValueError: The file of names cannot be read, is empty, or has an invalid line.
+        Raises ValueError if the file of names cannot be read, is empty, or has an invalid line.
         """
         kind, limit = self.limit.kind, self.limit.units
         each = DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
@@ -293,8 +272,9 @@ class DatasetDeclaration(Strict):
             return (replace(each, name=name) for name in self._names(read_names)), None
         names = tuple(self._names(read_names)) if NAME_SLOT in self.generate else ("",)
         _generated_name(self.generate, max(names, key=len))
-        length = _length_ms(self.generate)
-        each = replace(each, lateness_ms=self.lateness, horizon_ms=length, pattern=self.generate)
+        each = replace(
+            each, lateness_ms=self.lateness, horizon_ms=length_ms(self.generate), pattern=self.generate
+        )
         generator = Generator(each=each, names=names, from_ms=midnight_ms(self.from_))
         if self.until is None:
             return generator.period(generator.from_ms), generator
@@ -316,11 +296,7 @@ class DatasetDeclaration(Strict):
 
 
 def lines_of(name: str, read_names: ReadNames | None) -> Sequence[str]:
-    """Return the lines of a file that a configuration names.
-
-    Raises:
-        ValueError: The file cannot be read, or ``read_names`` is None.
-    """
+    """Return the lines of a file that a configuration names; ValueError if it cannot be read."""
     if read_names is None:
         raise ValueError(f"{quote(name)}: files cannot be read here: list the names")
     try:

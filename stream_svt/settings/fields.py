@@ -98,8 +98,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def _duration_or_zero(value: object) -> int:
-    is_zero = value in {"0s", "0ms"} or (value == 0 and not isinstance(value, bool))
-    return 0 if is_zero else duration_ms(value)
+    return 0 if value in {"0s", "0ms"} or (value == 0 and not isinstance(value, bool)) else duration_ms(value)
 
 
 def _limited(**limits: int) -> WithJsonSchema:
@@ -232,21 +231,6 @@ def midnight_ms(day: date) -> int:
 
 
 MAX_ATTEMPTS = 255
-
-
-class MechanismForm(StrEnum):
-    """Branches of the mechanism."""
-
-    SVT = "svt"
-    ADAPTIVE = "adaptive"
-    LADDER = "ladder"
-
-
-class OnHalt(StrEnum):
-    """Action after a run has used up its tops."""
-
-    RESAMPLE = "resample"
-    STOP = "stop"
 
 
 class Mute(StrEnum):

@@ -11,7 +11,7 @@ from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -32,13 +32,11 @@ from stream_svt.settings.fields import (
     Exact,
     ExposureOptions,
     Flag,
-    MechanismForm,
     Mute,
     MuteField,
     Name,
     NoiseField,
     NonNegativeExact,
-    OnHalt,
     PositiveExact,
     Proportion,
     Retry,
@@ -50,12 +48,10 @@ from stream_svt.settings.fields import (
 )
 
 _LARGEST_EPSILON = 10_000
-
-
-_CONSTRUCTORS: dict[MechanismForm, Callable[..., SparseVector]] = {
-    MechanismForm.SVT: sparse_vector,
-    MechanismForm.ADAPTIVE: adaptive,
-    MechanismForm.LADDER: ladder,
+_CONSTRUCTORS: dict[str, Callable[..., SparseVector]] = {
+    "svt": sparse_vector,
+    "adaptive": adaptive,
+    "ladder": ladder,
 }
 
 
@@ -82,7 +78,7 @@ class MonitorSpec(Strict):
     """The one query topic that the monitor reads."""
     datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
-    form: MechanismForm = Field(default=MechanismForm.SVT, alias="mechanism")
+    form: Literal["svt", "adaptive", "ladder"] = Field(default="svt", alias="mechanism")
     """svt: one branch. adaptive: a second branch, with which answers far above the threshold cost half. ladder: more
     such branches. Default svt."""
     epsilon: PositiveExact
@@ -119,7 +115,7 @@ class MonitorSpec(Strict):
     """How long a series is not tested after its top: period means as long as the dataset lives. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10_000
     """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
-    on_halt: OnHalt = OnHalt.RESAMPLE
+    on_halt: Literal["resample", "stop"] = "resample"
     """After a run's last top: resample (begin a new run, which pays for its threshold again) or stop. Default
     resample."""
     resample_every: Duration | None = None
@@ -152,8 +148,7 @@ class MonitorSpec(Strict):
         if isinstance(self.append, Retry):
             return self.append.attempts
         if isinstance(self.append, Sweep) and isinstance(self.correction, AnnealedOptions | Table):
-            rule = self.correction_rule()
-            return len(rule.table(corrections.Comparison(scale=Fraction(1))))
+            return len(self.correction_rule().table(corrections.Comparison(scale=Fraction(1))))
         return 1
 
     @property
@@ -182,11 +177,7 @@ class MonitorSpec(Strict):
         return corrections.Mean() if rule.kind == "mean" else corrections.Uncorrected()
 
     def mechanism(self) -> SparseVector:
-        """Return the mechanism of one whole run.
-
-        Raises:
-            MisuseError: Epsilon cannot be divided among the threshold and the tops on this grid.
-        """
+        """Return the mechanism of one whole run; MisuseError if epsilon cannot be divided on this grid."""
         return _CONSTRUCTORS[self.form](
             epsilon=to_units(self.epsilon, Kind.PURE),
             cutoff=self.cutoff,
@@ -195,7 +186,7 @@ class MonitorSpec(Strict):
             sensitivity=self.grid_sensitivity,
             query_noise=self.query_noise,
             threshold_noise=self.threshold_noise,
-            **{"theta" if self.form is MechanismForm.ADAPTIVE else "split": self.split},
+            **{"theta" if self.form == "adaptive" else "split": self.split},
         )
 
     def run_price(self, kind: Kind) -> int:
@@ -239,8 +230,7 @@ class MonitorSpec(Strict):
     def _problems(self) -> Iterator[tuple[str, str]]:
         problems = [*self._grid_problems(), *self._option_problems()]
         yield from problems
-        size = len(self.to_json().encode())
-        if size > _STORED_BYTES:
+        if (size := len(self.to_json().encode())) > _STORED_BYTES:
             stored = f"the monitor takes {size} bytes, and its record has room for {_STORED_BYTES}"
             yield "datasets", f"{stored}: use patterns with * and ?, or declare several monitors"
         elif not problems:
@@ -286,7 +276,7 @@ class MonitorSpec(Strict):
             elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
                 message = f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps"
                 yield "correction.annealed.step", message
-        if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
+        if self.form == "adaptive" and self.split is not None and self.split >= 1:
             message = "for adaptive, split is the threshold's share of epsilon and must be below 1"
             yield "split", f"{message}, found {quote(self.split)}"
         if to_units(self.epsilon, Kind.PURE) < 1:
@@ -299,18 +289,16 @@ class MonitorSpec(Strict):
         rule, (low, high) = self.correction, self.bounds
         sweeps = isinstance(self.append, Sweep)
         if not sweeps and rule.kind == "optimal":
-            advice = "is for a finite set tested once; on a stream it wastes budget on false alerts"
-            yield "correction", f"optimal {advice}: consider exposure"
+            why = "is for a finite set tested once; on a stream it wastes budget on false alerts"
+            yield "correction", f"optimal {why}: consider exposure"
         if not sweeps and rule.kind in {"mean", "none"}:
-            advice = "about half of the queries near the threshold are reported and soon use up the cutoff"
-            yield "correction", f"with {rule.kind}, {advice}: consider exposure"
+            why = "about half of the queries near the threshold are reported and soon use up the cutoff"
+            yield "correction", f"with {rule.kind}, {why}: consider exposure"
         if isinstance(self.append, Retry):
             yield "append", "retries help only if series drift: a query without a series keeps its value"
         if sweeps and self.attempts == 1:
-            yield (
-                "append",
-                f"a sweep with the correction {rule.kind} has no further pass over its set: consider annealed",
-            )
+            why = f"a sweep with the correction {rule.kind} has no further pass over its set"
+            yield "append", f"{why}: consider annealed"
         if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
             yield "expected_queries", f"is not used by the correction {rule.kind}"
         if self.threshold > high:
@@ -318,8 +306,8 @@ class MonitorSpec(Strict):
         if self.threshold <= low:
             yield "threshold", f"is not above the lower bound {quote(low)}: every value reaches it"
         if not self.threshold_noise.is_one_sided:
-            advice = f"no bound is certified for alerts with {self.threshold_noise} threshold noise"
-            yield "threshold_noise", advice
+            noise = f"{self.threshold_noise} threshold noise"
+            yield "threshold_noise", f"no bound is certified for alerts with {noise}"
         steps = self.grid_sensitivity * self.granularity
         if steps != self.sensitivity:
             rounded = f"sensitivity {quote(self.sensitivity)} rounds up to {quote(steps)}"
@@ -332,6 +320,9 @@ _KEEPS_RUNS = frozenset(
     {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
 )
 """Fields that can change without ending open runs; a change of any other field ends them."""
+
+
+_TIED = "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
 
 
 def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
@@ -367,16 +358,15 @@ class Declared:
         The topic may still contain answers that match only the earlier declaration.
         """
         undercut = {}
+        topic, rest = f"topic {spec.topic!r} was declared", "or let the monitor read another query topic"
         if spec.sensitivity < self.sensitivity:
             least = quote(self.sensitivity)
-            undercut["sensitivity"] = f"with sensitivity {least}", f"Declare at least {least}"
+            declared = f"{topic} with sensitivity {least}, and may still contain such answers"
+            undercut["sensitivity"] = f"{declared}. Declare at least {least}, {rest}"
         if spec.monotonic and not self.monotonic:
-            undercut["monotonic"] = "not monotonic", "Declare monotonic: false"
-        return {
-            field: f"topic {spec.topic!r} was declared {declared}, and may still contain such answers. {remedy}, or "
-            "let the monitor read another query topic"
-            for field, (declared, remedy) in undercut.items()
-        }
+            declared = f"{topic} not monotonic, and may still contain such answers"
+            undercut["monotonic"] = f"{declared}. Declare monotonic: false, {rest}"
+        return undercut
 
 
 def declared_by(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
@@ -397,36 +387,24 @@ def changes_refused(
         declared: Declarations so far, by query topic.
         new: Monitors that would replace them.
     """
-    found: list[Problem] = []
+    found = []
+    wanted = declared_by(new)
     for monitor in new:
-        if monitor.name in old:
-            found += _change_refused(old[monitor.name], monitor)
-        elif monitor.topic in declared:
-            found += _declaration_refused(declared[monitor.topic], monitor)
-    for topic, wanted in declared_by(new).items():
-        known = declared.get(topic, wanted)
-        # All monitors of the topic test the same answers: a lower declaration means too little noise.
-        if known | wanted != known:
-            readers = (monitor for monitor in new if monitor.topic == topic)
-            found += [one for monitor in readers for one in _declaration_refused(known | wanted, monitor)]
-    return list(dict.fromkeys(found))
-
-
-def _change_refused(old: MonitorSpec, new: MonitorSpec) -> Iterator[Problem]:
-    # Runs depend on the offsets of their topic, waiting queries on the form of append (but not its options).
-    tied = {"topic": old.topic != new.topic, "append": type(old.append) is not type(new.append)}
-    message = (
-        "cannot change, because the runs of the monitor depend on it: declare a monitor with another name"
-    )
-    for name in (name for name, changes in tied.items() if changes):
-        yield Problem(0, f"monitors.{new.name}.{name}", message)
-    if old.topic == new.topic:
-        yield from _declaration_refused(Declared.by(old), new)
-
-
-def _declaration_refused(declared: Declared, new: MonitorSpec) -> Iterator[Problem]:
-    for name, message in declared.undercut(new).items():
-        yield Problem(0, f"monitors.{new.name}.{name}", message)
+        topic, before = monitor.topic, old.get(monitor.name)
+        refused: dict[str, str] = {}
+        least = declared.get(topic)
+        if before is not None:
+            # Runs depend on the offsets of their topic, waiting queries on the form of append (but not its options).
+            tied = {"topic": before.topic != topic, "append": type(before.append) is not type(monitor.append)}
+            refused |= {name: _TIED for name, changes in tied.items() if changes}
+            least = None if before.topic != topic else Declared.by(before)
+        if topic in declared and declared[topic] | wanted[topic] != declared[topic]:
+            # All monitors of the topic test the same answers: a lower declaration means too little noise.
+            least = declared[topic] | wanted[topic]
+        if least is not None:
+            refused |= least.undercut(monitor)
+        found += [Problem(0, f"monitors.{monitor.name}.{name}", why) for name, why in refused.items()]
+    return found
 
 
 @lru_cache(maxsize=1000)

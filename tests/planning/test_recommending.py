@@ -17,14 +17,14 @@ from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
 from stream_svt.planning.advice import as_json, draw, expectations, settings, table, warnings
 from stream_svt.planning.budget import PaidRuns
 from stream_svt.planning.recommending import EVEN
-from stream_svt.settings.fields import MechanismForm, OnHalt, Retry, Sweep
+from stream_svt.settings.fields import Retry, Sweep
 from tests.support.monitor_forms import spec_of
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)
 NONE = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
 
 
-def recommended(*, monotonic=True, form=MechanismForm.SVT, belief=BELIEF, cutoff=20, present=False, **load):
+def recommended(*, monotonic=True, form="svt", belief=BELIEF, cutoff=20, present=False, **load):
     monitor = monitor_for(epsilon=1, cutoff=cutoff, monotonic=monotonic, form=form)
     queries = load.pop("queries", 20_000)
     central = belief.central(queries, **load)
@@ -92,20 +92,20 @@ def test_settings_can_be_pasted_and_then_mean_what_was_forecast():
 @pytest.mark.parametrize(
     ("form", "monotonic", "splits"),
     [
-        (MechanismForm.SVT, True, {5, 10, 20}),
-        (MechanismForm.LADDER, False, {10, 20, 40}),
-        (MechanismForm.ADAPTIVE, True, {None}),
+        ("svt", True, {5, 10, 20}),
+        ("ladder", False, {10, 20, 40}),
+        ("adaptive", True, {None}),
     ],
 )
 def test_splits_suit_the_form(form, monotonic, splits):
     found = recommended(form=form, monotonic=monotonic)
     assert {candidate.monitor.split for candidate in found.candidates} <= splits
-    assert all(candidate.monitor.form is form for candidate in found.candidates)
+    assert all(candidate.monitor.form == form for candidate in found.candidates)
 
 
 def test_the_given_figures_of_a_monitor_stay():
     monitor = monitor_for(epsilon=1, cutoff=20, monotonic=True, sensitivity=2, granularity="1/2")
-    monitor = monitor.model_copy(update={"on_halt": OnHalt.STOP})
+    monitor = monitor.model_copy(update={"on_halt": "stop"})
     best = recommend(monitor, BELIEF.central(20_000)).best.monitor
     kept = ("epsilon", "cutoff", "sensitivity", "monotonic", "granularity", "on_halt", "threshold", "name")
     assert [getattr(best, name) for name in kept] == [getattr(monitor, name) for name in kept]

@@ -15,15 +15,7 @@ from stream_svt.monitor.runs import Plan
 from stream_svt.privacy.loss import Kind, zcdp_general, zcdp_monotone
 from stream_svt.settings import monitors
 from stream_svt.settings.application import NOTHING, ApplicationSpec, Balance, Carried, load_spec, parse
-from stream_svt.settings.fields import (
-    MechanismForm,
-    Mute,
-    OnHalt,
-    Retry,
-    Sweep,
-    duration_ms,
-    duration_text,
-)
+from stream_svt.settings.fields import Mute, Retry, Sweep, duration_ms, duration_text
 from stream_svt.settings.monitors import Declared, MonitorSpec, changed_fields, ends_runs
 
 FULL = """
@@ -97,13 +89,13 @@ def test_numbers_are_taken_from_their_text(full):
 
 def test_every_field_of_a_monitor_is_read_and_has_the_default_that_is_described(full):
     hot, plain = full.monitors
-    assert (hot.form, plain.form) == (MechanismForm.ADAPTIVE, MechanismForm.SVT)
+    assert (hot.form, plain.form) == ("adaptive", "svt")
     assert (hot.query_noise, hot.threshold_noise) == (Noise.LAPLACE, Noise.EXPONENTIAL)
     assert hot.append == Retry(attempts=5, lifetime="10m", capacity=1000, every=100)
     assert (hot.mute, hot.max_mutes) == (5_400_000, 5)
-    assert (hot.on_halt, hot.resample_every) == (OnHalt.STOP, 86_400_000)
+    assert (hot.on_halt, hot.resample_every) == ("stop", 86_400_000)
     assert (plain.monotonic, plain.granularity, plain.append) == (False, 1, None)
-    assert (plain.mute, plain.on_halt) == (Mute.PERIOD, OnHalt.RESAMPLE)
+    assert (plain.mute, plain.on_halt) == (Mute.PERIOD, "resample")
     assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
 
 

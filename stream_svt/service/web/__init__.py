@@ -147,9 +147,7 @@ def about(worker: Worker) -> About:
             for one in worker.statuses()
         ],
         monitors=[
-            MonitorLine(
-                one.name, one.topic, one.form.value, float(one.threshold), one.cutoff, float(one.epsilon)
-            )
+            MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
             for one in spec.monitors
         ],
         refused=RefusedRecords(worker.config.topics.rejects, worker.metrics.refused_records()),
