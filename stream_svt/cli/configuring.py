@@ -93,13 +93,11 @@ def prove(path: Path, cases: int, seed: int) -> int:
 
     config = common.load(path)
     errors = click.get_text_stream("stderr")
-    with click.progressbar(length=cases, label="Testing", file=errors, hidden=not errors.isatty()) as bar:
-        summary = test_neighbours(
-            config.current,
-            cases=cases,
-            rng_of=lambda number: random.Random(f"{seed} {number}"),  # noqa: S311 - streams, not noise
-            progress=lambda _: bar.update(1),
-        )
+    rngs = (random.Random(f"{seed} {number}") for number in range(cases))  # noqa: S311 - streams, not noise
+    with click.progressbar(
+        rngs, length=cases, label="Testing", file=errors, hidden=not errors.isatty()
+    ) as bar:
+        summary = test_neighbours(config.current, bar)
     count = common.count
     click.echo(
         f"Tested {count(summary.cases, 'pair')} of neighbouring streams on "

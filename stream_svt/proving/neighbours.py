@@ -13,10 +13,11 @@ is not a proof; the test detects changes of the code that break the proof.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,34 +27,25 @@ from stream_svt.mechanisms.noise import Law, Noise
 from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
-from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.operations import Command
+from stream_svt.monitor.released import Alert, ReleasedEvent
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.streams import (
-    Barrier,
-    Case,
-    RandomSource,
-    StepTo,
-    Stream,
-    batch_of,
-    case_of,
-    reduce_spec,
-)
+from stream_svt.proving.streams import Case, StepTo, Stream, batch_of, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec
 
-_KEY = bytes(32)
+if TYPE_CHECKING:
+    from random import Random
+
 _SHOWN = 300
 _SALT_BYTES = 16
 _WORD = 64
 _LEAST_WORD = 1 << 46
 """Smaller words give large threshold noise, for which `words_for` may find no words on the neighbour."""
 
-Test = tuple[int, int, int, int, int]
+Test = tuple[int, ...]
 """Number of the run, offset, row, attempt and branch."""
-
-Observation = tuple[str, object]
-"""Something visible: its name and its content."""
 
 
 @dataclass(slots=True)
@@ -92,10 +84,9 @@ def words_for(steps: int, law: Law) -> list[int] | None:
         min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(law.rate)) * 2.0**_WORD)) for size in sizes
     ]
     try:
-        matches = min(words) > 0 and threshold_of(words, law) == steps
+        return words if min(words) > 0 and threshold_of(words, law) == steps else None
     except (StopIteration, RuntimeError):
         return None
-    return words if matches else None
 
 
 @dataclass(slots=True)
@@ -107,70 +98,74 @@ class NoiseSource:
     Attributes:
         first: On the neighbour, the noise of the first stream.
         run_words: On the neighbour, the words of threshold noise by number of the run.
-        moved: On the neighbour, the tests whose noise moves, with the shift plus the value of the test on it.
-        words: Words given for the threshold noise of each run, by its number.
-        opened: Numbers of the runs opened since the last commit, in order.
-        drawn, values: Noise and grid value of every test so far.
+        shifts: On the neighbour, the shift of the threshold noise for each test whose noise moves with it.
+        words: Words given for the threshold noise of each run, by its number; last those of the next run.
+        tests: Grid value and noise of every test so far.
     """
 
-    rng: RandomSource
+    rng: Random
     first: NoiseSource | None = None
     run_words: Mapping[int, list[int]] = field(default_factory=dict)
-    moved: Mapping[Test, int] = field(default_factory=dict)
-    words: list[list[int]] = field(default_factory=list)
-    opened: list[int] = field(default_factory=list)
-    drawn: dict[Test, int] = field(default_factory=dict)
-    values: dict[Test, int] = field(default_factory=dict)
-    _current: list[int] = field(default_factory=list)
+    shifts: Mapping[Test, int] = field(default_factory=dict)
+    words: list[list[int]] = field(default_factory=lambda: [[]])
+    tests: dict[Test, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that drew noise."""
+        return len(self.words) - 1
 
     def __call__(self, count: int) -> bytes:
         """Return `count` bytes: 8 for a word, 16 for the salt, which follows the words of a run."""
-        number = len(self.words)
+        given, drawn = self.run_words.get(self.runs, []), self.words[-1]
         if count == _SALT_BYTES:
-            self.words.append(self._current)
-            self.opened.append(number)
-            self._current = []
-            return number.to_bytes(8, "little") + bytes(8)
-        words = self.run_words.get(number, [])
-        index = len(self._current)
-        word = words[index] if index < len(words) else max(_LEAST_WORD, self.rng.getrandbits(_WORD))
-        self._current.append(word)
-        return word.to_bytes(8, "big")
+            self.words.append([])
+            return (self.runs - 1).to_bytes(8, "little") + bytes(8)
+        fresh = self.rng.randrange(_LEAST_WORD, 1 << _WORD)
+        drawn.append(given[len(drawn)] if len(drawn) < len(given) else fresh)
+        return drawn[-1].to_bytes(8, "big")
 
     def draw(self, law: Law, identity: Identity) -> Integers:
         """Return the noise of each test."""
-        salt, *position, branch, value = identity
-        columns = [np.broadcast_to(column, len(value)).tolist() for column in (salt[0], *position)]
-        drawn = []
-        for run, offset, row, attempt, grid_value in zip(*columns, value.tolist(), strict=True):
-            test = (run, offset, row, attempt, branch)
-            noise = self.drawn.get(test)
-            if noise is None or self.values[test] != grid_value:
-                # The noise depends on the value too: a waiting query with a new value is another test.
-                noise = self._new(test, grid_value, law)
-                self.drawn[test], self.values[test] = noise, grid_value
-            drawn.append(noise)
+        salt, *others = identity
+        columns = [column.tolist() for column in np.broadcast_arrays(salt[0], *others)]
+        drawn = [self._noise(tuple(test), value, law) for *test, value in zip(*columns, strict=True)]
         return np.array(drawn, dtype=np.int64)
 
-    def _new(self, test: Test, value: int, law: Law) -> int:
-        if self.first is not None and test in self.first.drawn:
-            moved = self.moved.get(test)
-            return self.first.drawn[test] + (0 if moved is None else moved - value)
-        signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
-        return sum(sign * int(-math.log1p(-self.rng.random()) / float(law.rate)) for sign in signs)
+    def _noise(self, test: Test, value: int, law: Law) -> int:
+        if test in self.tests and self.tests[test][0] == value:
+            return self.tests[test][1]
+        # The noise depends on the value too: a waiting query with a new value is another test.
+        if self.first is not None and test in self.first.tests:
+            before, noise = self.first.tests[test]
+            if test in self.shifts:
+                noise += self.shifts[test] + before - value
+        else:
+            signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
+            noise = sum(sign * int(-math.log1p(-self.rng.random()) / float(law.rate)) for sign in signs)
+        self.tests[test] = value, noise
+        return noise
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenedRun:
-    """A run that became durable, with the index of its dataset."""
+class _DurableRun:
+    """A durable run, with the index of its dataset, and the shift of its threshold noise on the neighbour."""
 
     dataset: int
     mechanism: SparseVector
+    shift: int
 
 
 @dataclass(slots=True)
 class _Execution:
-    """An engine on one of the two streams, its state as stored on Kafka, and all that is visible of it."""
+    """An engine on one of the two streams, its state as stored on Kafka, and all that is visible of it.
+
+    Attributes:
+        observations: What is visible: a name and a content.
+        runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
+        seen: Number of runs that drew noise before the last commit or crash.
+        alerts: Every alert with the test that it reports.
+    """
 
     case: Case
     stream: Stream
@@ -179,39 +174,38 @@ class _Execution:
     engine: Engine = field(init=False)
     records: dict[bytes, bytes] = field(default_factory=dict)
     progress: bytes | None = None
-    observations: list[Observation] = field(default_factory=list)
+    observations: list[tuple[str, object]] = field(default_factory=list)
     events: list[ReleasedEvent] = field(default_factory=list)
-    runs: dict[int, _OpenedRun] = field(default_factory=dict)
+    alerts: list[tuple[Alert, Test]] = field(default_factory=list)
+    runs: dict[int, _DurableRun] = field(default_factory=dict)
     numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    seen: int = 0
     tested: int = 0
 
     def __post_init__(self) -> None:
         self.spec = self.case.spec
         self._start()
-
-    def play(self) -> None:
-        """Run all steps of the script."""
         for step in self.case.script:
             if isinstance(step, StepTo):
                 self._feed(step)
-            elif step.crash:
-                self.noise.opened.clear()
+            elif step == "crash":
                 self._start()
             else:
                 self._commit()
-                if step.command is not None:
-                    operations.apply(self.engine, step.command)
+                if isinstance(step, Command):
+                    operations.apply(self.engine, step)
                     self._commit()
-                if step.spec is not None:
-                    self._change_spec(step.spec)
+                elif isinstance(step, ApplicationSpec):
+                    self._change_spec(step)
 
     def _start(self) -> None:
         """Start an engine from the stored state, as a new owner of the shard does."""
+        self.seen = self.noise.runs
         self.engine = Engine(
             self.spec,
             shard=0,
             datasets=[dataset.name for dataset in self.spec.datasets],
-            key=_KEY,
+            key=bytes(32),
             entropy=self.noise,
             query_noise=self.noise.draw,
         )
@@ -227,11 +221,11 @@ class _Execution:
         if first is None or first >= feed.last:
             return
         batch = batch_of(feed.topic, self.stream[feed.topic][first : feed.last], first)
-        while True:
-            step: Step = self.engine.step(batch)
-            self.observations.append(("a step", (step.done, step.durable_first, step.urgent)))
-            if step.done:
-                return
+        done = False
+        while not done:
+            step = self.engine.step(batch)
+            self.observations.append(("a step", step))
+            done = step.done
             if step.durable_first:
                 self._commit()
 
@@ -249,104 +243,81 @@ class _Execution:
         lengths = [(key, None if data is None else len(data)) for key, data in commit.records.items()]
         for part in fields(commit):
             content = lengths if part.name == "records" else getattr(commit, part.name)
-            self.observations.append((f"{part.name} of a commit", content))
+            entries = content if isinstance(content, list) else [content]
+            self.observations += [(f"{part.name} of a commit", entry) for entry in entries]
         stored = self.records | commit.records
         self.records = {key: content for key, content in stored.items() if content is not None}
         self.progress = commit.progress
         self.engine.committed()
-        self.events += commit.events
         self.tested += sum(commit.tested.values())
-        started = [event.data for event in commit.events if event.type is EventType.RUN_STARTED]
-        for number, run in zip(self.noise.opened, started, strict=False):
-            dataset = [known.name for known in self.spec.datasets].index(run.dataset)
-            monitor = next(one for one in self.spec.monitors if one.name == run.monitor)
-            self.runs[number] = _OpenedRun(dataset, monitor.mechanism())
-            self.numbers[run.dataset, run.monitor, run.run] = number
-        self.observations.append(("the number of runs that drew noise", len(self.noise.opened)))
-        self.noise.opened.clear()
-
-    def tests_of_alerts(self) -> Iterator[tuple[Alert, Test]]:
-        """Yield each alert with the test that it reports."""
-        for event in self.events:
-            alert = event.data
+        started = range(self.seen, self.noise.runs)
+        self.observations.append(("the number of runs that drew noise", len(started)))
+        self.seen = self.noise.runs
+        for number, (name, dataset, run) in zip(started, commit.opened, strict=False):
+            mechanism = next(one for one in self.spec.monitors if one.name == name).mechanism()
+            shift = mechanism.threshold_shift(self.case.directions[dataset])
+            self.runs[number] = _DurableRun(dataset, mechanism, shift)
+            self.numbers[name, self.spec.datasets[dataset].name, run] = number
+        self.events += commit.events
+        for alert in (event.data for event in commit.events):
             if isinstance(alert, Alert):
-                number = self.numbers[alert.dataset, alert.monitor, alert.run]
+                number = self.numbers[alert.monitor, alert.dataset, alert.run]
                 names = [branch.name for branch in self.runs[number].mechanism.branches]
-                test = (alert.position.offset, alert.position.row, alert.attempt - 1)
-                yield alert, (number, *test, names.index(alert.branch))
+                row = (alert.position.offset, alert.position.row, alert.attempt - 1)
+                self.alerts.append((alert, (number, *row, names.index(alert.branch))))
 
 
-def prove(
-    spec: ApplicationSpec,
-    *,
-    cases: int,
-    rng_of: Callable[[int], RandomSource],
-    later: Callable[[ApplicationSpec, RandomSource], Sequence[ApplicationSpec]] = lambda _spec, _chance: (),
-    progress: Callable[[int], None] = lambda _case: None,
-) -> Summary:
-    """Test pairs of neighbouring streams until one is a counterexample, `cases` at most.
-
-    Args:
-        rng_of: Returns the source of pseudo-random numbers for the case of this number.
-        later: Returns specifications that a case may apply in this order.
-        progress: Called with the number of each case after it.
-    """
+def prove(spec: ApplicationSpec, rngs: Iterable[Random]) -> Summary:
+    """Test a pair of neighbouring streams for each source of pseudo-random numbers, up to a counterexample."""
     summary = Summary()
-    for number in range(cases):
-        rng = rng_of(number)
-        small = reduce_spec(spec, rng)
-        summary.counterexample = check_case(case_of(small, rng, later(small, rng)), rng, summary)
-        progress(number)
+    for rng in rngs:
+        summary.counterexample = check_case(case_of(reduce_spec(spec, rng), rng), rng, summary)
         if summary.counterexample is not None:
             break
     return summary
 
 
-def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
+def check_case(case: Case, rng: Random, summary: Summary) -> str | None:
     """Run both streams of a case; return the first visible difference or a cost above the charge, or None."""
     first = _Execution(case, case.first, NoiseSource(rng))
-    first.play()
-    _count(case, first, summary)
-    shifts = {n: run.mechanism.threshold_shift(case.directions[run.dataset]) for n, run in first.runs.items()}
+    summary.cases += 1
+    summary.queries += first.tested
+    summary.runs += len(first.runs)
+    summary.alerts += len(first.alerts)
+    summary.commits += sum(what == "progress of a commit" for what, _ in first.observations)
+    summary.crashes += case.script.count("crash")
+    summary.commands += sum(isinstance(step, Command) for step in case.script)
     run_words = {}
     for number, run in first.runs.items():
         law = run.mechanism.threshold_law
-        steps = threshold_of(first.noise.words[number], law)
-        words = words_for(steps + shifts[number], law)
+        words = words_for(threshold_of(first.noise.words[number], law) + run.shift, law)
         if words is None:
             summary.unaligned += 1
             return None
         run_words[number] = words
-    values = first.noise.values
-    moved = {test: shifts[test[0]] + values[test] for _, test in first.tests_of_alerts() if test in values}
-    second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, moved))
-    second.play()
-    return _difference(first.observations, second.observations) or _costs(
-        case, first, second, shifts, summary
-    )
+    shifts = {test: first.runs[test[0]].shift for _, test in first.alerts}
+    second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts))
+    pairs = zip_longest(first.observations, second.observations, fillvalue=("the end", None))
+    for index, (one, other) in enumerate(pairs):
+        if one != other:
+            (name, left), right = one, other if one[0] != other[0] else other[1]
+            excerpts = (
+                text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.." for text in map(repr, (left, right))
+            )
+            where = f"{name} (observation {index}) differs between the streams"
+            return f"{where}: {', and on the neighbour '.join(excerpts)}"
+    return _costs(first, second, summary)
 
 
-def _count(case: Case, execution: _Execution, summary: Summary) -> None:
-    summary.cases += 1
-    summary.queries += execution.tested
-    summary.runs += len(execution.runs)
-    summary.alerts += sum(isinstance(event.data, Alert) for event in execution.events)
-    summary.commits += sum(what == "records of a commit" for what, _ in execution.observations)
-    barriers = [step for step in case.script if isinstance(step, Barrier)]
-    summary.crashes += sum(barrier.crash for barrier in barriers)
-    summary.commands += sum(barrier.command is not None for barrier in barriers)
-
-
-def _costs(
-    case: Case, first: _Execution, second: _Execution, shifts: dict[int, int], summary: Summary
-) -> str | None:
+def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | None:
     """Return a description if the alignment costs more than the charge, or moves one-sided noise down."""
-    costs = [Fraction(0)] * len(case.spec.datasets)
-    for number, run in first.runs.items():
-        costs[run.dataset] += shifts[number] * run.mechanism.threshold_law.rate
-    for alert, test in first.tests_of_alerts():
+    datasets = first.case.spec.datasets
+    costs = [Fraction(0)] * len(datasets)
+    for run in first.runs.values():
+        costs[run.dataset] += run.shift * run.mechanism.threshold_law.rate
+    for alert, test in first.alerts:
         run, branch = first.runs[test[0]], test[-1]
-        move = shifts[test[0]] + first.noise.values[test] - second.noise.values[test]
+        move = second.noise.tests[test][1] - first.noise.tests[test][1]
         law = run.mechanism.branch_laws[branch]
         if move < 0 and not law.noise.may_move_down:
             return (
@@ -355,8 +326,13 @@ def _costs(
                 "than declared"
             )
         costs[run.dataset] += abs(move) * law.rate
-    for dataset, cost in zip(case.spec.datasets, costs, strict=True):
-        charged = _charged(first, dataset.name, dataset.kind)
+    for number, (dataset, cost) in enumerate(zip(datasets, costs, strict=True)):
+        if dataset.kind is Kind.PURE:
+            accounts = [event.data.account for event in first.events if event.data.dataset == dataset.name]
+            units = sum(round(one.charge * UNITS_PER_EPSILON) for one in accounts if one is not None)
+        else:  # a run is charged as a whole
+            units = sum(run.mechanism.epsilon for run in first.runs.values() if run.dataset == number)
+        charged = Fraction(units, UNITS_PER_EPSILON)
         if charged:
             summary.largest_cost = max(summary.largest_cost, cost / charged)
         if cost > charged:
@@ -365,41 +341,3 @@ def _costs(
                 f"{float(charged):.6f} was charged"
             )
     return None
-
-
-def _charged(execution: _Execution, dataset: str, kind: Kind) -> Fraction:
-    """Return the epsilon charged to a dataset by its events; under zCDP, the epsilon of all its runs."""
-    if kind is Kind.PURE:
-        charges = [
-            event.data.account.charge
-            for event in execution.events
-            if event.data.dataset == dataset and event.data.account is not None
-        ]
-        return Fraction(sum(round(charge * UNITS_PER_EPSILON) for charge in charges), UNITS_PER_EPSILON)
-    runs = [run for run in execution.runs.values() if execution.spec.datasets[run.dataset].name == dataset]
-    return Fraction(sum(run.mechanism.epsilon for run in runs), UNITS_PER_EPSILON)
-
-
-def _difference(first: Sequence[Observation], second: Sequence[Observation]) -> str | None:
-    """Return a description of the first observation that differs, or None."""
-    for index, (one, other) in enumerate(zip_longest(first, second, fillvalue=("nothing", None))):
-        if one != other:
-            what = one[0] if one[0] != "nothing" else other[0]
-            left, right = _excerpt(one[1], other[1]), _excerpt(other[1], one[1])
-            where = f"{what} (observation {index})"
-            return f"{where} differs between the streams: {left}, and on the neighbour {right}"
-    return None
-
-
-def _excerpt(content: object, other: object) -> str:
-    """Return a short text of a content; for lists, the first entry that differs."""
-    if isinstance(content, list) and isinstance(other, list):
-        for index, (one, another) in enumerate(zip_longest(content, other)):
-            if one != another:
-                return f"{len(content)} entries, entry {index} {_short(one)}"
-    return _short(content)
-
-
-def _short(content: object) -> str:
-    text = repr(content)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
+if TYPE_CHECKING:
+    from random import Random
+
 DATASETS = 3
 """Largest number of datasets in a case; further datasets of a shard differ by number only."""
 
@@ -25,22 +28,7 @@ _QUERIES = (20, 220)
 _SERIES = 7
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
-
-
-class RandomSource(Protocol):
-    """A source of pseudo-random numbers, such as `random.Random`."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-        ...
-
-    def randrange(self, stop: int, /) -> int:
-        """Return an integer in [0, stop)."""
-        ...
-
-    def getrandbits(self, bits: int, /) -> int:
-        """Return an integer of this many random bits."""
-        ...
+_ACTIONS = (Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET, *[Action.RESUME, Action.RESAMPLE] * 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +57,8 @@ class StepTo:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """A barrier with a commit and, if set, a command or another specification; or a crash instead."""
-
-    crash: bool = False
-    command: Command | None = None
-    spec: ApplicationSpec | None = None
+ScriptStep = StepTo | Command | ApplicationSpec | Literal["commit", "crash"]
+"""A command, and another specification, come between two commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +72,7 @@ class Case:
     """
 
     spec: ApplicationSpec
-    script: tuple[StepTo | Barrier, ...]
+    script: tuple[ScriptStep, ...]
     first: Stream
     second: Stream
     directions: tuple[Neighbours, ...]
@@ -118,10 +101,10 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
     )
 
 
-def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
+def reduce_spec(spec: ApplicationSpec, rng: Random) -> ApplicationSpec:
     """Return a specification with at most `DATASETS` datasets, and queues small enough for short streams to fill."""
     covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
-    chosen = [covered.pop(rng.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
+    chosen = rng.sample(covered, min(DATASETS, len(covered)))
     return replace(
         spec, datasets=tuple(chosen), monitors=tuple(_with_short_queues(monitor) for monitor in spec.monitors)
     )
@@ -138,49 +121,45 @@ def _with_short_queues(monitor: MonitorSpec) -> MonitorSpec:
     return monitor.model_copy(update={"append": append.model_copy(update=short)})
 
 
-def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[ApplicationSpec] = ()) -> Case:
+def case_of(spec: ApplicationSpec, rng: Random, later: Sequence[ApplicationSpec] = ()) -> Case:
     """Return a random case.
 
     Args:
         later: Specifications that may be applied in this order, none of them less cautious than an earlier one.
     """
     every = [spec, *later]
-    reading = [
-        [m for known in every for m in known.monitors if m.covers(dataset.name)] for dataset in spec.datasets
-    ]
-    directions = []
-    for monitors in reading:
+    directions, distances = [], []
+    for dataset in spec.datasets:
+        monitors = [m for known in every for m in known.monitors if m.covers(dataset.name)]
         free = not any(monitor.monotonic for monitor in monitors)
-        known = (Neighbours.UP, Neighbours.DOWN, Neighbours.MIXED)[: 3 if free else 2]
-        directions.append(known[rng.randrange(len(known))])
-    distances = [min((m.sensitivity for m in monitors), default=Fraction(0)) for monitors in reading]
-    first: dict[str, list[Row]] = {}
-    second: dict[str, list[Row]] = {}
-    for topic in sorted({topic for known in every for topic in known.topics()}):
-        rows = _rows(topic, every, rng)
-        first[topic] = rows
-        second[topic] = [_moved(row, directions, distances, rng) for row in rows]
+        directions.append(rng.choice([Neighbours.UP, Neighbours.DOWN] + [Neighbours.MIXED] * free))
+        distances.append(min((monitor.sensitivity for monitor in monitors), default=Fraction(0)))
+    first = {
+        topic: _rows(topic, every, rng) for topic in sorted({t for known in every for t in known.topics()})
+    }
+    second = {
+        topic: [_moved(row, directions[row.dataset], distances[row.dataset], rng) for row in rows]
+        for topic, rows in first.items()
+    }
     return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions))
 
 
-def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Row]:
+def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: Random) -> list[Row]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
-    begins = [dataset.from_ms for dataset in datasets if dataset.from_ms is not None]
-    clock = begins[rng.randrange(len(begins))] if begins else 1_000_000
+    clock = rng.choice([one.from_ms for one in datasets if one.from_ms is not None] or [1_000_000])
     pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
     rows: list[Row] = []
-    for number in range(_QUERIES[0] + rng.randrange(_QUERIES[1] - _QUERIES[0])):
-        clock += pauses[rng.randrange(len(pauses))]
+    for number in range(rng.randrange(*_QUERIES)):
+        clock += rng.choice(pauses)
         set_id = f"set{number // 40 - (number >= 40 and rng.random() < 0.1)}"
         dataset = rng.randrange(len(datasets))
         if rng.random() < 0.04:
             rows.append(Row(dataset, None, time_ms=max(clock, 0), set_id=set_id, closes=True))
             continue
-        monitor = monitors[rng.randrange(len(monitors))]
-        threshold = None
+        monitor, threshold = rng.choice(monitors), None
         if rng.random() < 0.05:
-            threshold = monitor.threshold + (rng.randrange(9) - 4) * monitor.granularity / 2
+            threshold = monitor.threshold + rng.randint(-4, 4) * monitor.granularity / 2
         rows.append(
             Row(
                 dataset=dataset,
@@ -195,80 +174,70 @@ def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> li
     return rows
 
 
-def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int | None:
+def _value(monitor: MonitorSpec, threshold: Fraction, rng: Random) -> int | None:
     """Return a value: most near the bar, some at or below zero, some beyond the bounds, some None (not a number)."""
-    mechanism = monitor.mechanism()
-    branch = mechanism.branches[-1]
+    branch = monitor.mechanism().branches[-1]
     scale = monitor.granularity / branch.rate
     bar = threshold + branch.corrections[0] * monitor.granularity
     low, high = monitor.bounds
-    kind, spread = rng.random(), Fraction(rng.randrange(2001) - 1000, 1000)
-    if kind < 0.4:
-        real = bar + (4 * spread - 3) * scale
-    elif kind < 0.45:
-        real = bar + (12 + 10 * spread) * scale
-    elif kind < 0.55:
-        real = bar - 3 * scale if kind < 0.5 else threshold
-    elif kind < 0.7:
-        real = threshold - abs(spread) * 20 * scale
-    elif kind < 0.8:
-        real = Fraction(0) if kind < 0.75 else -abs(spread) * scale
-    elif kind < 0.85:
-        real = (low, high)[rng.randrange(2)] + 2 * spread * monitor.sensitivity
-    elif kind < 0.9:
-        real = spread * _FAR * 10 ** rng.randrange(12)
-    elif kind < 0.93:
+    spread = Fraction(rng.randint(-1000, 1000), 1000)
+    kinds = {
+        bar + (4 * spread - 3) * scale: 40,
+        bar + (12 + 10 * spread) * scale: 5,
+        bar - 3 * scale: 5,
+        threshold: 5,
+        threshold - abs(spread) * 20 * scale: 15,
+        Fraction(0): 5,
+        -abs(spread) * scale: 5,
+        rng.choice((low, high)) + 2 * spread * monitor.sensitivity: 5,
+        spread * _FAR * 10 ** rng.randrange(12): 5,
+        low + (high - low) * (spread + 1) / 2: 7,
+        None: 3,
+    }
+    (real,) = rng.choices([*kinds], [*kinds.values()])
+    if real is None:
         return None
-    else:
-        real = low + (high - low) * (spread + 1) / 2
-    step = monitor.granularity / (1, 4)[rng.randrange(2)]
+    step = monitor.granularity / rng.choice((1, 4))
     return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
 
 
-def _moved(
-    row: Row, directions: Sequence[Neighbours], distances: Sequence[Fraction], rng: RandomSource
-) -> Row:
+def _moved(row: Row, direction: Neighbours, sensitivity: Fraction, rng: Random) -> Row:
     """Return the query on the neighbour: moved by the sensitivity (half of the queries) or less."""
     if row.value is None:
         return row
-    limit = int(distances[row.dataset] * PARTS)
-    kind = rng.random()
-    distance = limit if kind < 0.5 else 0 if kind < 0.7 else int(limit * rng.random())
-    direction = directions[row.dataset]
-    if direction is Neighbours.DOWN or (direction is Neighbours.MIXED and rng.random() < 0.5):
-        distance = -distance
-    return replace(row, value=row.value + distance)
+    limit = int(sensitivity * PARTS)
+    (distance,) = rng.choices((limit, 0, rng.randint(0, limit)), (5, 2, 3))
+    sign = {Neighbours.UP: 1, Neighbours.DOWN: -1, Neighbours.MIXED: rng.choice((1, -1))}[direction]
+    return replace(row, value=row.value + sign * distance)
 
 
 def _script(
-    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, rng: RandomSource
-) -> tuple[StepTo | Barrier, ...]:
-    script: list[StepTo | Barrier] = []
+    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, rng: Random
+) -> tuple[ScriptStep, ...]:
+    script: list[ScriptStep] = []
     fed = dict.fromkeys(spec.topics(), 0)
     remaining = list(later)
     while any(fed[topic] < len(stream[topic]) for topic in fed):
-        topic = sorted(fed)[rng.randrange(len(fed))]
-        fed[topic] = min(len(stream[topic]), fed[topic] + 1 + rng.randrange(70))
+        topic = rng.choice(sorted(fed))
+        fed[topic] = min(len(stream[topic]), fed[topic] + rng.randint(1, 70))
         script.append(StepTo(topic, fed[topic]))
         kind = rng.random()
         if kind < 0.3:
-            script.append(Barrier())
+            script.append("commit")
         elif kind < 0.5:
             # The engine reads the same records again before the next step, as after a takeover.
-            script += [Barrier(crash=True), *(StepTo(read, last) for read, last in sorted(fed.items()))]
+            script += ["crash", *(StepTo(read, last) for read, last in sorted(fed.items()))]
         elif kind < 0.65:
-            script.append(Barrier(command=_command(spec, len(script), rng)))
+            script.append(_command(spec, len(script), rng))
         elif kind < 0.75 and remaining:
-            new_spec = remaining.pop(0)
-            script.append(Barrier(spec=new_spec))
-            fed |= {read: 0 for read in new_spec.topics() if read not in fed}
-    return (*script, Barrier())
+            script.append(remaining[0])
+            fed |= {read: 0 for read in remaining.pop(0).topics() if read not in fed}
+    return (*script, "commit")
 
 
-def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
-    actions = (Action.PAUSE, Action.RESUME, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RESAMPLE)
-    dataset = spec.datasets[rng.randrange(len(spec.datasets))]
-    if rng.random() < 0.2:
+def _command(spec: ApplicationSpec, number: int, rng: Random) -> Command:
+    dataset, limit = rng.choice(spec.datasets), ""
+    action = rng.choice(_ACTIONS)
+    if action is Action.RAISE_BUDGET:
         limit = as_text(dataset.limit + dataset.kind.units * (1 + number), dataset.kind)
-        return Command(id=f"c{number}", action=Action.RAISE_BUDGET, dataset=dataset.name, limit=limit)
-    return Command(id=f"c{number}", action=actions[rng.randrange(len(actions))], dataset=dataset.name)
+    return Command(id=f"c{number}", action=action, dataset=dataset.name, limit=limit)
