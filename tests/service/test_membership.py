@@ -135,10 +135,10 @@ async def test_a_membership_ends_even_where_leaving_fails(play: Play, caplog) ->
 async def test_a_worker_whose_membership_task_fails_ends(play: Play, monkeypatch) -> None:
     await play.start()
 
-    async def member_fault() -> WorkerFault | None:
+    async def advance_periods() -> None:
         raise ValueError
 
-    monkeypatch.setattr(play.worker, "_member_fault", member_fault)
+    monkeypatch.setattr(play.worker, "advance_periods", advance_periods)
     await play.request_self_test()
     assert play.ended()
     assert isinstance(play.worker.running.exception(), ValueError)

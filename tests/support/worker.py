@@ -25,7 +25,7 @@ from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.worker import Worker, WorkerState
+from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
 from tests.support import records
 from tests.support.process import Service, free_port
@@ -130,7 +130,7 @@ class Scene:
         worker = Worker(config or self.config())
         self.workers.append(worker)
         running = worker.start()
-        await until(lambda: running.done() or worker.state is not WorkerState.JOINING)
+        await until(lambda: running.done() or worker.is_member or worker.fault is not None)
         if running.done():
             await running
         if ready:
