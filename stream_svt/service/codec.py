@@ -128,6 +128,7 @@ class DatasetIndex(dict[bytes | None, int]):
 
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 _NOTHING: Final = Raw(b"")
+_NO_THRESHOLD: Final = (_NOTHING, Raw(b"null"))
 _Time = str | int | float | None
 
 
@@ -169,7 +170,6 @@ _FIELD_REASONS: Final = {
 }
 
 _HEADERS: Final = attrgetter("headers")
-_CLOSED: Final = attrgetter("closed")
 _BLANK: Final = _Query()
 _GROUP: Final = 256
 _UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -215,9 +215,8 @@ class QueryDecoder:
         from stream_svt.service import columnar  # pyarrow is loaded only for columnar records
 
         batch, value = QueryBatch(self.topic, record.offset, record.offset + 1), record.value or b""
-        reason = self.dataset_index.reason(record.key)
-        if reason is None:
-            reason = _bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
+        unreadable = _bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
+        reason = self.dataset_index.reason(record.key) or unreadable
         try:
             if reason is None:
                 columnar.read(value, batch, self._monitors)
@@ -250,7 +249,7 @@ class QueryDecoder:
         if plain is not None:
             queries, rejects = plain, {}
         else:
-            queries, rejects = self._with_options(values, dataset)
+            queries, rejects = self._with_options(values)
         if dataset.min() < 0:  # the key's reason comes before the content's
             strays = np.flatnonzero(dataset < 0).tolist()
             rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
@@ -279,67 +278,47 @@ class QueryDecoder:
             _add_options(batch, queries)  # type: ignore[arg-type]
         return batch
 
-    def _with_options(
-        self, values: list[bytes | None], dataset: NDArray[np.int64]
-    ) -> tuple[list[_Query], dict[int, Reason]]:
+    def _with_options(self, values: list[bytes | None]) -> tuple[list[_Query], dict[int, Reason]]:
         """Decode messages in groups, one by one in a group with an invalid message; return queries and rejects."""
         queries: list[_Query] = []
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):
             group = values[start : start + _GROUP]
-            if (decoded := _decode_lines(group, _QUERY)) is not None:
-                rejects |= {start + index: reason for index, reason in self._faults(decoded).items()}
-                queries += decoded
-                continue
-            for index, value in enumerate(group, start):
-                result = self._decode_one(value or b"") if dataset[index] >= 0 else _BLANK
-                if isinstance(result, Reason):
-                    rejects[index] = result
-                    result = _BLANK
-                queries.append(result)
+            decoded = _decode_lines(group, _QUERY)
+            if decoded is None:
+                results = [_decode_one(value or b"") for value in group]
+                malformed = {row: found for row, found in enumerate(results) if isinstance(found, Reason)}
+                rejects |= {start + row: reason for row, reason in malformed.items()}
+                decoded = [_BLANK if isinstance(found, Reason) else found for found in results]
+            for index, query in enumerate(decoded, start):
+                if (reason := self._fault(query)) is not None:
+                    rejects.setdefault(index, reason)
+            queries += decoded
         return queries, rejects
-
-    def _faults(self, queries: list[_Query]) -> dict[int, Reason]:
-        """Return the rows with invalid options."""
-        count = len(queries)
-        has_no_options = (
-            [query.id for query in queries].count(None) == 0
-            and [query.threshold for query in queries].count(_NOTHING) == count
-            and [query.monitor for query in queries].count(None) == count
-            and not any(map(_CLOSED, queries))
-        )
-        if has_no_options:
-            return {}
-        faults = {index: self._fault(query) for index, query in enumerate(queries)}
-        return {index: reason for index, reason in faults.items() if reason is not None}
 
     def _fault(self, query: _Query) -> Reason | None:
         if query.closed:
             return Reason.BAD_SET if query.set is None else None
         if query.id is None:
             return Reason.MISSING_ID
-        if (
-            query.threshold is not _NOTHING
-            and not _is_null(query.threshold)
-            and exact.threshold(bytes(query.threshold)) is None
-        ):
+        if query.threshold not in _NO_THRESHOLD and exact.threshold(bytes(query.threshold)) is None:
             return Reason.BAD_THRESHOLD
         if query.monitor is not None and query.monitor not in self._monitors:
             return Reason.UNKNOWN_MONITOR
         return None
 
-    def _decode_one(self, value: bytes) -> _Query | Reason:
-        if (reason := _bad_size(value)) is not None:
-            return reason
+
+def _decode_one(value: bytes) -> _Query | Reason:
+    if (reason := _bad_size(value)) is not None:
+        return reason
+    try:
+        return _QUERY.decode(value)
+    except _UNDECODABLE:
+        repaired = _without_value(value)
         try:
-            query = _QUERY.decode(value)
-        except _UNDECODABLE:
-            repaired = _without_value(value)
-            try:
-                query = _QUERY.decode(repaired)
-            except _UNDECODABLE as error:
-                return _reason_of(repaired, error)
-        return self._fault(query) or query
+            return _QUERY.decode(repaired)
+        except _UNDECODABLE as error:
+            return _reason_of(repaired, error)
 
 
 def _bad_size(value: bytes) -> Reason | None:
@@ -367,11 +346,6 @@ def _decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[
     return queries if len(queries) == len(values) else None
 
 
-def _is_null(token: Raw) -> bool:
-    text = bytes(token)
-    return not text or text == b"null"
-
-
 def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
     sets = [query.set for query in queries]
     if sets.count(None) != len(sets):
@@ -384,10 +358,9 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
             continue
         if query.monitor is not None:
             batch.monitor[row] = query.monitor
-        if query.threshold is not _NOTHING and not _is_null(query.threshold):
-            limit = exact.threshold(bytes(query.threshold))
-            if limit is not None:
-                batch.threshold[row] = limit
+        limit = None if query.threshold is _NOTHING else exact.threshold(bytes(query.threshold))
+        if limit is not None:
+            batch.threshold[row] = limit
 
 
 def _reason_of(message: bytes, error: Exception) -> Reason:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
 
 _Arrow: TypeAlias = Any  # pyarrow has no types
-_T = TypeVar("_T")
 
 MAX_ROWS: Final = 1 << 20
 """Maximum rows of a record: row numbers must fit the identity that keys a test's noise."""
@@ -38,9 +38,6 @@ _TINY: Final = 1e-300
 
 _DIGITS: Final = 18
 """Digits of a decimal that fits 64 bits."""
-
-_BAD: Final = Fraction(-1, 3)
-"""Marks an invalid threshold: no decimal or binary number has this value."""
 
 _ERRORS: Final = (
     pa.ArrowException,
@@ -57,13 +54,13 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
     """Fill the columns of an empty batch with the content of a message, or raise MalformedColumns."""
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
-    closed = _gather(parts, "closed", lambda flags: _typed(flags, pa.types.is_boolean, reason=Reason.BAD_SET))
-    ids = _gather(parts, "id", lambda column: _text(column, Reason.BAD_ID))
+    closed = _gather(parts, "closed", Reason.BAD_SET, pa.types.is_boolean)
+    ids = _texts(parts, "id", Reason.BAD_ID)
     if rows and True not in closed and ids.count(None) == rows:
         raise MalformedColumns(Reason.MISSING_ID)  # before the loop: such rows cost the sender nothing
-    series = _gather(parts, "series", lambda column: _text(column, Reason.BAD_SERIES))
-    sets = _gather(parts, "set", lambda column: _text(column, Reason.BAD_SET))
-    names = _gather(parts, "monitor", lambda column: _text(column, Reason.UNKNOWN_MONITOR))
+    series = _texts(parts, "series", Reason.BAD_SERIES)
+    sets = _texts(parts, "set", Reason.BAD_SET)
+    names = _texts(parts, "monitor", Reason.UNKNOWN_MONITOR)
     if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
         raise MalformedColumns(Reason.TOO_LARGE)
     for row in range(rows):
@@ -79,8 +76,9 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
             if name not in monitors:
                 raise MalformedColumns(Reason.UNKNOWN_MONITOR)
             batch.monitor[row] = name
-    limits = enumerate(_gather(parts, "threshold", _thresholds))
-    batch.threshold = {row: limit for row, limit in limits if limit is not None and not closed[row]}
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    limits = enumerate(_gather(parts, "threshold", Reason.BAD_THRESHOLD, *kinds))
+    batch.threshold = {row: _limit(limit) for row, limit in limits if limit is not None and not closed[row]}
     batch.whole, batch.fraction = _values(parts)
     markers = list(batch.markers)
     batch.whole[markers] = batch.fraction[markers] = 0
@@ -157,9 +155,11 @@ def _column(part: _Arrow, name: str) -> _Arrow:
     return None if pa.types.is_null(column.type) else column
 
 
-def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
-    """Return a column of all batches; a malformed one rejects the record."""
-    gathered: list[_T | None] = []
+def _gather(
+    parts: Sequence[_Arrow], name: str, reason: Reason, *kinds: Callable[[_Arrow], bool]
+) -> list[Any]:
+    """Return a column of all batches; one that is malformed or has none of these types rejects the record."""
+    gathered: list[Any] = []
     for part in parts:
         try:
             column = _column(part, name)
@@ -167,73 +167,50 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
                 gathered += [None] * part.num_rows
                 continue
             column.validate(full=True)
-            gathered += take(column)
+            gathered += _rows(column, reason, kinds)
         except _ERRORS as error:
             raise MalformedColumns(Reason.NOT_ARROW) from error
     return gathered
 
 
-def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
+def _rows(column: _Arrow, reason: Reason, kinds: Collection[Callable[[_Arrow], bool]]) -> Sequence[Any]:
     """Return the value of each row; entries of a dictionary are converted once and shared."""
-    if not pa.types.is_dictionary(column.type):
-        return [*take(column)]
-    entries = take(column.dictionary)
-    known = range(len(entries))
-    return [entries[index] if index in known else None for index in column.indices.to_pylist()]
+    if pa.types.is_dictionary(column.type):
+        entries = _rows(column.dictionary, reason, kinds)
+        known = range(len(entries))
+        return [entries[index] if index in known else None for index in column.indices.to_pylist()]
+    if not any(is_kind(column.type) for is_kind in kinds):
+        raise MalformedColumns(reason)
+    return [*column.to_pylist()]
 
 
-def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: Reason) -> list[Any]:
-    """Return the values of a column of one of these types."""
-
-    def take(part: _Arrow) -> list[Any]:
-        if not any(is_kind(part.type) for is_kind in kinds):
-            raise MalformedColumns(reason)
-        return list(part.to_pylist())
-
-    return _rows(column, take)
-
-
-def _text(column: _Arrow, reason: Reason) -> list[str | None]:
-    texts = _typed(column, pa.types.is_string, pa.types.is_large_string, reason=reason)
+def _texts(parts: Sequence[_Arrow], name: str, reason: Reason) -> list[str | None]:
+    texts = _gather(parts, name, reason, pa.types.is_string, pa.types.is_large_string)
     if any(text is not None and not 0 < len(text) <= MAX_TEXT for text in texts):
         raise MalformedColumns(reason)
     return texts
 
 
-def _thresholds(column: _Arrow) -> list[Fraction | None]:
-    limits = _rows(column, _limits)
-    if _BAD in limits:
-        raise MalformedColumns(Reason.BAD_THRESHOLD)
-    return limits
-
-
-def _limits(column: _Arrow) -> list[Fraction | None]:
-    """Return the thresholds: None for null, `_BAD` for a value that is not a number of moderate size."""
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if not any(is_kind(column.type) for is_kind in kinds):
-        return [_BAD if valid else None for valid in column.is_valid().to_pylist()]
-    return [None if value is None else _limit(value) for value in column.to_pylist()]
-
-
 def _limit(value: float | Decimal) -> Fraction:
     if isinstance(value, float):
-        return Fraction(value) if math.isfinite(value) and (not value or abs(value) > _TINY) else _BAD
-    found = exact.threshold(str(value).encode())
-    return _BAD if found is None else found
+        is_number = math.isfinite(value) and (not value or abs(value) > _TINY)
+        found = Fraction(value) if is_number else None
+    else:
+        found = exact.threshold(str(value).encode())
+    if found is None:
+        raise MalformedColumns(Reason.BAD_THRESHOLD)
+    return found
 
 
 def _values(parts: Sequence[_Arrow]) -> exact.Columns:
     columns = [_no_numbers(0)]
     for part in parts:
         found = _no_numbers(part.num_rows)
-        try:
-            column = _column(part, "value")
-            if column is not None:
+        with suppress(*_ERRORS):
+            if (column := _column(part, "value")) is not None:
                 # Checks the lengths of the buffers only: a rejection must not depend on values.
                 column.validate()
                 found = _value(column)
-        except _ERRORS:
-            pass
         columns.append(found)
     whole, fraction = zip(*columns, strict=True)
     return np.concatenate(whole), np.concatenate(fraction)

@@ -168,10 +168,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            shards = list(self.shards.values())
-            for shard in shards:
-                shard.halt()
-            await asyncio.gather(*(shard.stop(STOP_TIMEOUT) for shard in shards), *self._discarding)
+            ending = [shard.stop(STOP_TIMEOUT) for shard in self.shards.values()]
+            await asyncio.gather(*ending, *self._discarding)
             self.shards.clear()
         finally:
             # Until a member leaves or its session times out, no other worker gets its shards.
@@ -208,9 +206,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         began = time.monotonic()
         try:
-            for shard in shards:
-                shard.hold()
-            paused = await asyncio.gather(*(shard.wait_paused(STOP_TIMEOUT) for shard in shards))
+            paused = await asyncio.gather(*(shard.hold(STOP_TIMEOUT) for shard in shards))
             late = [shard for shard, in_time in zip(shards, paused, strict=True) if not in_time]
             await asyncio.gather(*(shard.stop(0.0) for shard in late))
         except Exception as error:  # noqa: BLE001
@@ -235,7 +231,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def _discard(self, shard: Shard) -> None:
         """End a shard in a task of its own: the next worker that opens it, perhaps this one, fences it."""
-        shard.halt()
         task = asyncio.create_task(shard.stop(HAND_OVER_TIMEOUT), name=f"leave-{shard.number}")
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)

@@ -200,16 +200,14 @@ class Cluster:
     @classmethod
     def of(cls, kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> Cluster:
         """Return the cluster of a section `kafka` whose secrets were read."""
-        arguments: dict[str, Any] = {
+        arguments = {
             "bootstrap_servers": list(kafka.bootstrap_servers),
             "security_protocol": kafka.security_protocol,
+            "sasl_mechanism": kafka.sasl_mechanism,
+            "sasl_plain_username": kafka.username,
+            "sasl_plain_password": password,
+            "ssl_context": ssl.create_default_context(cafile=ca_file) if kafka.encrypts else None,
         }
-        if kafka.authenticates and kafka.sasl_mechanism is not None:
-            arguments["sasl_mechanism"] = kafka.sasl_mechanism
-            arguments["sasl_plain_username"] = kafka.username
-            arguments["sasl_plain_password"] = password
-        if kafka.encrypts:
-            arguments["ssl_context"] = ssl.create_default_context(cafile=ca_file)
         return cls(arguments, kafka)
 
     @property
@@ -306,14 +304,12 @@ async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, b
     """Return client id and host of each member of a group, and the user data of its join request."""
 
     async def ask(admin: AIOKafkaAdminClient) -> list[tuple[str, bytes]]:
-        while True:
-            [response] = await admin.describe_consumer_groups([group])
-            [(_, _, state, _, _, joined, *_)] = response.groups
-            # During a rebalance, brokers return no metadata of members.
-            if not state.endswith("Rebalance"):
-                named = [(f"{client} at {host.lstrip('/')}", data) for _, client, host, data, *_ in joined]
-                return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in named]
-            await asyncio.sleep(COORDINATOR_PAUSE)
+        [response] = await admin.describe_consumer_groups([group])
+        [(_, _, state, _, _, joined, *_)] = response.groups
+        if state.endswith("Rebalance"):  # brokers return no metadata of members then
+            raise errors.GroupLoadInProgressError
+        named = [(f"{client} at {host.lstrip('/')}", data) for _, client, host, data, *_ in joined]
+        return [(name, ConsumerProtocolMemberMetadata.decode(data).user_data) for name, data in named]
 
     return await _ask_group(cluster, group, doing, ask)
 

@@ -78,14 +78,12 @@ class ShardLog:
     on_broker_time: Callable[[float], None] | None = None
     _producer: Any = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.transactional_id = f"{self.application}-{self.shard}"
-
     async def fence(self) -> None:
         """Start a producer; see the port."""
         await self.close()
-        doing = f"shard {self.shard}: starting producer {self.transactional_id!r}"
-        self._producer = self.cluster.producer(self.transactional_id)
+        name = f"{self.application}-{self.shard}"
+        doing = f"shard {self.shard}: starting producer {name!r}"
+        self._producer = self.cluster.producer(name)
         async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
             await self._producer.start()
 
@@ -292,10 +290,8 @@ class ShardFeed:
     def high_water(self, topic: str) -> int | None:
         """Return the end offset of the topic as of the last fetch, None where it is not read."""
         partition = self._partition(topic)
-        if partition not in self._reading or not self._is_assigned(partition):
-            return None
-        high: int | None = self._client.highwater(partition)
-        return high
+        known = partition in self._reading and self._is_assigned(partition)
+        return self._client.highwater(partition) if known else None
 
     async def close(self) -> None:
         """Close the consumer."""

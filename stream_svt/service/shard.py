@@ -118,12 +118,9 @@ class Shard:
         self._beat()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
-    def hold(self) -> None:
-        """Ask the session to publish what is charged and to pause, for a rebalance; see `wait_paused`."""
+    async def hold(self, seconds: float) -> bool:
+        """Have the session publish what is charged and pause, for a rebalance; return whether it did in ``seconds``."""
         self._requests.hold()
-
-    async def wait_paused(self, seconds: float) -> bool:
-        """Wait until the session has paused; return whether it did within ``seconds``."""
         if self._task is None:
             return True
         paused = self._requests.paused
@@ -135,14 +132,10 @@ class Shard:
         self._beat()
         self._requests.release()
 
-    def halt(self) -> None:
-        """Ask the shard to end for good; `stop` waits until it has."""
+    async def stop(self, seconds: float) -> None:
+        """Finish the transaction in flight, publish what is charged, and end for good; cancel after ``seconds``."""
         self.handed_over = True
         self._requests.stop.set()
-
-    async def stop(self, seconds: float) -> None:
-        """Finish the transaction in flight, publish what is charged, and end; cancel after ``seconds``."""
-        self.halt()
         if self._task is None:
             return
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
@@ -194,7 +187,7 @@ class Shard:
 
     async def _run_session(self, workload: AppliedWorkload) -> Exception | None:
         """Run one session; return the error that ended it, None after a stop request."""
-        journal, feed = self._journal(), self._feed(workload)
+        journal, feed = self._journal(), self._feed()
         session = ShardSession(
             shard=self.number,
             feed=feed,
@@ -236,8 +229,8 @@ class Shard:
                     self._failures = self._surveys = 0
         return None
 
-    def _feed(self, workload: AppliedWorkload) -> ShardFeed:
-        return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._requests)
+    def _feed(self) -> ShardFeed:
+        return ShardFeed(self._parts.cluster, self.number, self._topics.partitions, self._requests)
 
     def _journal(self) -> Journal:
         parts = self._parts
@@ -285,14 +278,18 @@ class Shard:
     async def _park(self, failure: Exception, cause: Cause, workload: AppliedWorkload) -> None:
         """Wait until a change may have removed the cause of the failure."""
         reason = describe(failure)
-        survey = await self._first_survey()
+        survey: Survey | None = None
+        with contextlib.suppress(Exception):  # the next survey reports it
+            # Before the state is reported, so that no later command is missed; slow brokers do not delay it.
+            async with asyncio.timeout(FIRST_SURVEY):
+                survey = await self._survey()
         if not self.handed_over:
             self.status.signal(ShardSignal.PARKED, cause, reason)
             self._parts.metrics.count("failures_total", "parked")
             log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
         unproved = cause in remedy.UNPROVED and not self._proved
-        feed = self._feed(workload)
+        feed = self._feed()
         before: Survey | None = None
         try:
             while True:
@@ -322,14 +319,6 @@ class Shard:
         await self._prove_membership()
         log.info("event=shard_opens_again shard=%d", self.number)
 
-    async def _first_survey(self) -> Survey | None:
-        """Survey before the state is reported, so that no later command is missed; slow brokers do not delay it."""
-        try:
-            async with asyncio.timeout(FIRST_SURVEY):
-                return await self._survey()
-        except Exception:  # noqa: BLE001  the next survey reports it
-            return None
-
     async def _survey(self) -> Survey | None:
         """Survey the partitions of the shard; None where the brokers do not answer."""
         self._beat()
@@ -346,9 +335,8 @@ class Shard:
     async def _state_proves(self) -> bool:
         """Read the state again, without a producer; return whether it proves, or the application is closed."""
         try:
-            await self._journal().inspect(beside_alerts=True)
-        except ApplicationClosed:
-            return True
+            with contextlib.suppress(ApplicationClosed):
+                await self._journal().inspect(beside_alerts=True)
         except UnreadableState:
             return False
         return True

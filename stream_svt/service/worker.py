@@ -62,7 +62,7 @@ class Worker:
     """Joins the application's group and runs the shards assigned to it.
 
     After a failed self-test or a failed membership the worker leaves the group with all its shards, and joins again
-    once it can. Only a permanent error before the first assignment ends the worker: the task ``running`` then raises it.
+    once it can. Only a permanent error before its first assignment ends it: the task ``running`` then raises the error.
     ``fault`` is why the worker is outside the group, None while it is a member or about to join.
 
     Args:

@@ -61,7 +61,7 @@ async def test_a_worker_that_stops_while_its_shards_are_paused_ends_all_of_them(
     await play.assign(0, 1)
     await play.revoke()
     await play.group.stop()
-    assert all(shard.calls[-2:] == ["halt", f"stop {STOP_TIMEOUT:g}"] for shard in play.made)
+    assert all(shard.calls[-1] == f"stop {STOP_TIMEOUT:g}" for shard in play.made)
     await play.assign(0, 1)
     assert len(play.made) == 2
     assert play.fatal == []
@@ -213,10 +213,9 @@ async def test_a_shard_that_fails_to_prove_itself_is_opened_again(play, error: E
 
 async def test_a_hand_over_that_takes_too_long_is_reported(play) -> None:
     play.hand_over = lambda: asyncio.sleep(1000)  # type: ignore[method-assign]
-    play.shard.hold()
-    assert not await play.shard.wait_paused(0.05)
+    assert not await play.shard.hold(0.05)
     await play.shard.stop(0.0)
-    assert await play.shard.wait_paused(0.05)
+    assert await play.shard.hold(0.05)
 
 
 async def test_an_opening_shard_completes_the_opening_and_then_pauses(played) -> None:

@@ -383,7 +383,6 @@ async def test_no_session_begins_after_a_hand_over_during_a_restart(played) -> N
     assert play.opened == 1
     restart = asyncio.create_task(play.shard.restart())
     await asyncio.sleep(0.05)
-    play.shard.halt()
     await play.shard.stop(5.0)
     await restart
     await asyncio.sleep(0.3)

@@ -168,8 +168,7 @@ class Play:
 
     async def hold(self) -> None:
         """Pause the shard, as for a rebalance."""
-        self.shard.hold()
-        assert await self.shard.wait_paused(2.0)
+        assert await self.shard.hold(2.0)
 
     async def end(self) -> None:
         await self.shard.stop(2.0)
@@ -206,12 +205,11 @@ class RecordedShard:
         self.calls: list[str] = []
         self.in_time = True
         self.start = partial(self.calls.append, "start")
-        self.hold = partial(self.calls.append, "hold")
         self.release = partial(self.calls.append, "release")
-        self.halt = partial(self.calls.append, "halt")
 
-    async def wait_paused(self, seconds: float) -> bool:
+    async def hold(self, seconds: float) -> bool:
         assert seconds < REBALANCE_TIMEOUT
+        self.calls.append("hold")
         return self.in_time
 
     async def stop(self, seconds: float) -> None:
