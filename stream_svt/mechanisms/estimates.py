@@ -8,11 +8,11 @@ steps; the true value lies up to one grid step above q. These functions read rel
 * `lower_bound` holds for reported answers, given all earlier outputs, under exponential threshold noise.
 * `marginal_lower_bound` holds before selection only; its coverage fails among reported answers.
 
-A selection that costs half of the budget releases gaps for free; the other half pays for measurements of the selected
-answers. Both are unbiased **before selection**, and their weighted mean has less variance than the measurement. But
-answers are reported because their noise was high (by up to three scales if most reports are false). Merging can then
-be **worse** than the measurement alone: the mean squared error was up to twice as large on real counts, and eleven
-times among answers with a certified bound. Merge only if the plan predicts a precision near 1.
+If half of the budget pays for measurements of the selected answers, gap and measurement are unbiased **before
+selection**, and their weighted mean has less variance than the measurement. But answers are reported because their
+noise was high. Merging can then be **worse** than the measurement alone: the mean squared error was up to twice as
+large on real counts, and eleven times among answers with a certified bound. Merge only if the plan predicts a
+precision near 1.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with
@@ -31,7 +31,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import (
@@ -76,8 +75,8 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fractio
 
     It holds given the report and everything before it: retries, annealing, other tops of the run. The proof needs
     threshold noise >= 0, so the bound is None for Laplace threshold noise (measured coverage 85 % instead of 95 %).
-    Gumbel query noise is a `MisuseError`: above a bar below its middle, its excess exceeds g with probability up to
-    1.6 e^(-rate g). So is beta outside (0, 1).
+    `MisuseError` for beta outside (0, 1) and for Gumbel query noise, whose excess over a low bar exceeds g with
+    probability up to 1.6 e^(-rate g).
 
     The level is per alert: use beta / c for all c alerts of a run. At most a share beta of the **reports** gets a wrong
     bound. If most reports are false, most bounds given may be wrong: compare with the precision that the plan predicts.
@@ -107,7 +106,7 @@ def survival(query: Law, threshold: Law, t: int) -> float:
 
 
 def _survival(query: Law, threshold: Law, t: int) -> Decimal:
-    """Return the survival in sixty digits, since the closed forms suffer from cancellation."""
+    """Return the survival in sixty digits, since the closed form suffers from cancellation."""
     a, b = (-to_decimal(threshold.rate)).exp(), (-to_decimal(query.rate)).exp()
     return exact_survival(query.noise, b, threshold.noise, a, t)
 
@@ -115,33 +114,18 @@ def _survival(query: Law, threshold: Law, t: int) -> Decimal:
 def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
     """Return P(query noise - threshold noise >= t), a = e^-threshold rate, b = e^-query rate; exact in Fractions."""
     _refuse_gumbel(query_noise, threshold_noise)
-    both = a * b / (1 - a * b)
-    match threshold_noise, query_noise:
-        case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
-            return (1 - a) * b**t / (1 - a * b) if t >= 0 else 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
-        case Noise.EXPONENTIAL, Noise.LAPLACE:
-            if t >= 0:
-                return (1 - a) * b**t / ((1 - a * b) * (1 + b))
-            return 1 - (1 - a) * (1 - b) / (1 + b) * (_overlap(a, b, 1 - t) + a ** (1 - t) * both / (1 - a))
-        case Noise.LAPLACE, Noise.EXPONENTIAL:
-            if t >= 0:
-                return (1 - b) * (1 - a) / (1 + a) * (_overlap(a, b, t) + b**t * both / (1 - b))
-            return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
-        case Noise.LAPLACE, Noise.LAPLACE:
-            if t < 0:
-                return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
-            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * both
-            return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
-        case _:
-            message = f"no bound is known for {query_noise} query noise and {threshold_noise} threshold noise"
-            raise MisuseError(message)
-
-
-def _overlap(a: Real, b: Real, t: int) -> Real:
-    """Return H(t) = [b^(t+1)/(1-b) - a^(t+1)/(1-a)]/(b-a), the part of a tail where both noises are positive."""
-    if a == b:
-        return a**t * (t + 1 - t * a) / (1 - a) ** 2
-    return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
+    if t < 0:  # the complement, with the two noises exchanged
+        return 1 - exact_survival(threshold_noise, a, query_noise, b, 1 - t)
+    two_sided = query_noise is Noise.LAPLACE
+    reached = 1 / (1 + b) if two_sided else b**0  # P(query noise >= 0)
+    from_zero = (
+        (1 - a) * reached * b**t / (1 - a * b)
+    )  # of threshold noise from 0 on, if it is never negative
+    if threshold_noise is Noise.EXPONENTIAL:
+        return from_zero
+    above = t * a**t if a == b else a * (b**t - a**t) / (b - a)  # sum of a^j b^(t - j) for j = 1 .. t
+    below = a ** (t + 1) * (1 / (1 - a) - (reached * b**2 / (1 - a * b) if two_sided else 0 * b))
+    return (from_zero + (1 - a) * (reached * above + below)) / (1 + a)
 
 
 def _refuse_gumbel(*noises: Noise) -> None:
@@ -198,15 +182,9 @@ def joint(
     predictor has precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). The function adds it to each gap estimate, then
     merges this with its measurement by inverse variance. One alert gives `inverse_variance` with Var nu + Var rho.
 
-    Args:
-        gaps: Values of `estimate` in grid steps, shape (alerts,).
-        query_variance: Variance of nu, one number or shape (alerts,), since branches differ.
-        threshold_variance: Variance of rho.
-        measurements, measurement_variance: Independent unbiased estimates, shape (alerts,), and their variance, one
-            number or shape (alerts,).
-
-    Raises:
-        MisuseError: If a variance is not positive, there is no alert, or gaps and measurements differ in number.
+    `gaps` are values of `estimate` and `measurements` independent unbiased estimates, in grid steps, shape (alerts,).
+    The variances of nu and of the measurements are one number or of shape (alerts,); that of rho is a number.
+    `MisuseError` if one is not positive, there is no alert, or gaps and measurements differ in number.
     """
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(measurements, dtype=np.float64)
     require(
@@ -232,16 +210,12 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
 
     Args:
         measurements: Measurements of the answers reported by noisy top-k, in its order, shape (k,).
-        gaps: Gaps between successive answers, shape (k - 1,), without the last gap to an answer that was not measured.
-        ratio: lambda = Var(selection noise)/Var(measurement noise); 1 if each gets half of the budget and both noises
-            have the same family and sensitivity.
+        gaps: Gaps between successive answers, shape (k - 1,); other numbers of them are a `MisuseError`.
+        ratio: lambda = Var(selection noise)/Var(measurement noise) > 0; 1 if each gets half of the budget and both
+            noises have the same family and sensitivity.
 
-    Raises:
-        MisuseError: If there are not k - 1 gaps for k measurements, or the ratio is not positive.
-
-    Examples:
-        >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
-        [9.5, 6.5]
+    >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
+    [9.5, 6.5]
     """
     y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
     require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements need the k - 1 gaps between them")
@@ -252,9 +226,7 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
 
 
 def blue_error_ratio(count: int, ratio: float) -> float:
-    """Return the mean squared error of `blue_top_k` relative to that of the measurements.
-
-    It is (1 + lambda k)/(k + lambda k) for k = `count`, lambda = `ratio` (Ding et al. 2019, Corollary 1).
+    """Return the mean squared error of `blue_top_k` / that of the measurements (Ding et al. 2019, Corollary 1).
 
     >>> blue_error_ratio(10, 1.0)
     0.55
