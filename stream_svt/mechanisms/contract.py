@@ -1,8 +1,8 @@
 """The interface of all mechanisms: parameters, runs, outcomes, and a randomness alignment that proves the charge.
 
-A mechanism is a frozen dataclass of parameters. `open` begins a run from fresh threshold noise, `step` tests answers
-and returns the next run and the outcomes, and `is_over` is true when the run cannot pay for another outcome. The
-caller passes all noise, so the same code serves production, proofs and simulations.
+`open` begins a run from fresh threshold noise, `step` tests answers and returns the next run and the outcomes, and
+`is_over` is true when the run cannot pay for another outcome. The caller passes all noise, so the same code serves
+production, proofs and simulations.
 
 `shifts` is the alignment: for an output on one dataset it returns how far each noise moves so that the neighbouring
 dataset gives the same output. The output's likelihood ratio is at most e^charge if the map is one-to-one, the moves
@@ -55,11 +55,9 @@ class Neighbours(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Noises:
-    """All noise of a run, or the distance that an alignment moves each noise; in grid steps.
+    """All noise of a run, or the distance that an alignment moves each noise, in grid steps.
 
-    Attributes:
-        threshold: The threshold noise; 0 for mechanisms without one.
-        queries: The query noise, shape (branches, tests).
+    `threshold` is 0 for mechanisms without one; `queries` has shape (branches, tests).
     """
 
     threshold: int
@@ -94,21 +92,15 @@ class Run:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Run:
-        """Return the run stored by `to_bytes`.
-
-        Raises:
-            UnreadableState: If the bytes are not a run of this format. Do not open a new run in its place.
-        """
+        """Return the run stored by `to_bytes`; `UnreadableState` for other bytes: do not open a new run then."""
         if len(data) != _RUN.size or data[0] != _RUN_VERSION:
             raise UnreadableState(
                 "a stored run has an unknown format: another version wrote it, or it is damaged"
             )
-        _, mechanism, threshold_noise, high, low, left, tops = _RUN.unpack(data)
+        _, mechanism, noise, high, low, left, tops = _RUN.unpack(data)
         if left < 0 or tops < 0:
             raise UnreadableState("a stored run holds a negative count; it is damaged")
-        return cls(
-            threshold_noise=threshold_noise, salt=(high, low), mechanism=mechanism, left=left, tops=tops
-        )
+        return cls(threshold_noise=noise, salt=(high, low), mechanism=mechanism, left=left, tops=tops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +149,7 @@ class Outcomes:
 
 @lru_cache(maxsize=1024)
 def mechanism_id(mechanism: Hashable) -> bytes:
-    """Return a 16-byte digest of a mechanism's class and parameters.
-
-    It is the same in every release that writes runs of this format.
-    """
+    """Return a 16-byte digest of a mechanism's class and parameters, the same in all releases of this format."""
     return hashlib.sha256(_describe(mechanism).encode()).digest()[:_MECHANISM_BYTES]
 
 
@@ -178,8 +167,7 @@ def _describe(value: object) -> str:
             return str(value)
         case int() | np.integer():
             return str(int(value))
-    message = f"a parameter of type {type(value).__name__} has no name"
-    raise TypeError(message)
+    raise TypeError(f"a parameter of type {type(value).__name__} has no name")
 
 
 def rate_of(units: int, distance: int) -> Fraction:
@@ -199,10 +187,9 @@ def check_fields(parameters: Hashable) -> None:
             require(given >= 1, _AT_LEAST_ONE[name])
         elif name == "threshold":
             require(abs(given) < VALUE_LIMIT, "a threshold must be below 2^47 grid steps in magnitude")
-        elif name == "split":
+        elif name == "split" and given is not None:
             require(
-                given is None or given > 0,
-                "split, epsilon of the queries / epsilon of the threshold, must be greater than 0",
+                given > 0, "split, epsilon of the queries / epsilon of the threshold, must be greater than 0"
             )
 
 
@@ -238,11 +225,11 @@ def check_run(run: Run, mechanism: Hashable, max_left: int) -> None:
 
 
 class Mechanism:
-    """Base of the mechanisms, which are frozen dataclasses of parameters.
+    """Base of the mechanisms, which are frozen dataclasses of parameters, all of which enter `mechanism_id`.
 
-    It has no fields, since all fields enter `mechanism_id`. By default a mechanism has no threshold, and a run makes
-    one step that costs at most `epsilon`. Constructors and methods raise `MisuseError` for parameters out of range, for
-    noise wider than the grid, and for arguments that are not integers on the grid.
+    By default a mechanism has no threshold, and a run makes one step that costs at most `epsilon`. Constructors and
+    methods raise `MisuseError` for parameters out of range, for noise wider than the grid, and for arguments that are
+    not integers on the grid.
     """
 
     __slots__ = ()
@@ -297,9 +284,8 @@ class Mechanism:
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run and spend `threshold_charge`. The caller stores the run durably before its first test.
 
-        Args:
-            threshold_noise: Fresh draw of `threshold_law` in grid steps, see `draw_threshold`; 0 without a threshold.
-            salt: 128 fresh secret bits, as two integers.
+        `threshold_noise` is a fresh draw of `threshold_law` in grid steps, see `draw_threshold`, or 0 without a
+        threshold; `salt` are 128 fresh secret bits, as two integers.
         """
         require(
             not threshold_noise or self.threshold_law is not None,
@@ -320,16 +306,12 @@ class Mechanism:
 
     def threshold_shift(self, neighbours: Neighbours) -> int:
         """Grid steps that an alignment moves the threshold noise up: D, or 0 if answers only fall."""
-        return (
-            0 if parse_choice(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
-        )
+        parsed = parse_choice(Neighbours, neighbours, "neighbours")
+        return 0 if parsed is Neighbours.DOWN else self.sensitivity
 
-
-def shifts_of_rows(first: Integers, second: Integers, rows: Integers, threshold_shift: int) -> Integers:
-    """Return shifts, shape (answers,), that keep the noisy answers of `rows` level with the shifted threshold.
-
-    The noise of each of these rows moves by the threshold's shift plus the fall of its answer, the others not at all.
-    """
-    moved = np.zeros(len(first), dtype=np.int64)
-    moved[rows] = threshold_shift + first[rows] - second[rows]
-    return moved
+    @staticmethod
+    def shifts_of_rows(first: Integers, second: Integers, rows: Integers, threshold_shift: int) -> Integers:
+        """Return shifts, shape (answers,), that keep the noisy answers of `rows` level with the shifted threshold."""
+        moved = np.zeros(len(first), dtype=np.int64)
+        moved[rows] = threshold_shift + first[rows] - second[rows]
+        return moved

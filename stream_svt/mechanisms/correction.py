@@ -19,10 +19,11 @@ from stream_svt.mechanisms.noise import (
     RELATIVE_VARIANCE,
     Law,
     Noise,
+    expectation,
     least_integer,
     mean,
     scales_at_odds,
-    survival_of_difference,
+    tails,
 )
 
 
@@ -69,10 +70,8 @@ class Exposure(Correction):
     attempts: int = 1
 
     def __post_init__(self) -> None:
-        require(
-            self.expected_queries >= 1 and self.false_alerts > 0 and self.attempts >= 1,
-            "exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1",
-        )
+        fits = self.expected_queries >= 1 and self.false_alerts > 0 and self.attempts >= 1
+        require(fits, "exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Return one correction for all attempts, at least 0."""
@@ -88,9 +87,9 @@ class Exposure(Correction):
 class Annealed(Correction):
     """Correction for finite sets: the bar falls from `start` to `end` query-noise scales, by `step` per attempt.
 
-    It approaches the accuracy of ranking all noisy answers without knowledge of the workload. It does not suit open
-    streams, where new queries would keep reaching the lowest bar. `end` = -3 suits exponential threshold noise; choose
-    3 to 6 if precision matters more than using up the cutoff.
+    It approaches the accuracy of ranking all noisy answers. In an open stream new queries would keep reaching the
+    lowest bar. `end` = -3 suits exponential threshold noise; choose 3 to 6 if precision matters more than using up the
+    cutoff.
 
     Attributes:
         start, end, step: Corrections of the last branch, in its query-noise scales.
@@ -104,10 +103,8 @@ class Annealed(Correction):
     upper: Fraction = Fraction(9)
 
     def __post_init__(self) -> None:
-        require(
-            self.step > 0 and self.end <= self.start,
-            "an annealed correction must fall: start >= end and step > 0",
-        )
+        falls = self.step > 0 and self.end <= self.start
+        require(falls, "an annealed correction must fall: start >= end and step > 0")
         require(self.upper >= 0, "upper, the correction of the cheaper branches, must be at least 0")
         require(self.passes <= 256, "an annealed correction has at most 256 attempts: widen its step")
 
@@ -117,11 +114,7 @@ class Annealed(Correction):
         return int((self.start - self.end) // self.step) + 1
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
-        """Return one correction per attempt; cheaper branches have the single correction `upper`.
-
-        A falling bar would make the cheaper branches spend the budget on noise: nine scales of a branch at an eighth
-        of the price are 72 scales of the last branch.
-        """
+        """Return one correction per attempt; cheaper branches, which would spend the budget on noise, have `upper`."""
         if not comparison.base:
             return (_steps(comparison.scale, self.upper),)
         return tuple(_steps(comparison.scale, self.start - j * self.step) for j in range(self.passes))
@@ -144,10 +137,8 @@ class Optimal(Correction):
     cutoff: int
 
     def __post_init__(self) -> None:
-        require(
-            self.queries >= 1 and self.cutoff >= 1,
-            "the optimal correction needs queries >= 1 and cutoff >= 1",
-        )
+        fits = self.queries >= 1 and self.cutoff >= 1
+        require(fits, "the optimal correction needs queries >= 1 and cutoff >= 1")
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Return one correction for all attempts."""
@@ -200,13 +191,16 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     query noise - threshold noise; otherwise the noisy threshold is fixed, as in the paper.
     """
     require(ratio > 0, "ratio, the number of queries per answer to report, must be greater than 0")
-    balance = 1 / (float(ratio) + 1)
+    k, scale = float(ratio), float(1 / query.rate)
+
+    def reached(steps: int) -> float:
+        return expectation(lambda z: tails(query.noise, query.rate, z + steps), threshold, scale=scale)
 
     def logarithm(steps: int) -> float:
-        tail = survival_of_difference(query, threshold, steps)
-        return float(ratio) * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
+        tail = reached(steps)
+        return k * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
 
-    above = least_integer(lambda steps: survival_of_difference(query, threshold, _bounded(steps)) <= balance)
+    above = least_integer(lambda steps: reached(_bounded(steps)) <= 1 / (k + 1))
     return max((above - 1, above), key=logarithm)
 
 
@@ -219,10 +213,10 @@ def least_variance_split(
 ) -> Fraction:
     """Return epsilon of all queries / epsilon of the threshold of least variance (Liu et al. 2024, Table 4).
 
-    It minimises the variance of query noise - threshold noise. With V the variance at scale 1, u = 1 for monotonic
-    queries and 2 for others, and epsilon divided as 1 : w, V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum
-    at w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and more accurate, because
-    all answers share the threshold noise, which matters less to a corrected comparison.
+    With V the variance at scale 1, u = 1 for monotonic queries and 2 for others, and epsilon divided as 1 : w, the
+    variance V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 of query noise - threshold noise has its minimum at
+    w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and more accurate: all answers
+    share the threshold noise, which matters less to a corrected comparison.
     """
     require(cutoff >= 1, "cutoff must be at least 1")
     require_bool(monotonic, "monotonic")
@@ -239,8 +233,6 @@ def _steps(scale: Fraction, scales: Fraction | float) -> int:
 
 def _bounded(steps: int) -> int:
     """Return a correction; `MisuseError` if it lies beyond the grid."""
-    require(
-        abs(steps) < CORRECTION_LIMIT,
-        "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity",
-    )
+    reason = "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity"
+    require(abs(steps) < CORRECTION_LIMIT, reason)
     return steps

@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
-from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, rate_of, shifts_of_rows
+from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, rate_of
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
@@ -101,7 +101,7 @@ class HybridIdentity(Ranking):
         if stopped:
             rows = np.append(rows, 0)
         if stopped and outcomes.threshold_gap is None:
-            moved = shifts_of_rows(before, after, rows, self.threshold_shift(neighbours))
+            moved = self.shifts_of_rows(before, after, rows, self.threshold_shift(neighbours))
         else:
             noise = np.concatenate(([drawn.threshold], drawn.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
@@ -178,4 +178,4 @@ class HybridEstimates(Ranking):
         """Return the alignment of sparse vector, see the class; it does not depend on the noise."""
         del drawn
         lift = self.threshold_shift(neighbours)
-        return Noises(lift, shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])
+        return Noises(lift, self.shifts_of_rows(first, second, outcomes.rows, lift)[np.newaxis])

@@ -39,12 +39,10 @@ from stream_svt.mechanisms.grid import Floats, Integers
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25
-_MAX_EXPONENT = 700.0
-"""Close to the largest exponent of e in a float; exp(-e^700) is 0."""
+_MAX_EXPONENT = 700.0  # close to the largest exponent of e in a float; exp(-e^700) is 0
 _POINTS_PER_SCALE = 512
 _MAX_BLOCKS = 2**20
-_REACH = 45.0
-"""Scales beyond which a noise has probability less than 10^-19."""
+_REACH = 45.0  # scales beyond which a noise has probability less than 10^-19
 
 
 class Noise(StrEnum):
@@ -193,10 +191,7 @@ def scales_at_odds(noise: Noise, odds: Fraction) -> float:
 
 
 def mean(noise: Noise, rate: Fraction | float) -> float:
-    """Return the mean in grid steps: 1/(e^rate - 1) for exponential, whose support starts at 0; 0 for Laplace.
-
-    For Gumbel it is about 0.5772/rate - 1/2, where rounding down takes the half.
-    """
+    """Return the mean in grid steps: 1/(e^rate - 1) or, for Laplace, 0 or, for Gumbel, about 0.577/rate - 1/2."""
     noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[0]
@@ -221,11 +216,11 @@ def variance(noise: Noise, rate: Fraction | float) -> float:
 
 
 def _gumbel_moments(rate: float) -> tuple[float, float]:
-    """Return mean and variance of the discretised Gumbel law.
+    """Return mean and variance of the discretised Gumbel law; narrow noise has few points, which are summed.
 
     For wide noise the fraction that the floor removes is uniform on [0, 1) and uncorrelated with the rest, up to the
     characteristic function at 2 pi, |Gamma(1 - 2 pi i/rate)| < 10^-16 for rates up to 1/4. So the mean falls by 1/2
-    and the variance grows by 1/12. Narrow noise has few points, which are summed.
+    and the variance grows by 1/12.
     """
     if rate <= _WIDE_RATE:
         return _EULER / rate - 0.5, (math.pi / rate) ** 2 / 6 + 1 / 12
@@ -240,14 +235,12 @@ def _over_expm1(rate: float) -> float:
 
 
 def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale: float = math.inf) -> float:
-    """Return the mean of a function of a noise, for predictions; no released outcome or charge depends on it.
+    """Return the mean of a function of a noise, for predictions; if the law is None, the function at 0.
 
     Narrow noise is summed point by point, exact up to rounding. Wide noise is summed by the midpoint rule over blocks
     of equal width, at most 1/512 of either scale if 2^20 blocks cover the law; the relative error is about
-    (1/512)^2 / 24.
-
-    The function maps grid steps elementwise; `scale` is the number of steps over which it changes by a factor of about
-    e, if that is less than the scale of the noise. If the law is None, the result is the function at 0.
+    (1/512)^2 / 24. The function maps grid steps elementwise; `scale` is the number of steps over which it changes by a
+    factor of about e, if that is less than the scale of the noise.
     """
     if law is None:
         return float(function(np.zeros(1))[0])
@@ -266,23 +259,8 @@ def expectation(function: Callable[[Floats], Floats], law: Law | None, *, scale:
     return float(mass @ function((low + high - 1) / 2))
 
 
-def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> float:
-    """Return P(query noise - threshold noise >= steps), or P(query noise >= steps) if `threshold` is None.
-
-    `estimates.survival` is the closed form for exponential and Laplace noise.
-    """
-
-    def reached(z: Floats) -> Floats:
-        return tails(query.noise, query.rate, z + steps)
-
-    return expectation(reached, threshold, scale=float(1 / query.rate))
-
-
 def least_integer(holds: Callable[[int], bool]) -> int:
-    """Return the least integer at which a monotone predicate, false below and true from there on, holds.
-
-    It evaluates the predicate at powers of 2 and their negatives, then bisects between two of them.
-    """
+    """Return the least integer at which a monotone predicate, false below and true from there on, holds."""
     high = 1
     while not holds(high):
         high *= 2

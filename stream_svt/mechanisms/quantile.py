@@ -35,16 +35,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, integer_array, is_integer, require
-from stream_svt.mechanisms.contract import (
-    Mechanism,
-    Neighbours,
-    Noises,
-    Outcomes,
-    Run,
-    Top,
-    rate_of,
-    shifts_of_rows,
-)
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -201,7 +192,7 @@ class UnboundedQuantile(Mechanism):
         answer.
         """
         rise = int((second - first)[: outcomes.consumed].max(initial=0))
-        return Noises(rise, shifts_of_rows(first, second, outcomes.rows, rise)[np.newaxis])
+        return Noises(rise, self.shifts_of_rows(first, second, outcomes.rows, rise)[np.newaxis])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

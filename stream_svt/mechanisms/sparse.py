@@ -49,7 +49,6 @@ from stream_svt.mechanisms.contract import (
     check_run,
     mechanism_id,
     rate_of,
-    shifts_of_rows,
 )
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.grid import Integers
@@ -258,7 +257,7 @@ class Sparse(Mechanism):
         shifts = self.per_top.shifts(outcomes, first, second, neighbours)
         if not self.answer_charge:
             return shifts
-        answers = shifts_of_rows(first, second, outcomes.rows, 0)
+        answers = self.shifts_of_rows(first, second, outcomes.rows, 0)
         return Noises(shifts.threshold, np.vstack([shifts.queries, answers]))
 
 

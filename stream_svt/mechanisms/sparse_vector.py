@@ -1,9 +1,8 @@
 """Sparse vector with gap: report the answers of a stream that reach a noisy threshold; only reports are charged.
 
-One class covers plain SVT and AboveThreshold (one branch), Adaptive SVT (two) and the ladder (more). A function for
-each divides epsilon into integer units and derives the noise rates from the rounded charges. Branches test each query
-in order, the cheap and noisy ones first. The first branch that reaches the noisy threshold reports a top, and the run
-pays its charge.
+One class covers plain SVT and AboveThreshold (one branch), Adaptive SVT (two) and the ladder (more); a function for
+each divides epsilon. Branches test each query in order, the cheap and noisy ones first. The first branch that reaches
+the noisy threshold reports a top, and the run pays its charge.
 
     gap = value + query noise - (threshold + correction + threshold noise),  top if gap >= 0
 
@@ -13,15 +12,13 @@ Guarantee:
     most exp(threshold_charge + e_1 + e_2 + ..). This includes the gap, the branch, the attempt and the units left.
     Bottoms, retries with fresh noise, corrections, order and number of tests cost nothing if the schedule depends on
     past outputs only. Proof: move the threshold noise up by D and the noise of each branch that reported by at most
-    U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0, and the map is one-to-one. Rates are computed
-    from charges in integer units of 10^-9 epsilon, so noise and charge match exactly.
+    U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0, and the map is one-to-one. Rates follow from
+    charges in integer units of 10^-9 epsilon, so noise and charge match exactly.
 
 References:
-    Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithm 1 (AboveThreshold); Durfee 2023
-    (other families of noise, and zCDP).
-    Lyu, Su & Li, Understanding the Sparse Vector Technique, PVLDB 10(6), 2017 (split of plain SVT).
-    Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019; JPC 2023 (Adaptive SVT, its margin and split).
-    Liu et al. 2024 (exponential noise, corrections, retries, splits by correction).
+    Dwork & Roth 2014, Algorithm 1 (AboveThreshold); Durfee 2023 (other families of noise, and zCDP); Lyu, Su & Li 2017
+    (split of plain SVT); Ding, Wang, Zhang & Kifer, PVLDB 13(3), 2019, and JPC 2023 (gaps; Adaptive SVT, its margin and
+    split); Liu et al. 2024 (exponential noise, corrections, retries, splits by correction).
 """
 
 from __future__ import annotations
@@ -88,7 +85,6 @@ class SparseVector(Mechanism):
         monotonic: Whether neighbours move all answers of a run in one direction, as counts under adding or removing a
             record. It halves the query noise. A wrong declaration voids the guarantee: the loss is then up to
             (threshold + 2 queries) / (threshold + queries) times the charge, 1.83 at 10 tops, at most 2.
-        threshold_noise, query_noise: Noise families.
         threshold_charge, threshold_rate: Units that the threshold costs, charged before its first comparison, and the
             rate of its noise.
         branches: In the order in which they test a query.
@@ -188,7 +184,7 @@ class SparseVector(Mechanism):
     ) -> Integers:
         """Return the gaps of all tests at all branches in grid steps, shape (branches, tests); secret except at tops.
 
-        Arguments are those of `step`, with `rho` the threshold noise of each test's run. This method checks nothing.
+        Arguments are those of `step`, unchecked, with `rho` the threshold noise of each test's run.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
         margins = gaps[-1]  # reuses the last branch's row, since allocation is the main cost here
@@ -291,12 +287,9 @@ class RunOptions(AnswerOptions, total=False):
 def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions]) -> SparseVector:
     """Return plain sparse vector with gap: one branch, `cutoff` tops a run (Lyu, Su & Li 2017; Ding et al. 2019).
 
-    Args:
-        split: Epsilon of all queries / epsilon of the threshold; None for the default of the correction.
-        options: See `RunOptions`.
+    `split` is epsilon of all queries / epsilon of the threshold; None for the default of the correction.
     """
-    run = _Run(**options)
-    return run.build(run.theta_of(split), (1,), 0)
+    return _Run(**options, split=split).build((1,))
 
 
 def above_threshold(
@@ -314,7 +307,7 @@ def above_threshold(
     no correction, Laplace noise and answers that are not monotonic.
     """
     rule = correction or Uncorrected()
-    return sparse_vector(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options)
+    return _Run(epsilon=epsilon, cutoff=1, correction=rule, split=split, **options).build((1,))
 
 
 def adaptive(
@@ -330,12 +323,11 @@ def adaptive(
         margin: Grid steps added to the top branch's corrections. None adds two standard deviations of its noise, as in
             the paper, but nothing for `Exposure` and `Annealed`, which set each branch's bar by its own noise and
             account for the number of branches.
-        options: See `RunOptions`.
     """
     run = _Run(**options)
-    if theta is None:
-        theta = run.theta_of(None) if isinstance(run.correction, Annealed) else run.least_variance_theta()
-    return run.build(theta, (2, 1), margin)
+    if theta is None and not isinstance(run.correction, Annealed):
+        theta = run.least_variance_theta()
+    return run.build((2, 1), theta=theta, margin=margin)
 
 
 def ladder(
@@ -354,19 +346,17 @@ def ladder(
         shares: Divisors of the base branch's charge, strictly falling to 1.
         margin_scales: Correction of the other branches in scales of their own noise, except for `Exposure` and
             `Annealed`. Two standard deviations, as in Adaptive SVT, would spend the budget on false alerts.
-        options: See `RunOptions`.
     """
     require(
         bool(shares) and shares[-1] == 1 and all(a > b for a, b in pairwise(shares)),
         "the shares of a ladder must fall strictly and end with 1, such as (8, 4, 2, 1)",
     )
-    run = _Run(**options)
-    return run.build(run.theta_of(split), tuple(shares), scales=Fraction(margin_scales))
+    return _Run(**options, split=split).build(tuple(shares), scales=margin_scales)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The options, checked before epsilon is divided."""
+    """The options, checked before epsilon is divided; a split of None is the default of the correction."""
 
     epsilon: int
     cutoff: int
@@ -375,16 +365,10 @@ class _Run:
     sensitivity: int = 1
     query_noise: Noise = Noise.EXPONENTIAL
     threshold_noise: Noise = Noise.EXPONENTIAL
+    split: Fraction | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    def theta_of(self, split: Fraction | None) -> Fraction:
-        """Return the threshold's share of epsilon for a split; None is the default split of the correction."""
-        if split is None:
-            split = self.correction.default_split(self.cutoff, self.monotonic)
-        require(split > 0, "split, epsilon of the queries / epsilon of the threshold, must be greater than 0")
-        return 1 / (1 + Fraction(split))
 
     def least_variance_theta(self) -> Fraction:
         """Return the threshold's share that minimises Var(threshold noise) + Var(noise of the middle branch).
@@ -412,17 +396,23 @@ class _Run:
 
     def build(
         self,
-        theta: Fraction,
         shares: tuple[int, ...],
-        margin: int | None = None,
         *,
-        scales: Fraction | None = None,
+        theta: Fraction | None = None,
+        margin: int | None = None,
+        scales: Fraction | int | None = None,
     ) -> SparseVector:
         """Divide epsilon into integer units, then derive the rates from the rounded charges.
 
-        The bars of all branches but the last rise by the margin or, if that is None, by `scales` scales of their noise.
+        The threshold's share theta follows from the split if it is None. The bars of all branches but the last rise by
+        `margin` grid steps, by `scales` scales of their noise or by two standard deviations.
         """
+        if theta is None:
+            split = self.split or self.correction.default_split(self.cutoff, self.monotonic)
+            theta = 1 / (1 + Fraction(split))
         require(0 < theta < 1, "theta, the threshold's share of epsilon, must lie strictly between 0 and 1")
+        if margin is None and isinstance(self.correction, Exposure | Annealed):
+            margin = 0
         # Every charge is a multiple of the smallest one, so that tops can use all units.
         divisor = math.lcm(*shares)
         base = math.floor(self.epsilon * (1 - theta) / (self.cutoff * divisor)) * divisor
@@ -439,11 +429,12 @@ class _Run:
                 base=share == 1,
                 threshold_mean=mean(self.threshold_noise, threshold_rate),
             )
-            table = self.correction.table(comparison)
+            steps, name = 0, "middle" if len(shares) > 1 else "top"
             if share != 1:
-                steps = self._margin(rate, scales) if margin is None else margin
-                table = tuple(r + steps for r in table)
-            name = _branch_name(share, shares)
+                wide = 2 * math.sqrt(variance(self.query_noise, rate)) if scales is None else scales / rate
+                steps = math.ceil(wide) if margin is None else margin
+                name = "top" if len(shares) == 2 else f"top/{share}"
+            table = tuple(r + steps for r in self.correction.table(comparison))
             branches.append(Branch(name=name, charge=base // share, rate=rate, corrections=table))
         return SparseVector(
             epsilon=self.epsilon,
@@ -455,17 +446,3 @@ class _Run:
             threshold_rate=threshold_rate,
             branches=tuple(branches),
         )
-
-    def _margin(self, rate: Fraction, scales: Fraction | None) -> int:
-        if isinstance(self.correction, Exposure | Annealed):
-            return 0
-        if scales is not None:
-            return math.ceil(scales / rate)
-        return math.ceil(2 * math.sqrt(variance(self.query_noise, rate)))
-
-
-def _branch_name(share: int, shares: tuple[int, ...]) -> str:
-    """Return a branch's name: top; top, middle; or top/8, top/4, top/2, middle for a ladder."""
-    if share == 1:
-        return "middle" if len(shares) > 1 else "top"
-    return "top" if len(shares) == 2 else f"top/{share}"

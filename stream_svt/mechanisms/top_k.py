@@ -45,16 +45,7 @@ from itertools import pairwise
 import numpy as np
 
 from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, require
-from stream_svt.mechanisms.contract import (
-    Mechanism,
-    Neighbours,
-    Noises,
-    Outcomes,
-    Run,
-    Top,
-    rate_of,
-    shifts_of_rows,
-)
+from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
 
@@ -169,7 +160,7 @@ class TopK(Ranking):
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = largest(first + noise, self.count + 1)
-            moved = shifts_of_rows(first, second, rows, self.threshold_shift(neighbours))
+            moved = self.shifts_of_rows(first, second, rows, self.threshold_shift(neighbours))
         return Noises(0, moved[np.newaxis])
 
 

@@ -1,11 +1,10 @@
-"""Laws and moments of the noise families, differences of two of them, and the grid they live on."""
+"""Laws and moments of the noise families, and the grid they live on."""
 
 from __future__ import annotations
 
 import math
 import re
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 import stream_svt
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms import Law, Noise, estimates
+from stream_svt.mechanisms import Law, Noise
 from stream_svt.mechanisms.grid import grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import (
     MONITORED,
@@ -22,7 +21,6 @@ from stream_svt.mechanisms.noise import (
     mean,
     pmf,
     quantiles,
-    survival_of_difference,
     tail,
     tails,
     variance,
@@ -125,16 +123,6 @@ def test_the_expectations_of_powers_are_the_moments(noise, rate):
     spread = expectation(lambda steps: (steps - mean(noise, rate)) ** 2, of)
     assert average == pytest.approx(mean(noise, rate), rel=1e-6, abs=1e-6 / float(rate))
     assert spread == pytest.approx(variance(noise, rate), rel=1e-5)
-
-
-@pytest.mark.parametrize(("query", "threshold"), list(product(MONITORED, MONITORED)))
-@pytest.mark.parametrize("rates", [(NARROW, Fraction(1, 2)), (WIDE, WIDE / 7), (WIDE * 30, WIDE)])
-def test_the_survival_function_agrees_with_the_closed_form(query, threshold, rates):
-    for scales in (-20, -3, -1, 0, 1, 2, 10):
-        steps = round(scales / rates[0])
-        laws = Law(query, rates[0]), Law(threshold, rates[1])
-        closed, summed = estimates.survival(*laws, steps), survival_of_difference(*laws, steps)
-        assert summed == pytest.approx(closed, rel=2e-6)
 
 
 def test_no_other_module_distinguishes_families():
