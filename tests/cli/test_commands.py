@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from stream_svt.cli import app
+from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
@@ -117,18 +119,18 @@ def test_an_error_is_one_message_and_its_exit_code(stream_svt, monkeypatch, conf
     assert (ended.code, ended.err.strip("\n")) == (code, message.strip("\n"))
 
 
-def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt, tmp_path):
-    seen = {}
+def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt):
+    seen = []
 
-    def demo(**options):
-        seen.update(options)
-        return 7
+    async def demo(*options):
+        seen.extend(options[:2])
+        raise asyncio.CancelledError
 
     monkeypatch.setattr("stream_svt.demo.session.run_demo", demo)
     monkeypatch.setenv("STREAM_SVT_CONFIG", "monitors.yaml")  # it does not keep the demo from starting
-    ended = stream_svt("demo", "--duration", "3", "--broker", "h:1", "--summary", tmp_path / "s.json")
-    assert ended.code == 7
-    assert seen == {"duration": 3.0, "broker": "h:1", "show_config": False, "summary": tmp_path / "s.json"}
+    assert stream_svt("demo", "--duration", "3", "--broker", "h:1").code == 130
+    assert seen == [3.0, "h:1"]
+    assert stream_svt("demo", "--show-config").out == Setting().yaml()
 
 
 LOST = ("--shard", 1, "--topic", "t", "--offset", 7)

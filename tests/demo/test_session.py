@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import signal
-import threading
-import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from rich.console import Console
 
-from stream_svt.demo import session
-from stream_svt.demo.scenario import ADAPTIVE, APPEND, Setting, WeekClock, service_yaml
-from stream_svt.demo.session import INTERRUPTED, feed, raise_when_ended, run_demo, start, stop
-from stream_svt.errors import ConfigError, StreamSvtError
+from stream_svt.demo import scenario, session
+from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, checkpoints
+from stream_svt.demo.session import feed, require_running, run_demo, start, stop
+from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import Cluster, partition_counts
 
@@ -34,76 +33,61 @@ async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_v
     assert b"STREAM_SVT_" not in of_process(child.pid, "environ")
     ended = r"the service ended too early, with exit code 2(?s:.*)nowhere.yaml"
     async with asyncio.timeout(30):
-        with pytest.raises(StreamSvtError, match=ended):
-            await raise_when_ended(child, tmp_path / "log")
+        assert await child.wait() == 2
+    with pytest.raises(StreamSvtError, match=ended):
+        require_running(child, tmp_path / "log")
     assert await stop(child) == 2
 
 
 @pytest.mark.loopback
-def test_an_unreachable_broker_is_named_with_what_to_check():
-    console = plain()
-    assert run_demo(broker="127.0.0.1:1", console=console) == 3
-    text = console.file.getvalue()
-    assert "127.0.0.1:1" in text
-    assert "check" in text
+async def test_an_unreachable_broker_is_named_with_what_to_check():
+    with pytest.raises(BrokerError, match=r"'127.0.0.1', 1,.*check"):
+        await run_demo(None, "127.0.0.1:1", plain())
 
 
-def test_show_config_prints_the_configuration_and_starts_nothing(capsys, clock, parsed):
-    assert run_demo(show_config=True) == 0
-    assert capsys.readouterr().out == service_yaml(Setting(), clock)
+def test_the_configuration_fits_the_queries(parsed):
     assert parsed.spec.notes == ()
-    assert [dataset.name for dataset in parsed.spec.datasets] == clock.weeks()
+    assert [dataset.name for dataset in parsed.spec.datasets] == list(LIMITS)
     assert len({dataset.limit for dataset in parsed.spec.datasets}) == 2
+    assert tuple(monitor.name for monitor in parsed.spec.monitors) == MONITORS
+    assert {monitor.threshold for monitor in parsed.spec.monitors} == {THRESHOLD}
+    assert {monitor.bounds[1] for monitor in parsed.spec.monitors} == {scenario.WEEK_LINES}
     # A set holds every item, and the stream fits the exposure.
     append, adaptive = parsed.spec.monitors
-    points = [point for point in clock.checkpoints() if point.dataset == clock.weeks()[0]]
+    points = [point for point in checkpoints() if point.dataset == "retail-week-1"]
     assert append.append.max_set_size == 16_470
     assert adaptive.expected_queries == len(points) * 16_470
 
 
 @pytest.mark.kafka
-def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker, tmp_path):
-    console, summary = plain(), tmp_path / "summary.json"
-    clock = WeekClock(88_162, every=2_940)
-    code = run_demo(
-        duration=4.0, broker=broker.bootstrap_servers, summary=summary, clock=clock, console=console
-    )
+async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker, monkeypatch):
+    console = plain()
+    monkeypatch.setattr(scenario, "EVERY", 2_940)
+    board = await run_demo(4.0, broker.bootstrap_servers, console)
     text = console.file.getvalue()
-    assert code == 0, text
-    figures = json.loads(summary.read_text())
-    assert figures["queries"] % 16_470 == 0
-    assert figures["queries"] > 0
-    for name in (APPEND, ADAPTIVE):
-        part = figures["monitors"][name]
-        assert part["queries"] == figures["queries"]
-        assert part["alerts"] > 0
-        assert part["precision"] >= 0.7
-    spent = sum(budget["spent"] for budget in figures["datasets"].values())
-    assert 0 < spent <= sum(budget["limit"] for budget in figures["datasets"].values())
+    assert board.tested == board.sent > 0
+    assert f"Summary: {board.tested:,} queries" in text
+    for name in MONITORS:
+        assert board.figures(name)["alerts"] > 0
+        assert board.figures(name)["precision*"] >= 0.7
+    spent = sum(budget.spent for budget in board.budgets.values())
+    assert 0 < spent <= sum(budget.limit for budget in board.budgets.values())
     assert "ALERT" in text
     assert "Tom Brijs" in text
     cluster = Cluster({"bootstrap_servers": broker.bootstrap_servers})
-    left = asyncio.run(partition_counts(cluster, "looking for topics"))
+    left = await partition_counts(cluster, "looking for topics")
     assert not any(name.startswith("retail-demo-") for name in left)
 
 
 @pytest.mark.kafka
-def test_an_interrupted_demo_ends_what_it_started(broker):
-    def press_ctrl_c() -> None:
-        deadline = time.monotonic() + 60
-        while "ALERT" not in console.file.getvalue() and time.monotonic() < deadline:
-            if over.wait(0.1):  # the demo failed before its first alert
-                return
-        os.kill(os.getpid(), signal.SIGINT)
-
-    console, over = plain(), threading.Event()
-    signaller = threading.Thread(target=press_ctrl_c)
-    signaller.start()
-    try:
-        assert run_demo(broker=broker.bootstrap_servers, console=console) == INTERRUPTED
-    finally:
-        over.set()
-        signaller.join()
+async def test_an_interrupted_demo_ends_what_it_started(broker):
+    console = plain()
+    demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console))
+    while "ALERT" not in console.file.getvalue() and not demo.done():
+        await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.wait([demo])
+    assert demo.cancelled()
     assert "interrupted" in console.file.getvalue()
     assert children() == []
 
@@ -134,27 +118,22 @@ async def test_another_configuration_is_refused_before_anything_connects():
         await feed(parse_config(OTHER))
 
 
-async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypatch, parsed):
-    async def no_brokers(config, cluster):
-        del config, cluster
+async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypatch, parsed, capsys):
+    sent = []
 
-    async def produce(baskets, clock, *, kafka, topic, partitions):
-        assert (kafka["bootstrap_servers"], topic, partitions) == (
-            ["127.0.0.1:9092"],
-            "retail-demo.counts",
-            4,
-        )
-        for number, point in enumerate(clock.checkpoints(), start=1):
-            yield point, 16_470 * number
+    async def send(client, *arguments):
+        sent.append((client, *arguments[:2]))
 
-    monkeypatch.setattr(session, "require", no_brokers)
-    monkeypatch.setattr(session, "produce", produce)
-    lines: list[str] = []
-    assert await feed(parsed, seconds=0, write=lines.append, clock=WeekClock(every=14_700)) == 0
+    monkeypatch.setattr(session, "require", AsyncMock())
+    monkeypatch.setattr(session, "producer", nullcontext)
+    monkeypatch.setattr(session, "send", send)
+    monkeypatch.setattr(scenario, "EVERY", 14_700)
+    await feed(parsed, seconds=0)
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
-    assert len(lines) == 6
-    lines.clear()
-    assert await feed(parsed, seconds=0.2, duration=0.5, write=lines.append) == 0
-    assert 1 <= len(lines) <= 3
+    assert len(lines) == len(sent) == 6
+    assert sent[0] == (parsed.cluster().arguments, "retail-demo.counts", 4)
+    await feed(parsed, seconds=0.2, duration=0.5)
+    assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
-from stream_svt.demo.scenario import Setting, WeekClock, service_yaml
+from stream_svt.demo.scenario import Setting
 from stream_svt.forward.config import load_forward_config
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
@@ -192,7 +192,7 @@ def test_the_monitors_are_the_demos(tmp_path, monkeypatch):
     assert "/run/secrets/sealing_key" in text
     assert "sealing_key" in SERVICES[WORKERS[0]]["secrets"]
     config = parse_config(text.replace("/run/secrets", str(tmp_path)))
-    demo = yaml.safe_load(service_yaml(Setting(), WeekClock()))
+    demo = yaml.safe_load(Setting().yaml())
     ours = yaml.safe_load(text)
     for dataset in ours["datasets"]:
         del dataset["horizon"]  # the demo itself goes as fast as the machine does, and has none
