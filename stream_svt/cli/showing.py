@@ -242,7 +242,8 @@ def _print(audit: Audit, topic: str) -> None:
         )
         before = "".join(f", {as_text(part, account.kind)} of it {when}" for part, when in parts if part > 0)
         counts = f"{common.count(account.alerts, 'alert')}, {common.count(account.events, 'event')}"
-        click.echo(f"{account.dataset}: {account.text()} spent{before}, {counts}")
+        spent, limit = as_text(account.spent, account.kind), as_text(account.limit, account.kind)
+        click.echo(f"{account.dataset}: {account.kind.measure} {spent} of {limit} spent{before}, {counts}")
     for partition in sorted(audit.truncated):
         click.echo(f"partition {partition}: its oldest events were deleted; their charges cannot be checked")
     for problem in audit.problems:

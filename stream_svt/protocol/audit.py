@@ -1,13 +1,10 @@
 """Recomputes every charge from released events, and checks that the ledgers balance.
 
-Everyone with read permission for the alerts can check the service. Per shard, events are numbered without gaps and ids
-are unique. Per dataset, the charges of all events add up to the running total of each event, and no total exceeds its
-limit. Per run, runs and tops are numbered without gaps, and no top follows a run's end. Given the configuration, every
-alert of a monitor as configured has the price of its branch, and its run the price of opening a run.
-
-Operators can compare the stored state with the events, too: each ledger is the sum of the released charges (waiting
-events included), reservations are those of the open runs, closed runs have no secrets left, and no state is older than
-its alerts.
+Per shard, events are numbered without gaps and ids are unique. Per dataset, the charges of all events add up to the
+running total of each event, and no total exceeds its limit. Per run, runs and tops are numbered without gaps, and no
+top follows a run's end. Alerts of the monitors as configured have the price of their branch, and their runs the price
+of opening a run. The stored state, where it can be read, has the same ledgers, waiting events included; reservations
+are those of the open runs, closed runs have no secrets left, and no state is older than its alerts.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
 """Findings that are kept; further ones are only counted."""
-_ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 _OLDER = (
     "the state is older than the alerts, which is typical of a restored backup (or the last event is forged). A worker "
     "that takes the shard over parks it, for it would spend budgets twice: restore the newest state, or close the "
@@ -57,7 +53,8 @@ class DatasetTally:
     """Totals of the events of one dataset, all on one partition; amounts in ledger units.
 
     ``before`` was spent before the first event that the topic still holds, ``carried`` of it by an earlier application.
-    ``last`` is the number in the id of its newest event, 0 if there is none; ``tops`` are alerts by monitor.
+    ``charge``, ``reserved`` and ``last``, the number in its id, are those of the newest event; ``tops`` are alerts by
+    monitor; ``retired`` is the reason of its end.
     """
 
     dataset: str
@@ -66,6 +63,7 @@ class DatasetTally:
     before: int = 0
     carried: int = 0
     charged: int = 0
+    charge: int = 0
     reserved: int = 0
     alerts: int = 0
     events: int = 0
@@ -79,10 +77,6 @@ class DatasetTally:
     def spent(self) -> int:
         """Total spent, by the events."""
         return self.before + self.charged
-
-    def text(self) -> str:
-        """Return spent and limit for people."""
-        return f"{amount_text(self.spent, self.kind)} of {as_text(self.limit, self.kind)}"
 
 
 def amount_text(units: int, kind: Kind) -> str:
@@ -175,7 +169,13 @@ class Audit:
         self._ids.add(envelope.id)
         closes = envelope.type == EventType.APPLICATION_CLOSED
         gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
-        self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
+        last = self.last_sequence[partition]
+        if partition not in self.last_sequence and envelope.sequence > 1:
+            self.truncated.add(partition)
+        # Giving up a state may skip numbers that were never committed.
+        elif envelope.sequence != last + 1 and not (gives_up and envelope.sequence > last):
+            self._report(f"event number {envelope.sequence}, expected {last + 1}")
+        self.last_sequence[partition] = envelope.sequence
         # A shard that its owner closed may still be given up if its key is lost.
         if partition in self.closed and not gives_up:
             self._report(f"event {envelope.id} after the application was closed")
@@ -207,15 +207,6 @@ class Audit:
     def _report(self, message: str) -> None:
         self.report(message, "partition {} offset {}".format(*self._position))
 
-    def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
-        """Check that a number follows the last one; giving up a state may skip numbers that were never committed."""
-        last = self.last_sequence[partition]
-        if partition not in self.last_sequence and sequence > 1:
-            self.truncated.add(partition)
-        elif sequence != last + 1 and not (may_skip and sequence > last):
-            self._report(f"event number {sequence}, expected {last + 1}")
-        self.last_sequence[partition] = sequence
-
     def _check_account(self, envelope: Envelope, data: Alert | Lifecycle) -> DatasetTally | None:
         account, (partition, _), subject = data.account, self._position, f"dataset {data.dataset}"
         if account is None:
@@ -231,17 +222,23 @@ class Audit:
         charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
         tally = self.datasets.get(data.dataset)
         if tally is None:
-            before, carried = spent - charge, self._carried(envelope.type, data, kind)
+            before, said = spent - charge, None
+            if (
+                isinstance(data, Lifecycle)
+                and envelope.type == EventType.DECLARED
+                and partition in self.carried_from
+            ):
+                said = data.detail.get("spent_before")
+            carried = round(said * kind.units) if isinstance(said, int | float) else 0
             tally = DatasetTally(data.dataset, kind, limit, before, carried, partition=partition)
             self.datasets[data.dataset] = tally
             if before != carried and partition not in self.truncated:
                 self._report(f"{subject} begins with {amount_text(before, kind)} spent")
         elif tally.partition != partition:
             self._report(f"{subject} has events on partition {tally.partition} too")
-        tally.last = number_of(envelope.id)
+        tally.last, tally.charge, tally.reserved = number_of(envelope.id), charge, reserved
         tally.events += 1
         tally.charged += charge
-        tally.reserved = reserved
         if kind is not tally.kind:
             self._report(f"{subject} changed its measure")
         if charge < 0:
@@ -259,46 +256,32 @@ class Audit:
             self._report(f"{subject}: {total} of {amount_text(limit, kind)}")
         return tally
 
-    def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
-        """Return how much an earlier application spent, by a dataset's first event."""
-        if event != EventType.DECLARED or self._position[0] not in self.carried_from:
-            return 0
-        before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
-        return round(before * kind.units) if isinstance(before, int | float) else 0
-
     def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
         subject = f"dataset {alert.dataset} monitor {alert.monitor}"
         tally.alerts += 1
         tally.tops[alert.monitor] += 1
-        if tally.kind is Kind.PURE and alert.account.charge <= 0:
+        if tally.kind is Kind.PURE and tally.charge <= 0:
             self._report(f"{subject}: an alert that was not charged")
         if alert.gap < 0:
             self._report(f"{subject}: an alert below its bar")
-        run = tally.runs.get(alert.monitor)
-        self._check_prices(alert, tally.kind, run, subject)
-        if run is None:
-            run = tally.runs[alert.monitor] = RunTally()
-            if tally.partition in self.truncated:
-                run.run, run.top = alert.run, alert.top
-                return
+        first = (alert.run, alert.top - 1) if tally.partition in self.truncated else (0, 0)
+        run = tally.runs.setdefault(alert.monitor, RunTally(*first))
+        self._check_prices(alert, tally, run, subject)
         if alert.run != run.run:
             self._report(f"{subject}: a top of run {alert.run} while run {run.run} is open")
-            run.run, run.top, run.over = alert.run, alert.top, False
-            return
-        if run.over:
+        elif run.over:
             self._report(f"{subject}: a top after run {run.run} had ended")
-        if alert.top != run.top + 1:
+        elif alert.top != run.top + 1:
             self._report(f"{subject} run {run.run}: top {alert.top}, expected {run.top + 1}")
-        run.top = alert.top
+        run.run, run.top, run.over = alert.run, alert.top, False
 
-    def _check_prices(self, alert: Alert, kind: Kind, run: RunTally | None, subject: str) -> None:
-        mechanism = self._mechanisms.get(alert.spec_hash)
+    def _check_prices(self, alert: Alert, tally: DatasetTally, run: RunTally, subject: str) -> None:
+        mechanism, kind = self._mechanisms.get(alert.spec_hash), tally.kind
         if mechanism is None or kind is not Kind.PURE:  # under zCDP a run is charged in full when it opens
             return
-        charge = round(alert.account.charge * kind.units)
         price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
-        checks = [("an alert charged", charge, price)]
-        if run is not None and run.run == alert.run and run.opening is not None:
+        checks = [("an alert charged", tally.charge, price)]
+        if run.run == alert.run and run.opening is not None:
             checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_charge))
             run.opening = None  # checked once
         for what, paid, due in checks:
@@ -312,11 +295,10 @@ class Audit:
             expected = 1 if run is None else run.run + 1
             if data.run != expected and not (run is None and tally.partition in self.truncated):
                 self._report(f"{subject}: run {data.run} started, expected run {expected}")
-            charge = 0.0 if data.account is None else data.account.charge
-            if charge <= 0:
+            if tally.charge <= 0:
                 self._report(f"{subject}: run {data.run} started without a charge")
-            tally.runs[data.monitor] = RunTally(data.run, opening=round(charge * tally.kind.units))
-        elif event in _ENDS:
+            tally.runs[data.monitor] = RunTally(data.run, opening=tally.charge)
+        elif event in (EventType.RUN_HALTED, EventType.RUN_CLOSED):
             tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
 
     def follow(self, earlier: Audit, application: str) -> None:
@@ -339,24 +321,21 @@ class Audit:
 
     def compare(self, states: Sequence[StoredShard], homes: Callable[[str], int]) -> Audit:
         """Compare stored ledgers with the events; ``homes`` returns the shard of a dataset."""
+        self.ledgers = 0
         for state in states:
             for number, _, event in state.waiting:
                 if number > self.last_sequence[state.shard]:
                     self.add(state.shard, number, event)
-            if state.last_event and not self.last_sequence[state.shard]:
-                # The partition was recreated, and nothing was published since.
-                self.mark_truncated(state.shard)
-        self.ledgers = 0
-        for state in states:
             last, subject = self.last_sequence[state.shard], f"state of shard {state.shard}"
-            if last != state.last_event and (last or state.shard not in self.truncated):
+            if state.last_event and not last:
+                # The partition was recreated, and nothing was published since.
+                self.truncated.add(state.shard)
+            elif last != state.last_event:
                 message = f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
-                if last > state.last_event:
-                    message += f": {_OLDER}"
-                self.report(message, subject)
+                self.report(f"{message}: {_OLDER}" if last > state.last_event else message, subject)
             for name, record in state.datasets.items():
                 self.ledgers += 1
-                for message in _differences(self, self.datasets.get(name), record):
+                for message in _differences(self.datasets.get(name), record, state.shard in self.truncated):
                     self.report(f"dataset {name}: {message}", subject)
                 if homes(name) != state.shard:
                     self.report(f"dataset {name} is at home at shard {homes(name)}", subject)
@@ -373,22 +352,17 @@ class Audit:
         return self
 
 
-def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccount) -> Iterator[str]:
+def _differences(tally: DatasetTally | None, record: DatasetAccount, is_truncated: bool) -> Iterator[str]:
     """Yield the differences between a ledger and the dataset's events."""
-    ledger = record.ledger
-    kind = ledger.kind
-    running = {
-        name: run_state
-        for name, run_state in record.run_states.items()
-        if run_state.state == LifeCycle.RUNNING.value
-    }
-    if kind is Kind.PURE and sum(run_state.left for run_state in running.values()) != ledger.reserved:
+    ledger, kind = record.ledger, record.ledger.kind
+    running = {name for name, run in record.run_states.items() if run.state is LifeCycle.RUNNING}
+    if kind is Kind.PURE and sum(record.run_states[name].left for name in running) != ledger.reserved:
         yield f"{amount_text(ledger.reserved, kind)} is reserved, and not by the open runs"
     for name, run_state in record.run_states.items():
         if name not in running and (run_state.left or any(run_state.secrets)):
             yield f"monitor {name}: run {run_state.run} is closed and has something left"
     if tally is None:
-        if not audit.truncated:
+        if not is_truncated:
             yield "it has a ledger and no events"
         return
     for what, stored, shown in (
@@ -403,10 +377,11 @@ def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetAccoun
         yield f"{record.events} events are counted, the newest one is number {tally.last}"
     for name, run_state in record.run_states.items():
         run = tally.runs.get(name, RunTally(over=True))
-        if run.run != run_state.run and not audit.truncated:
-            yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
-        elif run.run == run_state.run and run.over is (name in running):
+        if run.run == run_state.run and run.over is (name in running):
             yield f"monitor {name}: run {run_state.run} is {'open' if run.over else 'closed'}, the events say otherwise"
-        tops = tally.tops[name]
-        if not audit.truncated and run_state.tops != tops:
-            yield f"monitor {name} has counted {run_state.tops} tops, {tops} were released"
+        if is_truncated:
+            continue
+        if run.run != run_state.run:
+            yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
+        if run_state.tops != tally.tops[name]:
+            yield f"monitor {name} has counted {run_state.tops} tops, {tally.tops[name]} were released"

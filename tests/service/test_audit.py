@@ -77,7 +77,6 @@ def test_books_that_balance_are_summed_per_dataset():
     assert audit.balances
     shop = audit.datasets["shop"]
     assert (shop.charged, shop.spent, shop.alerts, shop.events) == (500_000_000, 500_000_000, 2, 6)
-    assert shop.text() == "epsilon 0.5 of 2"
     assert (audit.events, audit.alerts, audit.last_sequence) == (6, 2, {0: 6})
 
 
