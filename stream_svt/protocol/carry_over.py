@@ -34,9 +34,6 @@ from stream_svt.settings.application import ApplicationSpec, Balance, Carried
 from stream_svt.settings.datasets import is_over, period_at, period_end
 from stream_svt.settings.monitors import Declared
 
-IsProved = Callable[[str, bytes], bool]
-"""Tells whether a proof fits a content (see `stream_svt.protocol.sealing.proof_checker`)."""
-
 _EXACT = 2**50
 """Units up to which a released amount is exact; larger amounts are rounded up by a few units."""
 SOON_MS = 600_000
@@ -68,6 +65,7 @@ class ShardHistory:
     """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
 
     Attributes:
+        is_proved: Tells whether a proof fits a content (see `stream_svt.protocol.sealing.proof_checker`).
         closed: How the shard was closed: by its state, or by a proved event of its owner. Later events are ignored if
             that event is proved; otherwise they can only add to what counts as spent.
         gap: Number of the first event after the last gap: earlier events may be missing. 0 if there is no gap; larger
@@ -79,7 +77,7 @@ class ShardHistory:
 
     application: str
     shard: int
-    is_proved: IsProved
+    is_proved: Callable[[str, bytes], bool]
     closed: Closed | None = None
     gap: int = 0
     conflict: bool = False
@@ -116,10 +114,10 @@ class ShardHistory:
                 self._account(0, data.dataset, data.account)
             return
         self._number(envelope)
-        if isinstance(data, Lifecycle):
-            self._lifecycle(envelope, data)
         if data.account is not None:
             self._account(envelope.sequence, data.dataset, data.account)
+        if isinstance(data, Lifecycle):
+            self._lifecycle(envelope, data)
         if self.closed is not None and envelope.type == EventType.APPLICATION_CLOSED:
             # Only of this type: a forged plain state must not be able to name an earlier event.
             self._over = (envelope.sequence, envelope.origin) == (self.closed.event, self.closed.origin)
@@ -130,23 +128,17 @@ class ShardHistory:
             self.gap = LARGEST_SEQUENCE + 1
         elif not self.partitions:  # the event that begins the state is missing
             self.gap = self.gap or 1
-        if self.gap and self._is_one_publication():
-            self.gap = LARGEST_SEQUENCE + 1
-
-    def _is_one_publication(self) -> bool:
-        """Tell whether the events since the gap may be a part of the events of one transaction.
-
-        The owner may have sent all of them earlier, in an aborted transaction before the gap. All earlier charges have
-        been published before an event of another transaction is sent.
-        """
+        # Events of one transaction since the gap may have been sent earlier, in an aborted transaction before the gap:
+        # only before an event of another transaction is sent, all earlier charges have been published.
         # A state that is given up publishes nothing else.
         own = self._origins[:-1] if self._over else self._origins
-        return len(set(own)) < 2
+        if self.gap and len(set(own)) < 2:
+            self.gap = LARGEST_SEQUENCE + 1
 
     def _number(self, envelope: Envelope) -> None:
         """Compare number and origin with those before."""
         self._state = self._state or envelope.stateid
-        self.conflict = self.conflict or envelope.stateid != self._state
+        self.conflict |= envelope.stateid != self._state
         origin = int.from_bytes(blake2b(envelope.origin.encode(), digest_size=8).digest(), "big")
         index = envelope.sequence - self._base
         if index > len(self._origins):  # earlier origins can no longer be compared
@@ -178,23 +170,18 @@ class ShardHistory:
                 successor = str(detail.get("successor", ""))
                 self.closed = self.closed or Closed(successor, envelope.sequence, envelope.origin)
             case EventType.DECLARED | EventType.BALANCE if data.account is not None:
-                kind = KINDS.get(data.account.measure, Kind.PURE)
-                shown = self.datasets.setdefault(data.dataset, Shown(kind))
+                shown, account = self.datasets[data.dataset], data.account
                 shown.unit = str(detail.get("unit", ""))
                 if envelope.type == EventType.BALANCE and self._is_proved(envelope):
-                    shown.balance = _units(data.account.spent, kind), _units(data.account.limit, kind)
+                    shown.balance = _units(account.spent, shown.kind), _units(account.limit, shown.kind)
 
     def _is_proved(self, envelope: Envelope) -> bool:
         return bool(envelope.proof) and self.is_proved(envelope.proof, proved_content(envelope))
 
     def _account(self, sequence: int, dataset: str, account: Account) -> None:
-        kind = KINDS.get(account.measure)
-        if kind is None:
-            self.conflict = True
-            return
+        kind = KINDS.get(account.measure, Kind.PURE)
         shown = self.datasets.setdefault(dataset, Shown(kind))
-        if shown.kind is not kind:
-            self.conflict = True
+        self.conflict |= account.measure != shown.kind.measure
         shown.last = max(shown.last, sequence)
         shown.highest = max(shown.highest, _units(account.spent + account.reserved, kind))
         shown.limit = max(shown.limit, _units(account.limit, kind))
@@ -205,15 +192,14 @@ class ShardHistory:
             return "this is a mirror, and nothing states that it holds the source's last event"
         if self.complete:
             return ""
-        missing = ""
+        note = "no proved balances; every open run counts in full"
         if self.conflict:
-            missing = ". Its events belong to different histories: nothing is left of its budgets"
-        elif self.gap > LARGEST_SEQUENCE:
-            missing = ". Its last events may be missing: nothing is left of its budgets"
-        elif self.gap:
-            seen = "a dataset not shown since then has nothing left"
-            missing = f". Events before number {self.gap} are missing: {seen}"
-        return f"no proved balances; every open run counts in full{missing}"
+            return f"{note}. Its events belong to different histories: nothing is left of its budgets"
+        if self.gap > LARGEST_SEQUENCE:
+            return f"{note}. Its last events may be missing: nothing is left of its budgets"
+        if self.gap:
+            note += f". Events before number {self.gap} are missing: a dataset not shown since then has nothing left"
+        return note
 
     def left(self, name: str, limit: int, before: int) -> tuple[int, int]:
         """Return what counts as spent of a declared dataset, and its limit."""
@@ -224,11 +210,10 @@ class ShardHistory:
             return shown.balance
         if self.complete:
             return before, limit
-        unseen = bool(self.gap) and (shown is None or shown.last < self.gap)
-        if self.lost or unseen:
+        last, highest = (0, before) if shown is None else (shown.last, max(before, shown.highest))
+        if self.lost or last < self.gap:
             return _nothing_left(shown, limit)
-        spent = before if shown is None else max(before, shown.highest)
-        return spent, max(limit, spent)
+        return highest, max(limit, highest)
 
 
 def carry_over(
@@ -253,8 +238,8 @@ def carry_over(
     for one in shards:
         one.lost = one.shard in mirrored and not one.complete and not source_ended
     notes = [f"shard {one.shard}: {note}" for one in shards if (note := one.note())]
-    datasets: dict[str, Balance] = {}
-    earlier = spec.carried
+    earlier, declared_names = spec.carried, {dataset.name for dataset in spec.datasets}
+    datasets = dict(earlier.datasets)
     for dataset in spec.datasets:
         known = earlier.datasets.get(dataset.name)
         declared = dataset.limit if known is None else known.declared
@@ -262,19 +247,19 @@ def carry_over(
         spent, limit = one.left(dataset.name, dataset.limit, dataset.spent_before)
         shown = one.datasets.get(dataset.name)
         if shown is not None and shown.balance is None and shown.limit > dataset.limit:
-            raised = f"a limit of {dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
-            why = "which nobody proves: no budget comes of it"
-            notes.append(f"dataset {dataset.name}: events show {raised}, {why}")
+            raised = f"{dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
+            notes.append(
+                f"dataset {dataset.name}: events show a limit of {raised}, which nobody proves: no budget comes of it"
+            )
         datasets[dataset.name] = Balance(dataset.unit, dataset.kind, declared, limit, spent)
     for one in shards:
         for name, shown in one.datasets.items():
-            if name not in datasets:  # no longer declared: only a proved balance leaves anything
+            if name not in declared_names:  # no longer declared: only a proved balance leaves anything
                 proved = None if one.conflict else shown.balance
                 spent, limit = proved or _nothing_left(shown, 1)
                 datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
     watermarks = _watermarks(spec, earlier, shards, now_ms)
-    every = {**earlier.datasets, **datasets}
-    datasets = {name: balance for name, balance in every.items() if not is_over(name, watermarks)}
+    datasets = {name: balance for name, balance in datasets.items() if not is_over(name, watermarks)}
     topics = dict(earlier.topics)
     declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
