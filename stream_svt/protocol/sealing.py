@@ -17,7 +17,8 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -45,7 +46,7 @@ _LENGTH = struct.Struct(">I")
 _ALTERED = "was changed or cut, or was written under another key, shard or cluster"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordContext:
     """What a seal binds a record to, beside its key and sequence."""
 
@@ -53,11 +54,11 @@ class RecordContext:
     application: str
     topic: str
     shard: int
-    _names: bytes = field(default=b"", init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _names(self) -> bytes:
         names = (self.cluster.encode(), self.application.encode(), self.topic.encode())
-        object.__setattr__(self, "_names", b"".join(_LENGTH.pack(len(name)) + name for name in names))
+        return b"".join(_LENGTH.pack(len(name)) + name for name in names)
 
     def bind(self, key: bytes, sequence: int) -> bytes:
         """Return the unambiguous text of this context, a record key and a sequence."""
@@ -75,7 +76,7 @@ class Opened(NamedTuple):
 
 def key_id(master: bytes) -> bytes:
     """Return the public name of a master key: eight bytes that reveal nothing about it."""
-    return HKDF(hashes.SHA256(), KEY_ID_BYTES, None, b"stream-svt key id").derive(master)
+    return _derived(master, b"stream-svt key id", size=KEY_ID_BYTES)
 
 
 def describe(key: bytes) -> str:
@@ -93,20 +94,13 @@ class Sealing:
     def __init__(
         self, context: RecordContext, masters: Sequence[bytes], entropy: Callable[[int], bytes]
     ) -> None:
-        for master in masters:
-            if len(master) != KEY_BYTES:
-                raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")
         self._context = context
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
-        self._ciphers: dict[bytes, tuple[AESGCM, str]] = {}
-        self._prefix = b""
-        self.key_id = NO_KEY
-        if masters:
-            first = key_id(masters[0])
-            self.key_id = first.hex()
-            self._prefix = first + entropy(SALT_BYTES)
-            self._seal, _ = self._cipher(b"", self._prefix)
+        self._ciphers: dict[bytes, AESGCM] = {}
+        first = next(iter(self._masters), b"")
+        self.key_id = first.hex() or NO_KEY
+        self._prefix = first and first + entropy(SALT_BYTES)
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
         """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
@@ -114,7 +108,7 @@ class Sealing:
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
         nonce = self._entropy(NONCE_BYTES)
-        sealed = self._seal.encrypt(nonce, content, bound)
+        sealed = self._cipher(key, self._prefix).encrypt(nonce, content, bound)
         return _HEAD.pack(VERSION, SEALED, sequence) + self._prefix + nonce + sealed
 
     def open(self, key: bytes, record: bytes) -> Opened:
@@ -138,24 +132,20 @@ class Sealing:
         prefix, nonce = record[_HEAD.size : _SALTED], record[_SALTED:_NONCED]
         if len(nonce) < NONCE_BYTES:
             raise self._refuse(key, f"it is cut off after {len(record)} bytes")
-        cipher, name = self._cipher(key, prefix)
+        cipher = self._cipher(key, prefix)
         try:
-            return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
+            content = cipher.decrypt(nonce, record[_NONCED:], bound)
         except InvalidTag:
             raise self._refuse(key, f"its seal is broken: it {_ALTERED}") from None
+        return Opened(sequence, content, prefix[:KEY_ID_BYTES].hex())
 
     def prover(self) -> Callable[[bytes], str] | None:
         """Return a function that proves content with the key; None without a key."""
-        if not self._prefix:
-            return None
-        name = self._prefix[:KEY_ID_BYTES]
-        key = _proof_key(self._masters[name])
-        return lambda content: f"{name.hex()}-{_proof(key, content)}"
+        return _prover(next(iter(self._masters.values()))) if self._masters else None
 
-    def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:
-        """Return the cipher for records that begin with a key's id and a salt, and the key's name."""
-        found = self._ciphers.get(prefix)
-        if found is None:
+    def _cipher(self, key: bytes, prefix: bytes) -> AESGCM:
+        """Return the cipher for records that begin with a key's id and a salt."""
+        if prefix not in self._ciphers:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
             if name not in self._masters:
                 known = ", ".join(known.hex() for known in self._masters) or "none"
@@ -165,9 +155,8 @@ class Sealing:
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._context.shard)
-            cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._masters[name]))
-            found = self._ciphers[prefix] = cipher, name.hex()
-        return found
+            self._ciphers[prefix] = AESGCM(_derived(self._masters[name], info, salt))
+        return self._ciphers[prefix]
 
     def _refuse(self, key: bytes, why: str, kind: type[UnreadableState] = UnreadableState) -> UnreadableState:
         context = self._context
@@ -180,25 +169,23 @@ class Sealing:
 
 def proof_checker(masters: Sequence[bytes]) -> Callable[[str, bytes], bool]:
     """Return a check whether a proof was made of exactly this content with one of the master keys."""
-    keys = {key_id(master).hex(): _proof_key(master) for master in masters}
+    provers = {key_id(master).hex(): _prover(master) for master in masters}
 
     def is_proved(proof: str, content: bytes) -> bool:
-        name, _, mac = proof.partition("-")
-        key = keys.get(name)
-        return key is not None and hmac.compare_digest(_proof(key, content).encode(), mac.encode())
+        prover = provers.get(proof.partition("-")[0])
+        return prover is not None and hmac.compare_digest(prover(content).encode(), proof.encode())
 
     return is_proved
 
 
-def _proof_key(master: bytes) -> bytes:
-    return HKDF(hashes.SHA256(), KEY_BYTES, None, b"stream-svt proof of released events").derive(master)
+def _prover(master: bytes) -> Callable[[bytes], str]:
+    name, key = key_id(master).hex(), _derived(master, b"stream-svt proof of released events")
+    return lambda content: f"{name}-{hmac.new(key, content, hashlib.sha256).hexdigest()}"
 
 
-def _proof(key: bytes, content: bytes) -> str:
-    return hmac.new(key, content, hashlib.sha256).hexdigest()
+def _derived(master: bytes, info: bytes, salt: bytes | None = None, size: int = KEY_BYTES) -> bytes:
+    return HKDF(hashes.SHA256(), size, salt, info).derive(master)
 
 
 def _check(bound: bytes, content: bytes) -> bytes:
-    digest = hashlib.blake2b(bound, digest_size=CHECK_BYTES)
-    digest.update(content)
-    return digest.digest()
+    return hashlib.blake2b(bound + content, digest_size=CHECK_BYTES).digest()

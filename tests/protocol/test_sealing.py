@@ -83,8 +83,3 @@ def test_each_tenure_and_each_record_is_sealed_differently() -> None:
     for one, other in itertools.combinations(records, 2):
         assert one[-23:] != other[-23:]
     assert records[0][18:34] == records[1][18:34] != records[2][18:34]
-
-
-def test_a_short_key_is_refused() -> None:
-    with pytest.raises(UnreadableState, match="16 bytes, expected 32"):
-        sealing_with((bytes(16),))
