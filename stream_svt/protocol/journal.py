@@ -54,11 +54,6 @@ class Journal:
         return self.records.meta
 
     @property
-    def key_id(self) -> str:
-        """Name of the key that seals the shard's records, "none" without one."""
-        return self.records.sealing.key_id
-
-    @property
     def pending(self) -> int:
         """Number of events and rejects that are durable but not yet published."""
         return len(self.records.outbox) + len(self.records.rejects)
@@ -77,9 +72,8 @@ class Journal:
             ApplicationClosed: The shard was closed, and everything is published.
             Fenced, BrokerError: Another owner took the shard over meanwhile; see `stream_svt.service.kafka`.
         """
-        await self._begin(fence=True)
+        raw = await self._read(fence=True)
         try:
-            raw = await self._read()
             records = await self._prove(raw)
             if self.meta.commands.closed and not self.pending:
                 raise self.closed_error()
@@ -101,9 +95,7 @@ class Journal:
 
         ``beside_alerts`` compares it with the alert partition, too; only the owner may judge by that.
         """
-        await self._begin()
-        raw = await self._read()
-        return await self._prove(raw, beside_alerts=beside_alerts)
+        return await self._prove(await self._read(), beside_alerts=beside_alerts)
 
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be verified; its other records stay as they are.
@@ -115,7 +107,7 @@ class Journal:
         """
         if command.cluster != self.context.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
-        await self._begin(fence=True)
+        raw = await self._read(fence=True)
         newest = Newest()
         await self._log.read_alerts(None, newest.take)
         if (newest.number, newest.origin, newest.state_id) != (command.event, command.origin, command.state):
@@ -125,7 +117,6 @@ class Journal:
             )
         if others := newest.successors - {command.successor}:
             raise CommandRefused(f"events say that the shard was closed for successor {min(others)!r}")
-        raw = await self._read()
         try:
             await self._prove(raw)
         except UnreadableState as error:
@@ -136,15 +127,14 @@ class Journal:
         is_own = self.meta.state_id.hex() == newest.state_id
         number = max(newest.number, newest.largest, self.meta.published if is_own else 0) + 1
         detail = {"successor": command.successor, "balances": 0, "command": command.id}
-        data = released.Lifecycle(
-            dataset="", monitor="", run=0, reason="given-up", account=None, detail=detail
-        )
         event = released.ReleasedEvent(
             type=released.EventType.APPLICATION_CLOSED,
             id=f"{self.context.application}/shard-{self._shard}/closed/{number}",
             sequence=number,
             subject=f"shard-{self._shard}",
-            data=data,
+            data=released.Lifecycle(
+                dataset="", monitor="", run=0, reason="given-up", account=None, detail=detail
+            ),
         )
         origin = f"{GIVEN_UP}{self._settings.entropy(ORIGIN_BYTES).hex()}"
         encoded = self._encoder(origin, newest.state_id)(event)
@@ -153,8 +143,7 @@ class Journal:
 
     async def read_closed(self) -> Closed | None:
         """Return how the shard was closed, by its state; None until that is published. Raises as `inspect`."""
-        await self._begin()
-        raw = await self._log.read_state()
+        raw = await self._read()
         if CLOSED in raw:
             return self.records.decode_closed(raw[CLOSED])
         await self.records.restore(raw)
@@ -162,19 +151,6 @@ class Journal:
         if self.pending or not meta.commands.closed:
             return None
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
-
-    async def _begin(self, *, fence: bool = False) -> None:
-        """Forget what is in memory; with ``fence``, end the earlier owner's session; seal with a new salt."""
-        self._broken = True
-        if fence:
-            await self._log.fence()
-        self.records = ShardRecords(self._settings)
-
-    async def _read(self) -> dict[bytes, bytes]:
-        raw = await self._log.read_state()
-        if CLOSED in raw:
-            raise self.closed_error()
-        return raw
 
     async def flush(self) -> int:
         """Publish waiting events, as many as one transaction may hold; return how many."""
@@ -187,8 +163,18 @@ class Journal:
 
     # Reading
 
+    async def _read(self, *, fence: bool = False) -> dict[bytes, bytes]:
+        """Forget what is in memory and read the state; with ``fence``, end the earlier owner's session first."""
+        self._broken = True
+        if fence:
+            await self._log.fence()
+        self.records = ShardRecords(self._settings)
+        return await self._log.read_state()
+
     async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> dict[bytes, bytes]:
         """Check a state against its digest, the alert partition, and the number of partitions."""
+        if CLOSED in raw:
+            raise self.closed_error()
         found = await self.records.restore(raw)
         if beside_alerts:
             await self._check_rollback(empty=not raw)
@@ -239,7 +225,7 @@ class Journal:
             size += len(content)
         if again:
             await self.commit(Commit(again))
-        self.meta.sealed_only = self.key_id != NO_KEY
+        self.meta.sealed_only = self.records.sealing.key_id != NO_KEY
 
     async def _read_back(self) -> None:
         """Read the first record written: a missing READ permission would otherwise show only at the next takeover."""
@@ -285,13 +271,9 @@ class Journal:
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
         """Encode events as they enter the outbox, so that a second publication has the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
-        prover = self.records.sealing.prover
+        proves = {kind: self.records.sealing.prover() for kind in released.CLOSING}
         return [
-            (
-                event.sequence,
-                event.data.dataset.encode(),
-                encoded(event, prove=prover() if event.type in released.CLOSING else None),
-            )
+            (event.sequence, event.data.dataset.encode(), encoded(event, prove=proves.get(event.type)))
             for event in events
         ]
 

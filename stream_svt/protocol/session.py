@@ -98,7 +98,7 @@ class ShardSession(Committer):
         self.observer.time("takeover_seconds", seconds)
         self.observer.time("restore_seconds", restoring)
         line = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
-        log.info(line, self.shard, len(records), seconds, self.journal.key_id)
+        log.info(line, self.shard, len(records), seconds, self.journal.records.sealing.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
@@ -385,8 +385,9 @@ class ShardSession(Committer):
     def _update_status(self) -> None:
         status = self.status
         status.beat = self.clock.now()
-        status.key_id, status.state_records = self.journal.key_id, len(self.journal.records.macs)
-        status.sequence = self.journal.meta.sequence
+        records = self.journal.records
+        status.key_id, status.state_records = records.sealing.key_id, len(records.macs)
+        status.sequence = records.meta.sequence
         for topic in self.workload.topics:
             high = self.feed.high_water(topic)
             if high is not None and topic in status.offsets:

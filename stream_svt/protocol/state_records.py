@@ -11,9 +11,10 @@ Layout of a shard's partition of the state topic (compacted)::
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -173,39 +174,37 @@ class ShardRecords:
             return {}
         meta, key_id = self._read_meta(raw)
         records: dict[bytes, bytes] = {}
-        macs: dict[bytes, int] = {}
-        mac, total, own = hashing(meta.digest_key), 0, self.sealing.key_id
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
                 await self._settings.yield_to_loop()
-            if key == META or key.startswith(OUTBOX):
-                continue
-            found = self._open(key, record, meta)
-            records[key] = found.content
-            macs[key] = hashed = mac(key, record)
-            total += hashed
-            if found.key_id != own:
-                self.stale.append(key)
-        outbox, rejects = self._read_outbox(raw, meta)
-        chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
-        if digest(total + chunks_total) != meta.digest:
+            if key != META and not key.startswith(OUTBOX):
+                found = self._open(key, record, meta)
+                records[key] = found.content
+                if found.key_id != self.sealing.key_id:
+                    self.stale.append(key)
+        self._read_outbox(raw, meta)
+        await self._add_up(raw, records, meta)
+        if digest(self._total + self._chunks_total) != meta.digest:
             raise self.unreadable(
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
                 "to an older version"
             )
-        if key_id != own:
+        if key_id != self.sealing.key_id:
             # The digest's secret is known to holders of the old key, and to readers of a plain state.
             meta.digest_key = entropy(SECRET_BYTES)
-            mac, total = hashing(meta.digest_key), 0
-            for number, key in enumerate(records, start=1):
-                if number % RESTORE_RECORDS == 0:
-                    await self._settings.yield_to_loop()
-                macs[key] = hashed = mac(key, raw[key])
-                total += hashed
-            chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
-        self.meta, self.macs, self.outbox, self.rejects = meta, macs, outbox, rejects
-        self._total, self._chunks_total = total, chunks_total
+            await self._add_up(raw, records, meta)
+        self.meta = meta
         return records
+
+    async def _add_up(self, raw: Mapping[bytes, bytes], keys: Iterable[bytes], meta: Meta) -> None:
+        """Hash the engine's records of these keys, and the outbox."""
+        mac = hashing(meta.digest_key)
+        for number, key in enumerate(keys, start=1):
+            if number % RESTORE_RECORDS == 0:
+                await self._settings.yield_to_loop()
+            self.macs[key] = mac(key, raw[key])
+        self._total = sum(self.macs.values())
+        self._chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
 
     def _read_meta(self, raw: Mapping[bytes, bytes]) -> tuple[Meta, str]:
         """Return the record `meta`, and the name of the key that sealed it."""
@@ -222,32 +221,23 @@ class ShardRecords:
             raise self.unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
         return meta, opened.key_id
 
-    def _read_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> tuple[list[Event], list[Reject]]:
-        """Return charged events and rejects that are not published yet."""
-        events: list[Event] = []
-        rejects: list[Reject] = []
+    def _read_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> None:
+        """Read the charged events and rejects that are not published yet."""
         for key in chunk_keys(meta):
             if key not in raw:
                 raise self.unreadable(f"record {describe(key)} is missing")
             found = self._open(key, raw[key], meta)
             if found.sequence != meta.charged:
                 raise self.unreadable(f"record {describe(key)} belongs to another transaction")
-            chunk = self._decode(key, self._unpacked(key, found.content), Chunk)
-            events += [event for event in chunk.events if event[0] > meta.published]
+            content, unpacking = b"", zlib.decompressobj()
+            with contextlib.suppress(zlib.error):
+                content = unpacking.decompress(found.content, RECORD_LIMIT + 1)
+            if not unpacking.eof or unpacking.unused_data:
+                raise self.unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
+            chunk = self._decode(key, content, Chunk)
+            self.outbox += [event for event in chunk.events if event[0] > meta.published]
             if meta.charged == meta.sequence:  # else they were published with the first slice
-                rejects += chunk.rejects
-        return events, rejects
-
-    def _unpacked(self, key: bytes, content: bytes) -> bytes:
-        """Return the content of an outbox record before it was compressed."""
-        unpacking = zlib.decompressobj()
-        try:
-            found = unpacking.decompress(content, RECORD_LIMIT + 1)
-        except zlib.error:
-            found = b""
-        if not unpacking.eof or unpacking.unused_data:
-            raise self.unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
-        return found
+                self.rejects += chunk.rejects
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
         found = self.sealing.open(key, record)
@@ -266,10 +256,8 @@ class ShardRecords:
             return msgspec.msgpack.decode(content, type=kind)
         except msgspec.DecodeError as error:
             why = str(error)
-        except UnicodeDecodeError:
-            why = "a text is no UTF-8"
-        except RecursionError:
-            why = "it is nested too deep"
+        except (UnicodeDecodeError, RecursionError):
+            why = "a text is no UTF-8, or it is nested too deep"
         raise self.unreadable(f"record {describe(key)} is not of this format: {why}")
 
     def decode_closed(self, record: bytes) -> Closed:
