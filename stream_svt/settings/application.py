@@ -6,7 +6,7 @@ Nothing here reads files: a function passed in reads the files that a configurat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
@@ -45,10 +45,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One dataset's ledger; amounts in ledger units, ``spent`` is at most ``limit``.
-
-    ``declared`` is the limit that the application declared, before commands raised it.
-    """
+    """One dataset's ledger, in ledger units; ``declared`` is the limit declared, before commands raised it."""
 
     unit: str
     kind: Kind
@@ -58,7 +55,7 @@ class Balance:
 
 
 class _CarryOver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Origin of carried-over balances, and the application that may use them.
+    """Origin of carried-over balances.
 
     Attributes:
         application, cluster, alerts: The closed application, and the cluster id and alert topic it was read from.
@@ -101,10 +98,8 @@ class Carried(_CarryOver, frozen=True, dict=True):
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits of the content, stored in the state of every shard of the successor; "" for nothing."""
-        if not self.application:
-            return ""
         content = "".join(f"{line}\n" for line in self.lines())
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return self.application and hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
         """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
@@ -135,10 +130,9 @@ class Carried(_CarryOver, frozen=True, dict=True):
 
     def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
         """Return the fields of a monitor that declare less than earlier ones of its topic, each with a remedy."""
-        if (declared := self.topics.get(monitor.topic)) is not None:
-            return declared.undercut(monitor)
-        if self.complete:
-            return {}
+        declared = self.topics.get(monitor.topic)
+        if declared is not None or self.complete:
+            return {} if declared is None else declared.undercut(monitor)
         unknown = (
             f"topic {quote(monitor.topic)} is not in the carried-over file, and alerts of {self.application!r} are "
             "missing. Declare a monitor on the topic, with the largest sensitivity it ever had, in the earlier "
@@ -159,11 +153,7 @@ NOTHING = Carried("", "", "", "", True, {}, {}, {})
 
 
 def parse(lines: Sequence[str]) -> Carried:
-    """Return the content of a file that ``stream-svt carry-over`` wrote.
-
-    Raises:
-        ValueError: The file is invalid or lacks lines; the message names the line.
-    """
+    """Return the content of a file that ``stream-svt carry-over`` wrote; ValueError names an invalid line."""
     found = [line for line in lines if line.strip()]
     if not found:
         raise ValueError("the file is empty: run 'stream-svt carry-over' again")
@@ -177,24 +167,21 @@ def parse(lines: Sequence[str]) -> Carried:
         )
     if any(declared.sensitivity <= 0 for declared in head.topics.values()):
         raise ValueError("line 1: a sensitivity must be greater than 0")
-    datasets = dict(_balances(found[1:]))
-    if len(datasets) != head.datasets:
-        raise ValueError("a dataset occurs twice")
-    return Carried(**structs.asdict(head) | {"datasets": datasets})
-
-
-def _balances(lines: Iterable[str]) -> Iterator[tuple[str, Balance]]:
+    datasets: dict[str, Balance] = {}
     decoder = msgspec.json.Decoder(_Line)
-    for number, text in enumerate(lines, start=2):
+    for number, text in enumerate(found[1:], start=2):
         try:
             line = decoder.decode(text)
             kind = KINDS[line.measure]
             declared, limit, spent = (_units(text, kind) for text in (line.declared, line.limit, line.spent))
             if not (0 <= spent <= limit and 0 < declared <= limit):
                 raise ValueError("expected 0 <= spent <= limit and 0 < declared <= limit")
+            if line.name in datasets:
+                raise ValueError("a dataset occurs twice")
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        yield line.name, Balance(line.unit, kind, declared, limit, spent)
+        datasets[line.name] = Balance(line.unit, kind, declared, limit, spent)
+    return Carried(**structs.asdict(head) | {"datasets": datasets})
 
 
 @lru_cache(maxsize=10_000)

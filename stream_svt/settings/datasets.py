@@ -266,7 +266,7 @@ class DatasetDeclaration(Strict):
 
         Raises ValueError if the file of names cannot be read, is empty, or has an invalid line.
         """
-        kind, limit = self.limit.kind, self.limit.units
+        kind, limit = self.limit
         each = DatasetSpec(name="", kind=kind, limit=limit, unit=self.unit, horizon_ms=self.horizon)
         if self.generate is None or self.from_ is None:
             return (replace(each, name=name) for name in self._names(read_names)), None

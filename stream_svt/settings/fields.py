@@ -130,15 +130,7 @@ def within(least_ms: int, largest_ms: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Privacy budget of a dataset: ``units`` of ``kind`` (see `stream_svt.privacy.loss`)."""
-
-    kind: Kind
-    units: int
-
-
-def _limit(value: object) -> Limit:
+def _limit(value: object) -> tuple[Kind, int]:
     kind, amount = Kind.PURE, value
     if isinstance(value, dict):
         if len(value) != 1:
@@ -148,14 +140,12 @@ def _limit(value: object) -> Limit:
             near = did_you_mean(measure, KINDS)
             raise ValueError(f"unknown measure {quote(measure)}; expected epsilon or rho{near}")
         kind = KINDS[measure]
-    loss = number(amount)
-    units = to_units(loss, kind)
-    if loss <= 0:
+    if (loss := number(amount)) <= 0:
         raise ValueError(f"must be greater than 0, found {quote(amount)}")
-    if not 1 <= units <= MAX_UNITS:
+    if not 1 <= (units := to_units(loss, kind)) <= MAX_UNITS:
         limits = f"{1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}"
         raise ValueError(f"must be between {limits}, found {quote(amount)}")
-    return Limit(kind, units)
+    return kind, units
 
 
 def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -166,8 +156,10 @@ def with_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 _AMOUNT: list[dict[str, Any]] = [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]
 
 LimitField = Annotated[
-    Limit, Form(_limit, {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]})
+    tuple[Kind, int],
+    Form(_limit, {"anyOf": [*_AMOUNT, *(with_key(measure, {"anyOf": _AMOUNT}) for measure in KINDS)]}),
 ]
+"""Measure and budget, in units of `stream_svt.privacy.loss`."""
 
 
 def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
@@ -282,16 +274,13 @@ def _tagged(value: object, forms: Collection[str], expected: str) -> object:
     """Convert a name or {name: options} to {"kind": name, ...}, for a discriminated union."""
     if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
         return value
-    name: object = value
-    options: object = {}
+    name, options = value, None
     if isinstance(value, dict) and len(value) == 1:
         ((name, options),) = value.items()
-        if name == "table" and name in forms:
-            return {"kind": name, "table": options}
-        if name in forms and not isinstance(options, dict | None):
-            raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
-    if isinstance(name, str) and name in forms and value != "table":
-        return {"kind": name, **(options if isinstance(options, dict) else {})}
+    if name in forms and isinstance(options, dict | None):
+        return {"kind": name, **(options or {})}
+    if name in forms:
+        raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
     near = did_you_mean(name, forms) if isinstance(name, str) else ""
     raise ValueError(f"expected {expected}, found {quote(name)}{near}")
 
@@ -310,10 +299,12 @@ _CORRECTION_WORDS = (
 
 
 def _correction(value: object) -> object:
+    if isinstance(value, dict) and value.keys() == {"table"}:
+        return {"kind": "table", **value}
     if not isinstance(value, bool | dict | list | Strict | None):
         with suppress(ValueError):
             return {"kind": "table", "table": [number(value)]}
-    return _tagged(value, (*_CORRECTION_NAMES, "table"), _CORRECTION_WORDS)
+    return _tagged(value, _CORRECTION_NAMES, _CORRECTION_WORDS)
 
 
 CorrectionField = Annotated[

@@ -68,11 +68,6 @@ class KafkaConfig(Strict):
     partitions. Default: none."""
 
     @property
-    def authenticates(self) -> bool:
-        """Whether a user name and password are sent."""
-        return self.security_protocol.startswith("SASL")
-
-    @property
     def encrypts(self) -> bool:
         """Whether the connection is encrypted."""
         return self.security_protocol.endswith("SSL")
@@ -81,9 +76,10 @@ class KafkaConfig(Strict):
     def _problems(self) -> Iterator[tuple[str, str]]:
         useless = f"is not used with security_protocol {self.security_protocol}: remove it, or use"
         required = f"is required with security_protocol {self.security_protocol}"
+        authenticates = self.security_protocol.startswith("SASL")
         for name in ("sasl_mechanism", "username", "password_file"):
-            if (getattr(self, name) is not None) is not self.authenticates:
-                yield name, required if self.authenticates else f"{useless} SASL_SSL"
+            if (getattr(self, name) is not None) is not authenticates:
+                yield name, required if authenticates else f"{useless} SASL_SSL"
         if self.ca_file is not None and not self.encrypts:
             yield "ca_file", f"{useless} SSL or SASL_SSL"
         if 3 * self.heartbeat_interval > self.session_timeout:
@@ -243,10 +239,10 @@ class ServiceDocument(Strict):
                 yield key, f"topic {quote(name)} is already in use ({user}): choose another topic"
 
 
-_ANNOTATED: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
-SERVICE_KEYS = tuple(name for name in _ANNOTATED if name != "application")
+_SERVICE: dict[str, Any] = {name: field.annotation for name, field in ServiceDocument.model_fields.items()}
+SERVICE_KEYS = tuple(name for name in _SERVICE if name != "application")
 """Keys that only the service reads; they are not part of the applied configuration."""
-SECTIONS: dict[str, type[Strict]] = {name: _ANNOTATED[name] for name in SERVICE_KEYS if name != "control"}
+SECTIONS: dict[str, type[Strict]] = {name: _SERVICE[name] for name in SERVICE_KEYS if name != "control"}
 """Sections whose keys environment variables may replace."""
 
 
@@ -304,11 +300,9 @@ def apply_environment(
         keys = sections[section].model_fields if section in sections else {}
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
             message = "this key can be set in the file only: remove the variable"
+            document.problems.append(Problem(0, variable, message))
         elif key in keys and variable.startswith(ENVIRONMENT):
             document.set_value(section, key, text, f"environment variable {variable}")
-            continue
         elif keys and variable.startswith(ENVIRONMENT):
             message = f"environment variable names no key of {section}{did_you_mean(key, keys)}"
-        else:
-            continue
-        document.problems.append(Problem(0, variable, message))
+            document.problems.append(Problem(0, variable, message))
