@@ -216,8 +216,7 @@ class ForwardConfig:
 def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) -> ForwardConfig:
     """Return the configuration in a file; file names in it are relative to its directory.
 
-    Raises:
-        ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
+    Raises ConfigError with every problem of the file, of the environment, and of the files of secrets that it names.
     """
     document = read(content(path), str(path))
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
@@ -246,29 +245,29 @@ def _destination(
 ) -> Destination:
     """Return a destination with its secrets; problems are reported to the document."""
     keys: list[bytes] = []
-    authorization = None
-    if (name := config.authorization_file) is not None:
-        authorization = files.first_line(name, (*path, "authorization_file"), "header")
-        if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
-            document.report((*path, "authorization_file"), "has characters that a header must not have")
+    key, authorization = (*path, "authorization_file"), None
+    if config.authorization_file is not None:
+        authorization = files.first_line(config.authorization_file, key, "header")
+    if authorization and not (authorization.isascii() and authorization.isprintable()):
+        document.report(key, "has characters that a header must not have")
     if (webhook := config.webhook) is None:
         bases = config.alertmanager.urls if config.alertmanager else ()
         urls = [base.rstrip("/") + "/api/v2/alerts" for base in bases]
     else:
-        url = webhook.url
+        urls = [webhook.url] if webhook.url else []
         if webhook.url_file is not None:
             key = (*path, "webhook", "url_file")
-            url = files.first_line(webhook.url_file, key, "address")
             try:
-                url = url and _address(url)
+                urls = [_address(url)] if (url := files.first_line(webhook.url_file, key, "address")) else []
             except ValueError as error:
                 document.report(key, f"file {quote(webhook.url_file)}: {error}")
-        urls = [] if url is None else [url]
         key = (*path, "webhook", "key_files")
         keys = files.shared_keys(webhook.key_files, key)
         if not webhook.key_files:
             files.note(key, "requests are not signed: anybody who can reach the receiver can forge an alert")
-    if (config.authorization_file or webhook) and any(map(_is_remote_http, urls)):
+    # Judged by the host's name: an address on this machine is not read by others.
+    remote = [one for one in map(urlsplit, urls) if one.hostname not in {"localhost", "127.0.0.1", "::1"}]
+    if (config.authorization_file or webhook) and any(one.scheme == "http" for one in remote):
         files.note(path, "uses http: anybody on the network path can read, change and repeat requests")
     return Destination(
         config=config,
@@ -278,9 +277,3 @@ def _destination(
         keys=tuple(keys),
         authorization=authorization,
     )
-
-
-def _is_remote_http(url: str) -> bool:
-    """Tell whether an address is http on another machine, judged by its host name."""
-    parts = urlsplit(url)
-    return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}

@@ -202,12 +202,9 @@ PAIRS_SHOWN = 5_000
 
 @dataclass(frozen=True)
 class ApplicationSpec:
-    """Datasets and monitors of an application, as a shard's engine uses them.
+    """Datasets and monitors of an application in the order declared, as a shard's engine uses them.
 
-    Attributes:
-        datasets, monitors: In the order declared. `at` adds the current datasets of ``generators``, which have no end.
-        notes: Advice about settings that are allowed but may be unintended.
-        carried: Balances taken over from a closed application; ``datasets`` include them.
+    ``datasets`` include the balances ``carried`` over; `at` adds the current datasets of ``generators``.
     """
 
     application: str
@@ -300,8 +297,7 @@ def load_spec(
 ) -> ApplicationSpec:
     """Return the specification in a YAML text.
 
-    Raises:
-        ConfigError: All problems of single keys, or all problems between keys if there are none, sorted by line.
+    Raises ConfigError with all problems of single keys, or, if there are none, with all between keys.
     """
     document = read(text, source)
     spec = application_of(document, document.validated(ConfigDocument), read_names)
@@ -404,14 +400,15 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
         path = ("monitors", index)
         if (first := names.setdefault(monitor.name, index)) != index:
             line = document.line(("monitors", first, "name"))
-            message = f"monitor {quote(monitor.name)} is already declared at line {line}"
-            document.report((*path, "name"), message)
+            document.report(
+                (*path, "name"), f"monitor {quote(monitor.name)} is already declared at line {line}"
+            )
             continue
         for number, pattern in enumerate(monitor.datasets):
             if not any(fnmatchcase(name, pattern) for name in datasets):
                 message = f"pattern {quote(pattern)} matches no declared dataset"
-                near = did_you_mean(pattern, list(datasets)[:1000])
-                document.report((*path, "datasets", number), message + near)
+                message += did_you_mean(pattern, list(datasets)[:1000])
+                document.report((*path, "datasets", number), message)
         for name, message in carried.undercut(monitor).items():
             document.report((*path, name), message)
         budgets = {
@@ -433,8 +430,7 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
 def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> Iterator[Problem]:
     """Yield advice about settings that are allowed but may be unintended."""
     for index, monitor in enumerate(config.monitors):
-        for name, message in monitor.notes():
-            yield document.problem(("monitors", index, name), message)
+        yield from (document.problem(("monitors", index, name), note) for name, note in monitor.notes())
     declared: dict[int, list[DatasetSpec]] = {}
     for dataset, index in datasets.values():
         declared.setdefault(index, []).append(dataset)

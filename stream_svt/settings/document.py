@@ -154,13 +154,10 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 @dataclass(slots=True)
 class Document:
-    """A configuration file's content.
+    """A configuration file's content: dicts, lists, texts, ints, decimals, bools and None.
 
-    Attributes:
-        data: Nested dicts, lists, texts, ints, decimals, bools and None.
-        source: Name of the file, for messages.
-        lines: Line of each key and item, from 1; 0 for values that are not in the file.
-        origins: Source of each value that is not in the file.
+    ``source`` names the file. ``lines`` has the line of each key and item, 0 for those of ``origins``: values that are
+    not in the file, by where they come from.
     """
 
     data: Any
@@ -195,11 +192,7 @@ class Document:
         self.origins[section, key] = origin
 
     def validated(self, model: type[Model]) -> Model:
-        """Return the document as a model.
-
-        Raises:
-            ConfigError: With its problems and those reported before.
-        """
+        """Return the document as a model; ConfigError with its problems and those reported before."""
         try:
             found = model.model_validate(self.data)
         except ValidationError as error:
@@ -214,34 +207,22 @@ class Document:
         return found
 
     def raise_problems(self) -> None:
-        """Raise the problems reported so far.
-
-        Raises:
-            ConfigError: There was a problem.
-        """
+        """Raise ConfigError if there was a problem."""
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
 
     def load(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
-        """Return a YAML node as data, and record its lines.
-
-        Raises:
-            ConfigError: The document is too large; other problems are reported.
-        """
-        line = node.start_mark.line + 1
-        self.lines.setdefault(path, line)
+        """Return a YAML node as data, and record its lines; ConfigError if it is too large."""
+        self.lines.setdefault(path, line := node.start_mark.line + 1)
         if len(self.lines) > _MAX_NODES or len(path) > _MAX_DEPTH:
             problem = Problem(line, "", "too large or too deeply nested: check its aliases")
             raise ConfigError([problem], self.source)
         if not node.tag.startswith("tag:yaml.org,2002:"):
             self.report(path, f"YAML tags such as {quote(node.tag)} are not supported: remove it")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.load(item, (*path, index)) for index, item in enumerate(node.value)]
-        return node.value if node.style else _scalar(node.value)
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        if isinstance(node, yaml.ScalarNode):
+            return node.value if node.style else _scalar(node.value)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line, key_path = key_node.start_mark.line + 1, path
@@ -266,11 +247,7 @@ def path_text(path: KeyPath) -> str:
 
 
 def read(text: str | bytes, source: str) -> Document:
-    """Return the document in a YAML text.
-
-    Raises:
-        ConfigError: The text is not YAML, not UTF-8, or its top level is not a mapping.
-    """
+    """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top, in UTF-8."""
     try:
         root = yaml.compose(text.decode() if isinstance(text, bytes) else text, Loader=_LOADER)
         line, wrong = 1, "expected a mapping with the keys application, datasets and monitors"

@@ -382,10 +382,7 @@ def changes_refused(
 ) -> list[Problem]:
     """Return the changes of monitors that a running application cannot adopt.
 
-    Args:
-        old: Monitors in use, by name.
-        declared: Declarations so far, by query topic.
-        new: Monitors that would replace them.
+    ``old`` are the monitors in use by name, ``declared`` the declarations so far by query topic.
     """
     found = []
     wanted = declared_by(new)

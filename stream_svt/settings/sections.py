@@ -271,10 +271,8 @@ def section_notes(document: Document, found: ServiceDocument) -> Iterator[Proble
         message = "private values cross the network in the clear: use SSL or SASL_SSL"
         yield document.problem(("kafka", "security_protocol"), message)
     if found.sealing.adopt_plain:
-        message = (
-            "accepts an unsealed state: remove it once 'stream-svt status' shows the key's id for every shard"
-        )
-        yield document.problem(("sealing", "adopt_plain"), message)
+        message = "remove it once 'stream-svt status' shows the key's id for every shard"
+        yield document.problem(("sealing", "adopt_plain"), f"accepts an unsealed state: {message}")
     if found.sealing.key_lost:
         message = "parks shards that another worker could open: only for 'close-application --give-up-state'"
         yield document.problem(("sealing", "key_lost"), message)

@@ -48,7 +48,9 @@ destinations:
 @pytest.fixture
 def directory(tmp_path):
     write_keys(tmp_path)
-    write_secrets(tmp_path, {"token": "Bearer abc\n", "address": "https://hooks.example/alerts\n"})
+    write_secrets(
+        tmp_path, {"token": "Bearer abc\n", "address": "https://hooks.example/alerts", "torn": "https://["}
+    )
     return tmp_path
 
 
@@ -103,8 +105,8 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         (('"https://example.org/hook"', '"ftp://example.org/"'), "expected an address such as https://"),
         (('url: "https://example.org/hook",', ""), "or url_file is required, and only one of them"),
         (
-            ('url: "https://example.org/hook"', "url_file: token"),
-            "file 'token': expected an address such as https://",
+            ('url: "https://example.org/hook"', "url_file: torn"),
+            "file 'torn': expected an address such as https://",
         ),
         (("[hook.key]", "[hook.key, old.key, token]"), "at most 2 in the list"),
         (("[hook.key]", "[missing]"), "cannot read 'missing': No such file"),
