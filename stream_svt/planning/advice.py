@@ -17,7 +17,6 @@ from stream_svt.settings.fields import AnnealedOptions
 from stream_svt.settings.monitors import MonitorSpec
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DAY = 86_400
@@ -253,9 +252,6 @@ def _number(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if 100 <= value < math.inf else _short(value)
 
 
-_TRUE, _FALSE, _OTHER, _LIMIT = "#2a6f97", "#d1495b", "#8d99ae", "#222222"
-
-
 def draw(recommendation: Recommendation) -> Figure:
     """Return a picture: report probability by distance from the threshold, and alerts over time.
 
@@ -264,55 +260,36 @@ def draw(recommendation: Recommendation) -> Figure:
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise MisuseError(
             "a plot needs matplotlib, which is not installed: pip install 'stream-svt[plot]'"
         ) from None
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    margins, alerts = figure.subplots(1, 2)
-    _draw_margins(margins, recommendation)
-    _draw_alerts(alerts, recommendation)
-    for axes, locator in ((margins, MaxNLocator(5)), (alerts, MaxNLocator(4, integer=True))):
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_major_locator(locator)
-    return figure
-
-
-def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
-    """Draw the chance of a report by distance from the threshold, and the distribution of the margins."""
     workload, monitor = recommendation.workload, recommendation.best.monitor
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+
     reach = 1.2 * max(float(np.quantile(workload.above, 0.9)), float(np.quantile(workload.below, 0.5)))
     distance = np.linspace(-reach, reach, 241)
-    chances = report_chances(monitor, distance)
-    low, middle, high = np.quantile(chances, (0.1, 0.5, 0.9), axis=0)
-    axes.fill_between(distance, low, high, color=_LIMIT, alpha=0.15, lw=0, label="8 runs in 10")
-    axes.plot(distance, middle, color=_LIMIT, label="half of the runs")
-    for values, colour, kind in (
-        (workload.above, _TRUE, "positives"),
-        (-workload.below, _FALSE, "negatives"),
-    ):
+    low, middle, high = np.quantile(report_chances(monitor, distance), (0.1, 0.5, 0.9), axis=0)
+    left.fill_between(distance, low, high, color="0.85", label="8 runs in 10")
+    left.plot(distance, middle, color="black", label="half of the runs")
+    for values, kind in ((workload.above, "positives"), (-workload.below, "negatives")):
         counts, edges = np.histogram(values, np.linspace(-reach, reach, 49))
-        heights, label = 0.45 * counts / max(counts.max(), 1), f"{kind} (no scale)"
-        axes.stairs(heights, edges, fill=True, color=colour, alpha=0.45, label=label)
-    axes.axvline(0, color=_OTHER, lw=0.8)
-    axes.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
-    axes.set(xlim=(-reach, reach), ylim=(0, 1.02))
-    axes.legend(loc="upper left", fontsize="small")
+        heights = 0.45 * counts / max(counts.max(), 1)
+        left.stairs(heights, edges, fill=True, alpha=0.45, label=f"{kind} (no scale)")
+    left.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
 
-
-def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
-    """Draw the true and false alerts so far, and the cutoff."""
-    best, workload = recommendation.best, recommendation.workload
-    run = course(best.monitor, workload)
+    run = course(monitor, workload)
     true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
-    labels, colours = ("true alerts", "false alerts"), (_TRUE, _FALSE)
-    axes.stackplot(run.time, true, false, labels=labels, colors=colours, alpha=0.75)
-    low, high = np.quantile(run.true_alerts + run.false_alerts, (0.1, 0.9), axis=0)
-    axes.plot(run.time, low, color=_LIMIT, lw=0.8, ls=":", label="8 runs in 10")
-    axes.plot(run.time, high, color=_LIMIT, lw=0.8, ls=":")
-    axes.axhline(best.monitor.cutoff, color=_LIMIT, lw=1, ls="--", label="cutoff")
-    top = 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))
-    axes.set(title="Alerts during a run", ylabel="alerts so far", xlim=(0, run.time[-1]))
-    axes.set(xlabel="passes over the set" if workload.finite else "queries", ylim=(0, top))
-    axes.legend(loc="upper left", fontsize="small", ncols=2)
+    right.stackplot(run.time, true, false, labels=("true alerts", "false alerts"), alpha=0.75)
+    span = np.quantile(run.true_alerts + run.false_alerts, (0.1, 0.9), axis=0)
+    right.plot(run.time, span.T, "k:", lw=0.8, label=("8 runs in 10", "_"))
+    right.axhline(monitor.cutoff, color="black", lw=1, ls="--", label="cutoff")
+    time = "passes over the set" if workload.finite else "queries"
+    right.set(title="Alerts during a run", xlabel=time, ylabel="alerts so far")
+    right.margins(y=0.3)
+    for axes in (left, right):
+        axes.locator_params(axis="x", nbins=4, integer=True)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(loc="upper left", fontsize="small")
+    return figure

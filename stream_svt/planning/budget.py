@@ -9,13 +9,13 @@ from math import ceil
 
 from scipy.special import fdtri
 
-from stream_svt.mechanisms import Law, estimates, noise
+from stream_svt.mechanisms import Exposure, Law, estimates
 from stream_svt.mechanisms.noise import least_integer
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-from stream_svt.settings.fields import ExposureOptions, Sweep
+from stream_svt.settings.fields import Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
 SURE = 0.95
@@ -51,36 +51,14 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
 
     In real units, for the branch with the lowest bar and the last attempt, whose bar is the lowest.
     """
-    mechanism = monitor.mechanism()
+    mechanism, last = monitor.mechanism(), monitor.attempts - 1
 
-    def noise_margin(query: Law) -> int:
+    def margin(correction: int, query: Law) -> int:
         law = mechanism.threshold_law
-        return least_integer(lambda steps: estimates.survival(query, law, -steps) >= chance)
+        return correction + least_integer(lambda steps: estimates.survival(query, law, -steps) >= chance)
 
-    last = monitor.attempts - 1
-    margins = [
-        branch.correction(last) + noise_margin(law)
-        for branch, law in zip(mechanism.branches, mechanism.branch_laws, strict=True)
-    ]
-    return min(margins) * monitor.granularity
-
-
-def false_alerts(monitor: MonitorSpec) -> float | None:
-    """Return the expected number of tests in a run that pass the bar if every value equals the noisy threshold.
-
-    Exponential threshold noise is never negative, so this bounds the reports of values at or below the threshold.
-    None if there is no bound, as for a sweep with a falling bar.
-    """
-    mechanism = monitor.mechanism()
-    bounded = isinstance(monitor.correction, ExposureOptions) and not isinstance(monitor.append, Sweep)
-    if monitor.expected_queries is None or not bounded or not mechanism.threshold_noise.is_one_sided:
-        return None
-    chance = sum(
-        noise.tail(mechanism.query_noise, branch.rate, branch.correction(attempt))
-        for branch in mechanism.branches
-        for attempt in range(monitor.attempts)
-    )
-    return float(monitor.expected_queries * chance)
+    bars = (branch.correction(last) for branch in mechanism.branches)
+    return min(map(margin, bars, mechanism.branch_laws)) * monitor.granularity
 
 
 def explain(spec: ApplicationSpec) -> list[str]:
@@ -137,15 +115,18 @@ def _detects(monitor: MonitorSpec) -> str:
 
 
 def _wastes(monitor: MonitorSpec) -> str:
-    if (bound := false_alerts(monitor)) is not None:
-        return (
-            f"on average at most {bound:.3g} of a run's {monitor.cutoff} alerts on values at or below the threshold, "
-            f"in a run of {monitor.expected_queries:,} queries; far fewer if few values are near the threshold."
-        )
     if isinstance(monitor.append, Sweep):
         return (
             "alerts on the largest values below the threshold, where a set has fewer than "
             f"{monitor.append.tops_per_set} values above it."
+        )
+    rule = monitor.correction_rule()
+    # Exponential threshold noise is never negative, so these values lie at or below the noisy threshold.
+    if isinstance(rule, Exposure) and monitor.threshold_noise.is_one_sided:
+        return (
+            f"on average at most {float(rule.false_alerts):.3g} of a run's {monitor.cutoff} alerts on values at or "
+            f"below the threshold, in a run of {rule.expected_queries:,} queries; far fewer if few values are near the "
+            "threshold."
         )
     return "an unknown share of alerts on values below the threshold: only the correction exposure bounds it."
 
