@@ -1,15 +1,20 @@
-"""The changes that a new configuration makes, as text for the operator who is about to apply it."""
+"""The changes that a new configuration makes, and the memory that a worker then takes, as text for the operator.
+
+The model of the memory has measured figures: a test compares those for datasets and runs with measurements, and
+`benchmarks/scale/opening.py` measures a whole process. Not included is what depends on the queries: muted series (about
+300 bytes each), and queries that wait in open sets or for a retry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
 from stream_svt.errors import Problem
-from stream_svt.planning.memory import MIB, needed
 from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
@@ -19,6 +24,24 @@ _RUNS_END = "its open runs end: epsilon that they did not spend is released, rho
 
 NAMES_SHOWN = 3
 """Names given in a line about several datasets."""
+
+MIB = 2**20
+PROCESS = 120 * MIB
+"""The interpreter with all its libraries, and a worker of a small configuration."""
+WORK = 80 * MIB
+"""Data in transit: queries read ahead, a step's arrays, the transaction in flight and the one before."""
+DECLARED = 1_000
+"""Bytes of a declared dataset on every worker."""
+DATASET = 900
+"""Bytes of a dataset on the worker that holds its shard: ledger, counters, the hash of its record."""
+RUN = 450
+"""Bytes of a monitor with an open run on a dataset: counters, secrets, elements of the arrays."""
+RECORD = 75
+"""Bytes of a dataset's state record."""
+STORED = 95
+"""Bytes of a monitor in a dataset's state record."""
+OBJECT = 150
+"""Bytes that a record in memory takes in addition to its content: object, dictionary entry, seal."""
 
 
 @dataclass(slots=True)
@@ -61,7 +84,7 @@ def difference(
     if not result.lines:
         result.add("No change.")
     wanted, had = (
-        None if spec is None else needed(spec.at(now_ms), partitions).all_shards // MIB for spec in (new, old)
+        None if spec is None else memory(spec.at(now_ms), partitions)[0] // MIB for spec in (new, old)
     )
     if wanted != had:
         change = "" if had is None else f", before {had} MiB"
@@ -210,3 +233,16 @@ def _listed(what: str, names: list[str]) -> str:
     if len(names) < 2:
         return f"{what} {shown}" if names else ""
     return f"{len(names)} {what}s ({shown}{more})"
+
+
+def memory(spec: ApplicationSpec, partitions: int) -> tuple[int, int]:
+    """Return the most bytes that a worker takes with all shards, and with one, when every run is open.
+
+    While a shard is opened, its records are in memory twice, sealed and opened, in addition to the restored state.
+    """
+    datasets = len(spec.datasets)
+    runs = sum(int(spec.covered(monitor).sum()) for monitor in spec.monitors)
+    process = PROCESS + WORK + DECLARED * datasets
+    held = DATASET * datasets + RUN * runs
+    opening = 2 * ((RECORD + OBJECT) * datasets + STORED * runs)
+    return process + held + ceil(opening / partitions), process + ceil((held + opening) / partitions)

@@ -20,7 +20,7 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
 from stream_svt.errors import BrokerError, UnreadableState
-from stream_svt.planning.memory import MIB, needed
+from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service import kafka
@@ -55,8 +55,7 @@ def check_offline(config: Config) -> list[Finding]:
     spec, shards = config.current, config.topics.partitions
     datasets, monitors = len(spec.datasets), len(spec.monitors)
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
-    memory = needed(spec, shards)
-    total, single = (ceil(size / MIB) for size in (memory.all_shards, memory.one_shard))
+    total, single = (ceil(size / MIB) for size in memory(spec, shards))
     one = f" with all {shards} shards, {single} MiB with one" if single < total else ""
     takes = f"a worker takes up to about {total} MiB{one}"
     findings = [
