@@ -288,7 +288,7 @@ class Engine:
         accounts = self.accounts
         names = self.number.keys() & {queue.dataset for queue in accounts.queues.changed}
         self.projection.changed.update(self.number[name] for name in names)
-        views, totals = self.projection.changed_views(), self.projection.take()
+        views, totals = self.projection.take_views(), self.projection.take()
         commit = accounts.take_commit()
         commit.progress, commit.views, commit.totals = self._progress(), views, totals
         self._taken += commit.opened

@@ -22,13 +22,11 @@ from stream_svt.privacy.loss import Kind, to_float
 
 STATES = (*(state.value for state in State), PAUSED)
 """States of a monitor on a dataset, as shown: a pause hides the state behind it."""
-
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_RUN = RunState()
 _KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
 """Measure of the ledgers in each group of datasets that are not shown one by one."""
-
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
 
@@ -37,55 +35,35 @@ class _Table:
     """Numbers of datasets in columns, and their exact sums by group.
 
     Group 0 are the datasets shown one by one, group 1 the others with ledgers in epsilon, group 2 those in rho.
+    ``states`` counts the datasets of each of `STATES`, in a table of a monitor.
     """
 
-    def __init__(self, group: NDArray[np.int8], **columns: NDArray[Any]) -> None:
+    def __init__(
+        self, group: NDArray[np.int8], state: NDArray[np.int8] | None = None, **columns: NDArray[Any]
+    ) -> None:
         self._group = group
         self._columns = columns
+        self._state = np.zeros(0, dtype=np.int8) if state is None else state
+        self.states = np.bincount(self._state, minlength=len(STATES) + 1)
         members = [group == number for number in range(3)]
         self.sums = {
             name: [sum(column[rows].tolist()) for rows in members] if column.any() else [0, 0, 0]
             for name, column in columns.items()
         }
 
-    def put(self, rows: Integers, **values: Sequence[int]) -> None:
-        """Store new numbers of some datasets."""
+    def put(self, rows: Integers, states: Sequence[str] = (), **values: Sequence[int]) -> None:
+        """Store new numbers and states of some datasets."""
+        if states:
+            codes = np.array([_CODES[state] for state in states], dtype=np.int8)
+            self.states += np.bincount(codes, minlength=len(STATES) + 1)
+            self.states -= np.bincount(self._state[rows], minlength=len(STATES) + 1)
+            self._state[rows] = codes
         groups = self._group[rows].tolist()
         for name, now in values.items():
             column, sums = self._columns[name], self.sums[name]
             for group, old, new in zip(groups, column[rows].tolist(), now, strict=True):
                 sums[group] += new - old
             column[rows] = now
-
-
-class _MonitorTable(_Table):
-    """A monitor's numbers; ``states`` counts the datasets of each of `STATES`."""
-
-    def __init__(self, group: NDArray[np.int8], covers: Mask) -> None:
-        count = len(group)
-        self._state = np.where(covers, _CODES[State.IDLE], _NOT_COVERED).astype(np.int8)
-        self.states = np.bincount(self._state, minlength=len(STATES) + 1)
-        muted, queued = np.zeros((2, count), dtype=np.int32)
-        spent, left = np.zeros((2, count), dtype=np.int64)
-        super().__init__(group, muted=muted, queued=queued, spent=spent, left=left)
-
-    def put_states(self, rows: Integers, states: Sequence[str]) -> None:
-        """Store new states of some datasets."""
-        codes = np.array([_CODES[state] for state in states], dtype=np.int8)
-        self.states += np.bincount(codes, minlength=len(STATES) + 1)
-        self.states -= np.bincount(self._state[rows], minlength=len(STATES) + 1)
-        self._state[rows] = codes
-
-    def totals(self) -> MonitorTotals:
-        """Return the sums."""
-        spent, left = self.sums["spent"], self.sums["left"]
-        return MonitorTotals(
-            states=dict(zip(STATES, self.states.tolist(), strict=False)),
-            muted=sum(self.sums["muted"]),
-            queued=sum(self.sums["queued"]),
-            spent={kind.measure: to_float(spent[group], kind) for group, kind in _KINDS.items()},
-            run_left={kind.measure: to_float(left[group], Kind.PURE) for group, kind in _KINDS.items()},
-        )
 
 
 class Projection:
@@ -97,19 +75,23 @@ class Projection:
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
         self._accounts = accounts
         self._runners = runners
-        self._datasets = datasets = accounts.datasets
         self.changed: set[int] = set()
-        self._views_changed = False
+        self._views_changed = True
+        datasets = accounts.datasets
+        self._shown = np.flatnonzero(datasets.shown).tolist()
         self._group = np.where(datasets.shown, 0, 1 + datasets.zcdp).astype(np.int8)
         spent, reserved, charges = np.zeros((3, len(datasets)), dtype=np.int64)
         limit = datasets.limit.copy()
         self._ledgers = _Table(self._group, limit=limit, spent=spent, reserved=reserved, charges=charges)
         self._members = np.bincount(self._group, minlength=3).tolist()
-        self._monitors: dict[str, _MonitorTable] = {}
+        self._monitors: dict[str, _Table] = {}
 
     def cover(self, name: str, covers: Mask) -> None:
         """Add or reset a monitor on the datasets it covers; `update` adds its numbers there."""
-        self._monitors[name] = _MonitorTable(self._group, covers)
+        state = np.where(covers, _CODES[State.IDLE], _NOT_COVERED).astype(np.int8)
+        muted, queued = np.zeros((2, len(covers)), dtype=np.int32)
+        spent, left = np.zeros((2, len(covers)), dtype=np.int64)
+        self._monitors[name] = _Table(self._group, state, muted=muted, queued=queued, spent=spent, left=left)
         self._views_changed = True
 
     def remove(self, name: str) -> None:
@@ -117,16 +99,13 @@ class Projection:
         del self._monitors[name]
         self._views_changed = True
 
-    def shown(self) -> list[DatasetView]:
-        """Return the views of all datasets that are shown one by one."""
+    def take_views(self) -> list[DatasetView]:
+        """Return the views that the next commit changes: at first, and if the monitors changed, all."""
+        changed = (
+            self._shown if self._views_changed else sorted(self._accounts.dirty.intersection(self._shown))
+        )
         self._views_changed = False
-        return list(map(self.view, np.flatnonzero(self._datasets.shown).tolist()))
-
-    def changed_views(self) -> list[DatasetView]:
-        """Return the views that the next commit changes: all of them if the monitors changed."""
-        if self._views_changed:
-            return self.shown()
-        return [self.view(n) for n in sorted(self._accounts.dirty) if self._datasets.shown[n]]
+        return list(map(self.view, changed))
 
     def take(self) -> Totals:
         """Return the sums with the changes of the next commit."""
@@ -147,7 +126,7 @@ class Projection:
 
     def view(self, number: int) -> DatasetView:
         """Return the released state of a dataset."""
-        account = self._accounts.held.get(number) or DatasetAccount.of(self._datasets[number])
+        account = self._accounts.held.get(number) or DatasetAccount.of(self._accounts.datasets[number])
         ledger, kind = account.ledger, account.ledger.kind
         return DatasetView(
             dataset=account.name,
@@ -198,9 +177,9 @@ class Projection:
                 if name in account.run_states and runs.covers[number]
             }
             rows = np.array(list(slots), dtype=np.int64)
-            table.put_states(rows, [run_state.shown for run_state in slots.values()])
             table.put(
                 rows,
+                [run_state.shown for run_state in slots.values()],
                 muted=list(map(runs.muted, slots)),
                 queued=list(map(runs.queued, slots)),
                 spent=[run_state.spent for run_state in slots.values()],
@@ -211,7 +190,20 @@ class Projection:
         """Return the sums."""
         sums = self._ledgers.sums
         return Totals(
-            monitors={name: table.totals() for name, table in self._monitors.items()},
+            monitors={
+                name: MonitorTotals(
+                    states=dict(zip(STATES, table.states.tolist(), strict=False)),
+                    muted=sum(table.sums["muted"]),
+                    queued=sum(table.sums["queued"]),
+                    spent={
+                        kind.measure: to_float(table.sums["spent"][n], kind) for n, kind in _KINDS.items()
+                    },
+                    run_left={
+                        kind.measure: to_float(table.sums["left"][n], Kind.PURE) for n, kind in _KINDS.items()
+                    },
+                )
+                for name, table in self._monitors.items()
+            },
             others={
                 kind.measure: OtherTotals(
                     datasets=self._members[group],

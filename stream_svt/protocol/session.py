@@ -87,7 +87,7 @@ class ShardSession(Committer):
         self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
         await self.in_slices(close_undeclared(engine), commits=True)
         await self.in_slices(engine.projection.sum_up())
-        self.status.views = {view.dataset: view for view in engine.projection.shown()}
+        self.status.views = {view.dataset: view for view in engine.projection.take_views()}
         self.status.totals = engine.projection.totals()
         if self.commands.closing:  # nothing is tested any more, so nothing is replayed
             await self.in_slices(retire(engine), commits=True)
