@@ -119,10 +119,14 @@ class QueueJournal:
     def __init__(self) -> None:
         self.size = 0
         self.live = 0
-        self._records: dict[int, _Stored] = {}
-        self._next = 0
         self.changed: list[Queue[Any]] = []
         self.pending_bytes = 0
+        self._records: dict[int, _Stored] = {}
+        self._next = 0
+        self._open = _Stored()
+        self._groups: dict[Queue[Any], tuple[list[int], list[msgspec.Raw]]] = {}
+        self._written: dict[bytes, bytes | None] = {}
+        self._written_bytes = 0
         self._loading: dict[tuple[int, str, str], tuple[Queue[Any], dict[int, Entry]]] = {}
 
     def mark_changed(self, queue: Queue[Any], size: int = 0) -> None:
@@ -137,38 +141,70 @@ class QueueJournal:
 
     def save(self) -> dict[bytes, bytes | None]:
         """Return the records with the changes since the last save, by key; None deletes a record."""
-        writer = _Writer(self._next)
+        older, self._written_bytes = list(self._records.items())[:_DELETED], 0
         for queue in self.changed:
             for start in range(0, max(1, len(queue.gone)), _NUMBERS_AT_ONCE):
-                writer.write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
+                self._write(queue, gone=queue.gone[start : start + _NUMBERS_AT_ONCE])
             for name, line in queue.unsaved.items():
-                writer.write(queue, queue.entries[name], line)
+                self._write(queue, queue.entries[name], line)
             queue.gone, queue.unsaved, queue.changed = [], {}, False
         self.changed, self.pending_bytes = [], 0
-        deleted = self._compact(writer)
-        writer.end_record()
-        self._records |= writer.stored
-        self.size += sum(stored.size for stored in writer.stored.values())
-        self._next = writer.number
-        return writer.records | dict.fromkeys(deleted)
+        deleted = list(self._compact(older))
+        self._end_record()
+        written, self._written = self._written, {}
+        return written | dict.fromkeys(deleted)
 
-    def _compact(self, writer: _Writer) -> list[bytes]:
+    def _compact(self, older: Sequence[tuple[int, _Stored]]) -> Iterator[bytes]:
         """Delete the oldest records, after writing their live entries again: at most about as much as changed."""
-        deleted: list[bytes] = []
-        max_size = 2 * writer.size
-        for number, oldest in list(self._records.items())[:_DELETED]:
-            if self.size + writer.size <= max(2 * self.live, _FLOOR) or writer.size > max_size:
+        most = 2 * self._written_bytes
+        for number, oldest in older:
+            if self.size + self._open.size <= max(2 * self.live, _FLOOR) or self._written_bytes > most:
                 break
             for queue in oldest.queues:
                 if queue.newest_record == number:
-                    writer.write(queue)
+                    self._write(queue)
             for queue, entry in oldest.entries:
                 if queue.entries.get(entry.name) is entry:
-                    writer.write(queue, entry, _ENCODER.encode(entry))
+                    self._write(queue, entry, _ENCODER.encode(entry))
             del self._records[number]
             self.size -= oldest.size
-            deleted.append(record_key(number))
-        return deleted
+            yield record_key(number)
+
+    def _write(
+        self, queue: Queue[Any], entry: Entry | None = None, line: bytes = b"", gone: Sequence[int] = ()
+    ) -> None:
+        """Write an encoded entry of a queue, or numbers of removed entries, and always the queue's counts."""
+        size = len(line) + _NUMBER_BYTES * len(gone)
+        if self._open.size + size > RECORD_BYTES:
+            self._end_record()
+        if queue not in self._groups:
+            self._groups[queue] = [], []
+            size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
+            self._open.queues.append(queue)
+            queue.newest_record = -1 if queue.dropped else self._next
+        numbers, lines = self._groups[queue]
+        numbers += gone
+        if entry is not None:
+            lines.append(msgspec.Raw(line))
+            self._open.entries.append((queue, entry))
+        self._open.size += size
+        self._written_bytes += size
+
+    def _end_record(self) -> None:
+        """Finish the open record."""
+        if not self._groups:
+            return
+        groups = [
+            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, None if q.dropped else gone, lines)
+            for q, (gone, lines) in self._groups.items()
+        ]
+        data = self._written[record_key(self._next)] = _ENCODER.encode((VERSION, groups))
+        self._open.size = len(data) + _OVERHEAD
+        self._written_bytes += _OVERHEAD
+        self._records[self._next] = self._open
+        self.size += self._open.size
+        self._next += 1
+        self._open, self._groups = _Stored(), {}
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -212,54 +248,6 @@ class QueueJournal:
                 names = f"of monitor {queue.monitor} on dataset {queue.dataset}"
                 raise UnreadableState(f"state records w/* {names} are damaged: {error}") from None
             yield queue
-
-
-class _Writer:
-    """Writes changes into records of bounded size; ``size`` is their total size."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.size = 0
-        self.records: dict[bytes, bytes | None] = {}
-        self.stored: dict[int, _Stored] = {}
-        self._open = _Stored()
-        self._groups: dict[Queue[Any], tuple[list[int], list[msgspec.Raw]]] = {}
-
-    def write(
-        self, queue: Queue[Any], entry: Entry | None = None, line: bytes = b"", gone: Sequence[int] = ()
-    ) -> None:
-        """Write an encoded entry of a queue, or numbers of removed entries, and always the queue's counts."""
-        size = len(line) + _NUMBER_BYTES * len(gone)
-        if self._open.size + size > RECORD_BYTES:
-            self.end_record()
-        if queue not in self._groups:
-            self._groups[queue] = [], []
-            size += _GROUP_BYTES + len(queue.monitor) + len(queue.dataset)
-            self._open.queues.append(queue)
-            queue.newest_record = -1 if queue.dropped else self.number
-        numbers, lines = self._groups[queue]
-        numbers += gone
-        if entry is not None:
-            lines.append(msgspec.Raw(line))
-            self._open.entries.append((queue, entry))
-        self._open.size += size
-        self.size += size
-
-    def end_record(self) -> None:
-        """Finish the open record."""
-        if not self._groups:
-            return
-        groups = [
-            (q.kind, q.monitor, q.dataset, q.count, q.sweeps, None if q.dropped else gone, lines)
-            for q, (gone, lines) in self._groups.items()
-        ]
-        data = _ENCODER.encode((VERSION, groups))
-        self._open.size = len(data) + _OVERHEAD
-        self.size += _OVERHEAD
-        self.records[record_key(self.number)] = data
-        self.stored[self.number] = self._open
-        self.number += 1
-        self._open, self._groups = _Stored(), {}
 
 
 def record_key(number: int) -> bytes:

@@ -63,7 +63,7 @@ class Mutes(Queue[StoredMute]):
         self._discard(mute for mute in self.entries.values() if mute.until == UNTIL_RUN_ENDS)
 
     def _discard(self, mutes: Iterable[StoredMute]) -> list[str]:
-        names = [mute.series for mute in mutes]
+        names = [mute.name for mute in mutes]
         for series in names:
             self.remove(series)
         return names

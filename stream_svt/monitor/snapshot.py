@@ -167,16 +167,11 @@ class Waiting(_Entry, array_like=True, gc=False, tag=0):
 
 
 class OpenSet(_Entry, array_like=True, gc=False, tag=1):
-    """A finite set of queries that is still open, with its number of tops so far."""
+    """A finite set of queries that is still open: its identifier, and its number of tops so far."""
 
-    set_id: str
+    name: str
     opened_ms: WholeNumber
     tops: WholeNumber
-
-    @property
-    def name(self) -> Name:
-        """See `_Entry`."""
-        return self.set_id
 
 
 class Block(_Entry, array_like=True, gc=False, tag=2):
@@ -194,13 +189,8 @@ class Block(_Entry, array_like=True, gc=False, tag=2):
 class StoredMute(_Entry, array_like=True, gc=False, tag=3):
     """A muted series, and the clock (ms) at which its mute ends, or a negative code."""
 
-    series: str
+    name: str
     until: WholeNumber
-
-    @property
-    def name(self) -> Name:
-        """See `_Entry`."""
-        return self.series
 
 
 Entry = Waiting | OpenSet | Block | StoredMute

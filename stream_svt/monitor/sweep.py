@@ -83,7 +83,7 @@ class OpenSets(Queue[OpenSet | Block]):
                 self.add(growing, numbers[:, part], series[part], query_id[part])
             return
         self.count += 1
-        self.blocks[growing.set_id].append(block)
+        self.blocks[growing.name].append(block)
         self.put(block)
 
     def close(self, set_id: str) -> None:
@@ -99,7 +99,7 @@ class OpenSets(Queue[OpenSet | Block]):
 
     def finish_loading(self) -> None:
         """See `Queue`."""
-        names = {entry.number: entry.set_id for entry in self.entries.values() if isinstance(entry, OpenSet)}
+        names = {entry.number: entry.name for entry in self.entries.values() if isinstance(entry, OpenSet)}
         self.blocks = {set_id: [] for set_id in names.values()}
         for block in self.entries.values():
             if isinstance(block, Block):
@@ -135,7 +135,7 @@ class SweepAppend(Append):
         """A heap of (clock at opening, dataset, set) of the open sets; it may contain closed ones."""
         if self._opened is None:  # first use after the state was loaded
             self._opened = [
-                (entry.opened_ms, dataset, entry.set_id)
+                (entry.opened_ms, dataset, entry.name)
                 for dataset, sets in self.sets.items()
                 for entry in sets.entries.values()
                 if isinstance(entry, OpenSet)

@@ -186,18 +186,18 @@ def engine_state(engine: Engine) -> dict[Any, Any]:
 def mutes_of(runner: Runner, number: int) -> list[tuple[str, int]]:
     """Return the mutes of a monitor on a dataset, oldest first."""
     held = runner.runs.mutes.get(number)
-    return [] if held is None else [(mute.series, mute.until) for mute in held.entries.values()]
+    return [] if held is None else [(mute.name, mute.until) for mute in held.entries.values()]
 
 
 def waiting(queue: Queue[Any] | None) -> Any:
     """Return the waiting queries of a queue in order, None if there are none."""
     if isinstance(queue, OpenSets):
         return [
-            (entry.set_id, entry.opened_ms, entry.tops, numbers.tolist(), series, query_id)
+            (entry.name, entry.opened_ms, entry.tops, numbers.tolist(), series, query_id)
             for entry in queue.entries.values()
             if isinstance(entry, OpenSet)
             for numbers, series, query_id in [
-                columns_of([Block(0, 0, b"", [], []), *queue.blocks[entry.set_id]])
+                columns_of([Block(0, 0, b"", [], []), *queue.blocks[entry.name]])
             ]
         ] or None
     if isinstance(queue, RetryQueue) and queue.count:
