@@ -51,11 +51,9 @@ class Step:
 
 
 class Engine:
-    """Monitors of one shard.
+    """Monitors of one shard: after a state is loaded (`takeover`), those of the state until `change_spec` is called.
 
     Args:
-        spec: The application. After a state is loaded (`stream_svt.monitor.takeover`), the monitors are those of the
-            state until `change_spec` is called.
         datasets: Datasets of the shard, or their names; the dataset numbers of batches follow their order.
         key: 32 secret bytes from which query noise is derived; durable before the first query.
         entropy: Returns as many fresh random bytes as its argument says, from the operating system.
@@ -97,22 +95,21 @@ class Engine:
         self._bounds = bounds
         self._taken: list[tuple[str, int, int]] = []
         for topic, declared in spec.carried.topics.items():
-            self._store_declared(topic, declared)
+            self._declare(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
 
     def begin_state(self, partitions: int, cluster: str) -> None:
         """Announce that the shard's state begins: the first event of its partition.
 
-        The number of partitions determines each dataset's shard; the cluster's id distinguishes a mirror from the
-        original.
+        The number of partitions determines each dataset's shard, the cluster's id tells a mirror from the original.
         """
         detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
         if before := self.spec.carried.application:
             detail |= {"carried_from": before, "carried_digest": self.spec.carried.digest}
         self.accounts.shard_event(EventType.STATE_BEGUN, "first-start", **detail)
         for topic, declared in self.declared.items():
-            self._announce_declared(topic, declared)
+            self._declare(topic, declared)
 
     def adopt(self, version: tuple[int, str]) -> None:
         """Record and announce the version (number and digest) of the specification in use."""
@@ -171,23 +168,16 @@ class Engine:
         known = self.declared.get(spec.topic)
         declared = Declared.by(spec) | known
         if declared != known:
-            self._store_declared(spec.topic, declared)
-            if self.accounts.sequence:  # before the first event, `begin_state` announces it
-                self._announce_declared(spec.topic, declared)
+            self._declare(spec.topic, declared)
 
-    def _announce_declared(self, topic: str, declared: Declared) -> None:
-        self.accounts.shard_event(
-            EventType.TOPIC_DECLARED,
-            "configuration",
-            topic=topic,
-            sensitivity=str(declared.sensitivity),
-            monotonic=declared.monotonic,
-        )
-
-    def _store_declared(self, topic: str, declared: Declared) -> None:
+    def _declare(self, topic: str, declared: Declared) -> None:
         self.declared[topic] = declared
-        record = TopicRecord(VERSION, str(declared.sensitivity), not declared.monotonic)
+        sensitivity, monotonic = str(declared.sensitivity), declared.monotonic
+        record = TopicRecord(VERSION, sensitivity, not monotonic)
         self.accounts.next.records[f"t/{topic}".encode()] = to_bytes(record)
+        if self.accounts.sequence:  # before the first event, `begin_state` announces it
+            what: dict[str, Any] = {"topic": topic, "sensitivity": sensitivity, "monotonic": monotonic}
+            self.accounts.shard_event(EventType.TOPIC_DECLARED, "configuration", **what)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -208,10 +198,6 @@ class Engine:
     def topics(self) -> list[str]:
         """Return the query topics of the monitors in use."""
         return sorted({runner.spec.topic for runner in self.runners.values()})
-
-    def readers(self) -> list[tuple[str, str]]:
-        """Return topic and name of each monitor in use."""
-        return [(runner.spec.topic, name) for name, runner in self.runners.items()]
 
     def needs_timestamps(self, topic: str) -> bool:
         """Return whether durations or periods of some monitor depend on the timestamps of the topic's records."""
@@ -290,27 +276,16 @@ class Engine:
         self.projection.changed.update(self.number[name] for name in names)
         views, totals = self.projection.take_views(), self.projection.take()
         commit = accounts.take_commit()
-        commit.progress, commit.views, commit.totals = self._progress(), views, totals
-        self._taken += commit.opened
-        return commit
-
-    def _progress(self) -> bytes:
         positions = {
             name: (runner.offset, runner.row, runner.clock_ms)
             for name, runner in self.runners.items()
             if runner.started
         }
-        return to_bytes(
-            ProgressRecord(
-                VERSION,
-                self.accounts.sequence,
-                self.accounts.shard_events,
-                positions,
-                self.spec.carried.digest,
-                self.configuration,
-                self.watermarks,
-            )
-        )
+        counters, carried = (accounts.sequence, accounts.shard_events), self.spec.carried.digest
+        progress = ProgressRecord(VERSION, *counters, positions, carried, self.configuration, self.watermarks)
+        commit.progress, commit.views, commit.totals = to_bytes(progress), views, totals
+        self._taken += commit.opened
+        return commit
 
     def committed(self) -> None:
         """Note that all taken commits are durable: queries may be compared with their new thresholds."""

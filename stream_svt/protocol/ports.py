@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stream_svt.monitor.accounts import Commit, ShardDatasets
+from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.settings.application import ApplicationSpec
@@ -148,10 +148,8 @@ class ShardWorkload(Protocol):
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
 
-    def decoders(
-        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
-    ) -> Mapping[str, Decoder]:
-        """Return a decoder for each query topic; queries may name monitors in ``also``, too."""
+    def decoders(self, engine: Engine) -> Mapping[str, Decoder]:
+        """Return a decoder for each query topic; queries may name monitors of the engine, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class ShardSession(Committer):
             await self.end_closed()
         await self._load(records)
         engine = self.engine
-        self._decoders = self.workload.decoders(self.shard, engine.datasets, engine.readers())
+        self._decoders = self.workload.decoders(engine)
         spans = await self.feed.spans([*self.workload.topics, self.control])
         self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
         await self.in_slices(close_undeclared(engine), commits=True)
@@ -366,7 +366,7 @@ class ShardSession(Committer):
         await self.yield_turn()
         await self.in_slices(close_removed(engine, spec, unread), commits=True)
         await self.in_slices(change_spec_in_slices(engine, spec))
-        self._decoders = self.workload.decoders(self.shard, engine.datasets)
+        self._decoders = self.workload.decoders(engine)
         for topic in topics:
             engine.begin(topic, await self.feed.position(topic))
         engine.adopt(self.workload.version)

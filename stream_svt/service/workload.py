@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -111,18 +111,18 @@ class AppliedWorkload:
         datasets = self._parts[shard].datasets
         return Engine(self.spec, shard=shard, datasets=datasets, key=key, entropy=os.urandom)
 
-    def decoders(
-        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
-    ) -> dict[str, QueryDecoder]:
-        """Return a decoder of each query topic; ``also`` are topics and names of further monitors."""
-        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
-        parts = self._parts.get(shard)
-        if parts is not None and parts.datasets is datasets:
+    def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
+        """Return a decoder of each query topic; queries may name monitors of the engine, too."""
+        shard, parts = engine.shard, self._parts.get(engine.shard)
+        known = [*self.spec.monitors, *(runner.spec for runner in engine.runners.values())]
+        if parts is not None and parts.datasets is engine.datasets:
             dataset_index = parts.dataset_index
         else:
-            dataset_index = DatasetIndex(datasets.number, partition=shard, partitions=self.partitions)
+            dataset_index = DatasetIndex(engine.number, partition=shard, partitions=self.partitions)
         return {
-            topic: QueryDecoder(topic, shard, dataset_index, [name for read, name in known if read == topic])
+            topic: QueryDecoder(
+                topic, shard, dataset_index, [one.name for one in known if one.topic == topic]
+            )
             for topic in self.topics
         }
 

@@ -68,7 +68,7 @@ def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
         names = [dataset.name for dataset in one.datasets]
         assert names == [name for name in PLAIN_NAMES if partition_of(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
-        decoders = prepared.decoders(shard, one.datasets)
+        decoders = prepared.decoders(one)
         assert [decoders["counts"].dataset_index[name.encode()] for name in names] == list(range(len(names)))
         assert one.number == other.number
         assert np.array_equal(one.datasets.shown, other.datasets.shown)
@@ -94,7 +94,7 @@ def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
         assert not list(prepared.gather(shard, RetiredDatasets({"week-{iso_week}": 1}, frozenset({"d1"}))))
-        prepared.decoders(shard, prepared.engine(shard, bytes(32)).datasets)
+        prepared.decoders(prepared.engine(shard, bytes(32)))
 
 
 async def test_an_unused_workload_is_freed_gradually(monkeypatch: pytest.MonkeyPatch) -> None:

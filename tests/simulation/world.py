@@ -28,7 +28,7 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
-from stream_svt.monitor.accounts import BOUNDS, Bounds, ShardDatasets
+from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import Totals
@@ -112,10 +112,8 @@ class ModelWorkload(AppliedWorkload):
         self.watch(engine)
         return engine
 
-    def decoders(
-        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
-    ) -> dict[str, QueryDecoder]:
-        found = super().decoders(shard, datasets, also)
+    def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
+        found = super().decoders(engine)
         for made in found.values():
             made.__class__ = self.decoder  # a broken one has what the right one has
         return found
