@@ -1,14 +1,13 @@
 """Accuracy of runs with one branch on the grid: the probability that an answer is reported or missed.
 
 A margin is a value minus its threshold, in grid steps. All statements concern answers tested before the run is over;
-none is a privacy guarantee. Given the threshold noise z, the noises of t tests are independent: a query is reported
-with probability 1 - (1 - p)^t, p = P(query noise >= r + z - margin), and `report_probability` averages this over z.
-Liu et al. (section 4.4) use the sum t p, which exceeds 1 if p > 1/t. Averaging p over z first gives 1 - (1 - E p)^t,
-which is too large, because the tests share z.
+none is a privacy guarantee. Given the threshold noise z, a query is reported by one of t tests with probability
+1 - (1 - p)^t, p = P(query noise >= r + z - margin), and `report_probability` averages this over z. Liu et al. (section
+4.4) use the sum t p, which exceeds 1 if p > 1/t. Averaging p over z first is too large, because the tests share z.
 
 References:
-    Liu et al. 2024: accuracy theorem for exponential query noise, a correction and several rounds. Dwork & Roth, The
-    Algorithmic Foundations of Differential Privacy, 2014: Theorems 3.23 to 3.28.
+    Liu et al. 2024: accuracy theorem for exponential query noise, a correction and several rounds. Dwork & Roth 2014:
+    Theorems 3.23 to 3.28.
 """
 
 from __future__ import annotations
@@ -87,23 +86,19 @@ def accuracy(
     rounded outwards, with below at least B - min(r). Laplace query noise may be negative: `above` grows by its
     (1 - beta/(4 queries)) quantile, A uses the other quarter of beta, and higher corrections do not count.
 
-    `corrections` has one entry in grid steps for each attempt, in any order.
-
-    Raises:
-        MisuseError: For Gumbel noise, no query or attempt, or beta outside (0, 1).
+    `corrections` has one entry in grid steps for each attempt, in any order. `MisuseError` for Gumbel noise, no query
+    or attempt, or beta outside (0, 1).
     """
     require(queries >= 1 and len(corrections) >= 1, "accuracy needs at least one query and one correction")
-    require(
-        {query.noise, threshold.noise} <= set(MONITORED),
-        "the accuracy theorem holds for exponential and Laplace noise, not for gumbel",
-    )
-    beta, lowest = _checked_beta(beta), min(corrections)
-    one_sided_query = query.noise.is_one_sided
-    high = _quantile(threshold, beta / 2 if one_sided_query else beta / 4, 1) + 1
-    above = lowest + high + (0 if one_sided_query else _quantile(query, beta / 4 / queries, 1))
+    proved = {query.noise, threshold.noise} <= set(MONITORED)
+    require(proved, "the accuracy theorem holds for exponential and Laplace noise, not for gumbel")
+    beta, lowest, rate = _checked_beta(beta), min(corrections), float(query.rate)
+    if query.noise.is_one_sided:
+        above = lowest + _quantile(threshold, beta / 2, 1) + 1
+    else:
+        above = lowest + _quantile(threshold, beta / 4, 1) + 1 + _quantile(query, beta / 4 / queries, 1)
     one_sided = threshold.noise.is_one_sided
     low, chance = (0, beta / 2) if one_sided else (_quantile(threshold, beta / 4, 1) + 1, beta / 4)
-    rate = float(query.rate)
     # The tails of both families are at most e^(-rate k) for k >= 0. The largest power is factored out of the sum.
     exposure = math.fsum(math.exp(-rate * (correction - lowest)) for correction in corrections)
     reach = (math.log(queries * exposure) - math.log(chance)) / rate - lowest
@@ -114,10 +109,9 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     """Return margins for k `queries` of one run of a mechanism with one branch, whose first correction is r.
 
     A top with margin at most -below needs query noise - threshold noise >= r + below, a bottom with margin at least
-    above needs less than r - above. Either needs one of k query noises or one of c threshold noises beyond a quantile,
-    so the sum of these probabilities bounds the failure. Each side gets half of beta; a search divides it between the
-    two noises. The result is never worse than alpha of Dwork & Roth 2014 for Laplace noise, 8 c (ln k +
-    ln(2c/beta)) / epsilon, or 9 c (ln k + ln(4c/beta)) / epsilon with released answers.
+    above needs less than r - above: one of k query noises or of c threshold noises beyond a quantile. Each side gets
+    half of beta; a search divides it between the two noises. The result is never worse than alpha of Dwork & Roth 2014
+    for Laplace noise, 8 c (ln k + ln(2c/beta)) / epsilon, or 9 c (ln k + ln(4c/beta)) / epsilon with released answers.
 
     `MisuseError` for several branches, which have no closed form, no query, or beta outside (0, 1).
     """
@@ -125,19 +119,13 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     if isinstance(mechanism, Sparse):
         thresholds, numbers = mechanism.cutoff, mechanism.answer_law if mechanism.answer_charge else None
         mechanism = mechanism.per_top
-    require(
-        len(mechanism.branches) == 1, "the accuracy of a mechanism with several branches has no closed form"
-    )
+    single = len(mechanism.branches) == 1
+    require(single, "the accuracy of a mechanism with several branches has no closed form")
     require(queries >= 1, "accuracy needs at least one query")
-    side = _checked_beta(beta) / (4 if numbers else 2)
-    (query,), threshold, correction = (
-        mechanism.branch_laws,
-        mechanism.threshold_law,
-        mechanism.branches[0].correction(0),
-    )
+    side, threshold = _checked_beta(beta) / (4 if numbers else 2), mechanism.threshold_law
+    (query,), correction = mechanism.branch_laws, mechanism.branches[0].correction(0)
 
     def least_sum(of_query: int, of_threshold: int) -> int:
-        """Return the smallest sum of the two quantiles over the divisions of this side's beta."""
         return min(
             _quantile(query, side * (1 - i / _SHARES) / queries, of_query)
             + _quantile(threshold, side * i / _SHARES / thresholds, of_threshold)

@@ -11,18 +11,14 @@ max with continuous Gumbel noise has the same law; there the gap is how much the
 Charge: **epsilon**, gap included, because log P(s, gap = m) changes by at most l U between neighbours (Ding et al.
 2023, Theorem 7). Their Algorithm 8 as printed lacks the factor epsilon in the location of the logistic; its exact
 loss is about 1 for every epsilon (10.3 times the charge at epsilon = 0.1). Under zCDP the gap is not free: it doubles
-the range of the log-ratio, and rho grows from at most epsilon^2/8 for the index alone to at most epsilon^2/2 (see
-`stream_svt.privacy.range_bounded`).
+the range of the log-ratio, and rho grows from at most epsilon^2/8 for the index alone to at most epsilon^2/2.
 
-* `ExponentialMechanism` draws the index, then the gap given the index, each from one uniform number refined to as
-  many bits as the result needs: exactly the law above ("black box" in the paper).
-* `NoisyMaxGumbel` adds discretised Gumbel noise on a refined grid and reports the largest with its gap ("naive"). It
-  is exactly epsilon-private, as every noisy top-1 with lexicographic gap, and has that law up to ties on the grid.
+`ExponentialMechanism` draws exactly this law ("black box" in the paper); `NoisyMaxGumbel` adds discretised Gumbel
+noise on a refined grid and reports the largest ("naive").
 
 References:
     McSherry & Talwar 2007. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential
-    Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal, 2023: section 5, Algorithms 7 and
-    8, Theorem 7.
+    Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal, 2023: section 5.
 """
 
 from __future__ import annotations
@@ -84,13 +80,9 @@ class ExponentialMechanism(Mechanism):
     def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Outcomes]:
         """Report one index and, with `release_gap`, its gap in grid steps; this ends the run.
 
-        Args:
-            values: Integer utilities in grid steps, shape (answers,), below 2^47 in magnitude; their number is public.
-            word: Source of fresh words. A draw reads one, and more if that does not determine it.
-
-        Raises:
-            RunExhausted: If the run has made its step; nothing was drawn.
-            MisuseError: If there are fewer than two utilities, or another mechanism opened the run.
+        `values` are integer utilities in grid steps, shape (answers,), below 2^47 in magnitude; their number is public.
+        Each draw reads a word, and more if that does not determine it. `RunExhausted` if the run has made its step,
+        `MisuseError` if there are fewer than two utilities, or another mechanism opened the run.
         """
         values = self.checked_values(run, values)
         require(len(values) >= 2, "an exponential mechanism needs at least two answers")
@@ -105,8 +97,8 @@ class NoisyMaxGumbel(Ranking):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise on a finer grid.
 
     The grid is `refinement` times finer, so ties are rare; the lexicographic gap is rounded down to grid steps.
-    Charge: `epsilon`, by the theorem on noisy top-k, since rounding is post-processing. For each answer and gap, the
-    relative difference from the probability in `ExponentialMechanism` is about rate/refinement.
+    Charge: `epsilon`, by the theorem on noisy top-k, since rounding is post-processing. Probabilities differ from those
+    of `ExponentialMechanism` by a relative rate/refinement.
     """
 
     epsilon: int
@@ -135,9 +127,9 @@ class NoisyMaxGumbel(Ranking):
 
         `MisuseError` unless utilities are below 2^47/refinement in magnitude.
         """
+        fits = abs(values).max(initial=0) <= (VALUE_LIMIT - 1) // self.refinement
         require(
-            not len(values) or int(abs(values).max()) <= (VALUE_LIMIT - 1) // self.refinement,
-            f"a utility does not fit a grid {self.refinement} times finer: lower the refinement",
+            bool(fits), f"a utility does not fit a grid {self.refinement} times finer: lower the refinement"
         )
         outcomes = self.on_finer_grid.select(run, values * self.refinement, noise)
         tops = (replace(top, gap=(top.gap or 0) // self.refinement) for top in outcomes.tops)
@@ -154,8 +146,7 @@ class NoisyMaxGumbel(Ranking):
 def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     """Draw an index with probability exactly proportional to e^(rate utility); utilities have shape (answers,).
 
-    It is the first index whose cumulative weight exceeds a uniform share of the total. Bounds on the share and on the
-    weights are refined until they determine the index.
+    It is the first index whose cumulative weight exceeds a uniform share of the total.
     """
     utilities = grid_values(utilities)
     distances = (int(utilities.max()) - utilities).tolist()
@@ -222,7 +213,6 @@ def _cumulative_weights(distances: list[int], rate: Fraction, digits: int) -> tu
 
 @lru_cache(maxsize=2**16)
 def _weight(distance: int, rate: Fraction, digits: int) -> int:
-    """Return e^-(rate distance) in units of 10^-digits."""
     x = rate * distance
     if x >= 3 * digits:
         return 0

@@ -1,8 +1,8 @@
 """SVT-Gau: sparse vector with discrete Gaussian noise and without gaps, a baseline for comparisons.
 
-A Gaussian density falls faster than any exponential: no rate l satisfies P(k) <= e^(l s) P(k + s) for all k. The
-alignment that makes gaps free for other noise has unbounded cost here: with gaps, the exact loss reached 2.3 times
-the charge. Without gaps an (epsilon, delta) guarantee remains, weaker than that of every other mechanism here.
+A Gaussian density falls faster than any exponential, so the alignment that makes gaps free for other noise has
+unbounded cost here: with gaps, the exact loss reached 2.3 times the charge. Without gaps an (epsilon, delta) guarantee
+remains, weaker than that of every other mechanism here.
 
 Guarantee:
     Let the threshold's variance make a shift by D (e0, d0)-private, and the query's a shift by U (e1, d1)-private. A
@@ -10,13 +10,11 @@ Guarantee:
     at ratio e^e0 except for mass d0. Given that noise, a bottom is at least as likely on the neighbour, and a top at
     most e^e1 times as likely except for an excess d1. Outputs outside these exceptions have ratio at most
     e^(e0 + c e1), and the exceptions have probability at most d0 + k d1. Liu et al. compose over the c + 1 releases,
-    d0 + c d1, so tests that report nothing are not counted. We know no proof of that; `gaussian` divides delta that
-    way only with `as_published=True`.
+    d0 + c d1; we know no proof of that, and `gaussian` divides delta that way only with `as_published=True`.
 
 References:
-    Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3
-    (sampler), Theorem 7 (delta). Balle & Wang, Improving the Gaussian Mechanism for Differential Privacy, 2018:
-    Theorem 8 (the continuous delta). Liu et al. 2024: SVT-Gau as a baseline.
+    Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3 (sampler),
+    Theorem 7 (delta). Balle & Wang 2018, Theorem 8 (the continuous delta). Liu et al. 2024: SVT-Gau as a baseline.
 """
 
 from __future__ import annotations
@@ -78,10 +76,8 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
 
 def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
     """Return the least variance, within 0.1 %, that makes a shift in grid steps (epsilon, delta)-private."""
-    require(
-        epsilon > 0 and 0 < delta < 1 and shift >= 1,
-        "Gaussian noise needs epsilon > 0, delta strictly between 0 and 1 and a shift of at least one grid step",
-    )
+    fits = epsilon > 0 and 0 < delta < 1 and shift >= 1
+    require(fits, "Gaussian noise needs epsilon > 0, 0 < delta < 1 and a shift of at least one grid step")
     low, high = 0.0, 1.0
     while discrete_gaussian_delta(high, shift, epsilon) > delta:
         low, high = high, 4 * high
@@ -96,9 +92,8 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
 class GaussianSparseVector:
     """Sparse vector with Gaussian noise, see the module; build it with `gaussian`. `Run.left` counts tops.
 
-    It has no `shifts`, no gap and no pure charge, since no alignment has bounded cost. `threshold_epsilon` and
-    `query_epsilon` are those of one threshold and one top, `delta` is that of one release, and variances are in
-    squared grid steps.
+    It has no `shifts`, no gap and no pure charge. `threshold_epsilon` and `query_epsilon` are those of one threshold
+    and one top, `delta` is that of one release, and variances are in squared grid steps.
     """
 
     cutoff: int
@@ -170,13 +165,11 @@ def gaussian(
         "without a proof, pass as_published=True and tests=None",
     )
     require(tests is None or tests >= 1, "tests must be at least 1")
-    require(
-        cutoff >= 1 and sensitivity >= 1 and split > 0,
-        "cutoff and sensitivity must be at least 1, and split greater than 0",
-    )
+    positive = cutoff >= 1 and sensitivity >= 1 and split > 0
+    require(positive, "cutoff and sensitivity must be at least 1, and split greater than 0")
     threshold = epsilon / (1 + split)
     query = (epsilon - threshold) / cutoff
-    each = delta / (1 + (cutoff if tests is None else tests))
+    each = delta / (1 + (tests or cutoff))
     reach = sensitivity if monotonic else 2 * sensitivity
     return GaussianSparseVector(
         cutoff=cutoff,

@@ -1,12 +1,7 @@
 """Hybrids of noisy top-k and sparse vector: the largest answers that reach a threshold.
 
-`step` adds noise to all answers and sorts them by noisy value, equal values by index.
-
-* `HybridIdentity`: `TopK` with a public threshold as an additional answer. If it ranks before k answers do, the list
-  ends there and only the listed answers are charged.
-* `HybridEstimates`: up to k answers above a noisy threshold, each with its gap to that threshold.
-
-Gaps between reported answers, and gaps to the noisy threshold, are plain differences of noisy values.
+`step` adds noise to all answers and sorts them by noisy value, equal values by index. Gaps between reported answers,
+and gaps to the noisy threshold, are plain differences of noisy values.
 
 References:
     Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max
@@ -35,10 +30,10 @@ class HybridIdentity(Ranking):
     The threshold ranks as an answer of value `threshold`, public and in grid steps, with noise of the same rate
     epsilon/(k U). Its index precedes all others, so it wins ties. The charge depends on the output:
 
-    * The threshold is among the first k ranks, after m answers. The m answers are released with plain gaps, that of
-      the last one to the noisy threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and the noise of
-      the m answers by at most U. `threshold_gap` also releases the gap from the threshold to the next answer, as in
-      the paper: a top-(m + 1), which costs (m + 1) epsilon/k. The threshold wins all ties, so this gap is plain.
+    * The threshold is among the first k ranks, after m answers. These are released with plain gaps, that of the last
+      one to the noisy threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and the noise of the m
+      answers by at most U. `threshold_gap` also releases the gap from the threshold to the next answer, as in the
+      paper: a top-(m + 1), which costs (m + 1) epsilon/k. The threshold wins all ties, so this gap is plain.
     * k answers rank before the threshold. They are released with a lexicographic last gap, since the runner-up (an
       answer or the threshold) stays hidden. Charge epsilon, by the proof in `top_k`.
 
@@ -90,10 +85,9 @@ class HybridIdentity(Ranking):
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises
     ) -> Noises:
-        """Return the alignment, for answers of shape (answers,).
+        """Return the alignment of sparse vector if the threshold ended the list and no gap leads to a hidden answer.
 
-        It is that of sparse vector if the threshold ended the list and no gap leads to a hidden answer, otherwise the
-        lexicographic one of `top_k` with the threshold as index 0.
+        Otherwise it is the lexicographic one of `top_k` with the threshold as index 0.
         """
         rows = outcomes.rows + 1
         before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
@@ -115,11 +109,10 @@ class HybridEstimates(Ranking):
     A step lists up to k of the largest noisy values that reach threshold + threshold noise, each with its gap to that
     noisy threshold. `threshold` is in grid steps. The noise rates are threshold_charge/D and query_charge/U. Charge of
     t answers: threshold_charge when the run is opened, plus t * query_charge. The alignment is that of sparse vector:
-    the threshold and the reported noisy values move up by D, which keeps their order and gaps; ties do no harm. After a
-    step that lists fewer than k, the run stays open, and the next step with fresh noise is charged for its own list.
+    the threshold and the reported noisy values move up by D, which keeps their order and gaps. After a step that lists
+    fewer than k, the run stays open, and the next step with fresh noise is charged for its own list.
 
-    `split` is epsilon of all answers / epsilon of the threshold. None minimises the variance of a gap for small rates,
-    see `least_variance_split`.
+    `split` is epsilon of all answers / epsilon of the threshold; None is that of `least_variance_split`.
 
     >>> hybrid = HybridEstimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
     >>> hybrid.threshold_charge, hybrid.query_charge
@@ -138,10 +131,8 @@ class HybridEstimates(Ranking):
     @property
     def query_charge(self) -> int:
         """Units that each listed answer costs."""
-        split = self.split
-        if split is None:
-            noises = {"query_noise": self.query_noise, "threshold_noise": self.threshold_noise}
-            split = least_variance_split(self.count, monotonic=self.monotonic, **noises)
+        noises = {"query_noise": self.query_noise, "threshold_noise": self.threshold_noise}
+        split = self.split or least_variance_split(self.count, monotonic=self.monotonic, **noises)
         return int(self.epsilon * split / (1 + split) // self.count)
 
     @property

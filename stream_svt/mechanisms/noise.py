@@ -270,6 +270,6 @@ def least_integer(holds: Callable[[int], bool]) -> int:
     return bisect_left(range(low + 1, high), True, key=holds) + low + 1
 
 
-def to_decimal(number: Fraction) -> Decimal:
+def to_decimal(number: Fraction | int) -> Decimal:
     """Return a rational as a decimal in the precision of the current context."""
     return Decimal(number.numerator) / Decimal(number.denominator)

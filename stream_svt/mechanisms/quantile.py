@@ -2,8 +2,7 @@
 
 For data on the integer grid, a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1 for i = 0,
 1, .. grow without bound. A sparse-vector run with one top tests for each in turn whether enough records lie below it;
-if test k reports, t_k is the quantile (Algorithm 2; the code in the paper's appendix C returns b^i - l + 1, with the
-opposite sign of l - 1).
+if test k reports, t_k is the quantile (Algorithm 2; the paper's appendix C has the opposite sign of l - 1).
 
 Guarantee for level A/B in lowest terms, with e1 the epsilon of the threshold and e2 that of the query:
 
@@ -64,7 +63,6 @@ class UnboundedQuantile(Mechanism):
         adjacency: The neighbours for which the charge holds.
         split: e2/e1, epsilon of the query / epsilon of the threshold.
         base, start: Public; the candidates are start + base^i - 1, in grid steps.
-        threshold_noise, query_noise: Noise families.
     """
 
     epsilon: int
@@ -186,10 +184,9 @@ class UnboundedQuantile(Mechanism):
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
     ) -> Noises:
-        """Return the randomness alignment, given all tests of a run.
+        """Return the alignment, given all tests of a run.
 
-        The threshold noise moves by the largest rise of a tested answer, the top's noise by that plus the fall of its
-        answer.
+        The threshold noise moves by the largest rise of a tested answer, the top's by that plus its answer's fall.
         """
         rise = int((second - first)[: outcomes.consumed].max(initial=0))
         return Noises(rise, self.shifts_of_rows(first, second, outcomes.rows, rise)[np.newaxis])
@@ -200,7 +197,7 @@ class FullyUnboundedQuantile:
     """Quantile of data without a known lower bound: one run on the data, one on their negatives (Algorithm 4).
 
     Charge: `epsilon` of the given quantile, half for each run. If the first run reports a candidate above 0, the second
-    need not be opened. `upper` runs on x from 0 on, `lower` on -x from 0 on, at the complementary level.
+    need not be opened.
     """
 
     quantile: UnboundedQuantile
@@ -231,10 +228,8 @@ def multiple_quantiles(
     They compose sequentially, under zCDP too. Noise may reverse the order of two results; sorting them is free.
     `MisuseError` if levels are missing or do not rise strictly.
     """
-    require(
-        bool(levels) and list(levels) == sorted(set(levels)),
-        "levels of quantiles must be one or more and rise strictly",
-    )
+    rising = bool(levels) and list(levels) == sorted(set(levels))
+    require(rising, "levels of quantiles must be one or more and rise strictly")
     share = quantile.epsilon // len(levels)
     return tuple(replace(quantile, level=level, epsilon=share) for level in levels)
 
@@ -252,10 +247,8 @@ class ClippedSum:
     charge: int
 
     def __post_init__(self) -> None:
-        require(
-            self.quantile.start == 0,
-            "a clipped sum needs records of at least 0: the quantile must start at 0",
-        )
+        from_zero = self.quantile.start == 0
+        require(from_zero, "a clipped sum needs records of at least 0: the quantile must start at 0")
         require(self.charge >= 1, "the charge of the sum must be at least one unit")
 
     @property
@@ -288,8 +281,6 @@ class ClippedSum:
     @staticmethod
     def clipped(data: Integers, bound: int) -> int:
         """Return the sum of the records, integers of shape (n,), clipped to [0, bound]; it is secret."""
-        require(
-            is_integer(bound) and 1 <= bound <= _FARTHEST,
-            "the bound must be an integer number of grid steps, from 1 to 2^62",
-        )
+        fits = is_integer(bound) and 1 <= bound <= _FARTHEST
+        require(fits, "the bound must be an integer number of grid steps, from 1 to 2^62")
         return sum(np.clip(integer_array(data, "records"), 0, int(bound)).tolist())

@@ -1,9 +1,9 @@
 """Exact integer noise, as a pure function of a secret key and a test's identity, or of entropy.
 
-A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then
-P(G >= k) = P(U <= e^(-k rate)) = e^(-k rate) exactly. The sampler knows only leading bits of U: 64 of them confine it
-to [b, b + 1) / 2^64. If the image of this interval lies between two integers, the draw is determined; floats decide
-this if their error is below a margin. Otherwise the sampler uses further bits and exact arithmetic.
+A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then P(G >= k) = P(U <= e^(-k rate)) =
+e^(-k rate) exactly. The first 64 bits of U confine it to [b, b + 1) / 2^64. If the image of this interval lies between
+two integers, the draw is determined; floats decide this if their error is below a margin. Otherwise the sampler uses
+further bits and exact arithmetic.
 
 **The margin.** Let y = -ln(U), b >= 2^44, and let Y be the computed value of ``-log(float(b) * 2**-64)``.
 
@@ -25,8 +25,6 @@ where y = -ln U is at least 2^-8 (4 draws in a thousand lie outside). Relative e
 for smaller U, y > 2.7 and the sum above gives less than 2^-45. So the error of -ln Y is less than 2^-43.9 for Y,
 8 * 2^-50 for the second logarithm (below 5.6 in magnitude) and 2^-49 for 1/rate and the product: less than 2^-43
 again, so the same margin serves.
-
-Floats and exact arithmetic compute the same function of the same bits, so the outcome is the same.
 """
 
 from __future__ import annotations
@@ -122,16 +120,13 @@ def _exponents(
     for prefix, bits in prefixes(word):
         digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
         context = decimal_context(digits)
-        slack, logarithm = (
-            Fraction(bits, 10 ** (digits - 1)),
-            Fraction(context.ln(decimal.Decimal(1 << bits))),
-        )
-        lower = logarithm - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
-        upper = logarithm - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
+        slack, logarithm = Fraction(bits, 10 ** (digits - 1)), _logarithm(1 << bits, context)
+        lower = logarithm - _logarithm(prefix + 1, context) - slack
+        upper = logarithm - _logarithm(prefix, context) + slack if prefix else None
         yield lower, upper, slack, context
 
 
-def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
+def _logarithm(number: Fraction | int, context: decimal.Context) -> Fraction:
     """Return the natural logarithm of a positive rational, within the slack of its bounds."""
     with decimal.localcontext(context):
         return Fraction(to_decimal(number).ln())
@@ -167,25 +162,21 @@ def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
         if abs(scaled - round(scaled)) >= _MARGIN * inverse:
             return int(scaled)
     words = itertools.chain([first], iter(word, None))
-    return exact_draw(Noise.EXPONENTIAL, lambda: next(words), rate, THRESHOLD_NOISE_LIMIT)
+    return exact_draw(Noise.EXPONENTIAL, words.__next__, rate, THRESHOLD_NOISE_LIMIT)
 
 
 class Identity(NamedTuple):
-    """Identity of tests, which determines their noise: integers for all tests, or arrays of shape (tests,).
-
-    Attributes:
-        salt: Secret 128 bits of the run, as two integers or two uint64 arrays.
-        offset, row: Offset of the query's record, and row within the record.
-        attempt, branch: Numbers from 0.
-        value: Answer in grid steps.
-    """
+    """Identity of tests, which determines their noise: integers for all tests, or arrays of shape (tests,)."""
 
     salt: Salt
+    """Secret 128 bits of the run, as two integers or two uint64 arrays."""
     offset: Integers
+    """Offset of the query's record; `row` is the row within it."""
     row: Integers | int
     attempt: Integers | int
     branch: int
     value: Integers
+    """Answer in grid steps."""
 
 
 class KeyedSampler:
@@ -221,9 +212,8 @@ class KeyedSampler:
     def draw(self, law: Law, given: Identity) -> Integers:
         """Return the noise of each test in grid steps, int64, shape (tests,); geometric draws saturate at 2^62.
 
-        Raises:
-            PackingError: If a part of an identity does not fit its field; nothing is drawn.
-            MisuseError: If an array is not one integer per test, since two tests would share their noise.
+        `PackingError` if a part of an identity does not fit its field, `MisuseError` if an array is not one integer per
+        test, since two tests would share their noise; nothing is drawn then.
         """
         noise, rate = law.noise, law.rate
         require(rate > 0, "a noise rate must be greater than 0")
@@ -270,7 +260,7 @@ class KeyedSampler:
         margin = _MARGIN * float(inverse) if inverse < 2**50 else 1.0
         if margin >= _MAX_MARGIN:
             for index in range(size):
-                out[index] = self._exact(noise, rate, half, index)
+                out[index] = exact_draw(noise, self._refined(half, index).__next__, rate)
             return
         np.multiply(words, 2.0**-_WORD, out=scaled)
         np.log(scaled, out=scaled)
@@ -290,12 +280,7 @@ class KeyedSampler:
             if above_fast:
                 inexact |= words > _MAX_FAST_GUMBEL_WORD
             for index in np.flatnonzero(inexact).tolist():
-                out[index] = self._exact(noise, rate, half, index)
-
-    def _exact(self, noise: Noise, rate: Fraction, half: int, index: int) -> int:
-        """Return one draw of the scratch blocks by exact arithmetic."""
-        words = self._refined(half, index)
-        return exact_draw(noise, lambda: next(words), rate)
+                out[index] = exact_draw(noise, self._refined(half, index).__next__, rate)
 
     def _refined(self, half: int, index: int) -> Iterator[int]:
         """Yield the first 64 bits of the draw, then further ones without end."""

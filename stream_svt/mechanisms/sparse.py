@@ -21,8 +21,7 @@ Composition of k runs, chosen adaptively from earlier outputs, with number and c
 
 References:
     Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithms 2 (Sparse) and 3
-    (NumericSparse); Theorems 3.25 to 3.28. Durfee, Unbounded Differentially Private Quantile and Maximum Estimation,
-    2023: Theorem 1 (zCDP of a round).
+    (NumericSparse); Theorems 3.25 to 3.28.
 """
 
 from __future__ import annotations
@@ -88,16 +87,14 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         return alpha * rho - (alpha * math.log1p(1 / above) + t + math.log(delta)) / above
 
     centre = math.log(math.log(1 / delta) / rho) / 2
-    smallest = minimize_scalar(
-        bound, bounds=(centre - 9, centre + 9), method="bounded", options={"xatol": 1e-9}
-    )
+    bounds = (centre - 9, centre + 9)
+    smallest = minimize_scalar(bound, bounds=bounds, method="bounded", options={"xatol": 1e-9})
     return max(0.0, float(smallest.fun)) * (1 + _SAFETY)
 
 
 def _require_delta(delta: float) -> None:
-    require(
-        0 < delta < 1, "delta must lie strictly between 0 and 1, and should be below 1 / the number of people"
-    )
+    reason = "delta must lie strictly between 0 and 1, and should be below 1 / the number of people"
+    require(0 < delta < 1, reason)
 
 
 class RoundOptions(AnswerOptions, total=False):
@@ -127,10 +124,8 @@ class Sparse(Mechanism):
 
     def __post_init__(self) -> None:
         Mechanism.__post_init__(self)
-        require(
-            len(self.per_top.branches) == self.per_top.cutoff == 1,
-            "Sparse needs a mechanism with one branch and one top, built with `above_threshold`",
-        )
+        single = len(self.per_top.branches) == self.per_top.cutoff == 1
+        require(single, "Sparse needs a mechanism with one branch and one top, built with `above_threshold`")
         require(
             self.answer_noise.may_move_down,
             f"the answers of NumericSparse cannot have {self.answer_noise.value} noise: an alignment must move it both "
@@ -186,9 +181,8 @@ class Sparse(Mechanism):
     def rho(self) -> float:
         """Loss of a run under zCDP; each round is charged when its threshold is drawn.
 
-        A round costs (e0 + 2 e1)^2 / 8 for monotonic answers, since its log-ratio lies in an interval of width e0 +
-        2 e1 (Cesar & Rogers 2021; Durfee 2023, Theorem 1), and (e0 + e1)^2 / 2 for others (Bun & Steinke 2016). A
-        released answer adds e2^2 / 2.
+        A round costs (e0 + 2 e1)^2 / 8 for monotonic answers (Cesar & Rogers 2021; Durfee 2023, Theorem 1) and
+        (e0 + e1)^2 / 2 for others (Bun & Steinke 2016). A released answer adds e2^2 / 2.
         """
         charges = (self.threshold_charge, self.per_top.smallest_charge, self.answer_charge)
         e0, e1, e2 = (units / UNITS_PER_EPSILON for units in charges)
@@ -239,21 +233,16 @@ class Sparse(Mechanism):
             )
         round_run = replace(run, mechanism=mechanism_id(self.per_top), left=self.per_top.smallest_charge)
         _, outcomes = self.per_top.step(round_run, values, thresholds, attempts, noise)
-        charge = len(outcomes.tops) * self.smallest_charge
-        left, tops = run.left - charge, list(outcomes.tops)
-        for number, top in enumerate(tops):
-            answer = None
+        if outcomes.tops:
+            (top,), charge, answer = outcomes.tops, self.smallest_charge, None
             if self.answer_charge:
                 answer = int(values[top.row] + checked_noise(noise, len(values))(1)[top.row])
-            tops[number] = replace(top, charge=charge, left=left, answer=answer)
-        outcomes = replace(outcomes, tops=tuple(tops), charge=charge)
+            top = replace(top, charge=charge, left=run.left - charge, answer=answer)
+            outcomes = replace(outcomes, tops=(top,), charge=charge)
         return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
-        """Return the randomness alignment of the tests under one threshold, as `SparseVector.shifts`.
-
-        The noise of a released answer moves by the fall of the answer.
-        """
+        """Return the alignment of `SparseVector.shifts`; the noise of a released answer moves by the answer's fall."""
         shifts = self.per_top.shifts(outcomes, first, second, neighbours)
         if not self.answer_charge:
             return shifts
@@ -294,11 +283,9 @@ def sparse(
     if composition is Composition.PURE:
         require(not delta, "pure composition takes no delta: leave it out, or compose by zcdp or advanced")
         return build(epsilon // cutoff)
-    limit = epsilon / UNITS_PER_EPSILON
-    # The loss grows with the units of a round.
-    largest = bisect_left(
-        range(1, epsilon + 1), True, key=lambda units: build(units).loss(composition, delta) > limit
-    )
+    limit = epsilon / UNITS_PER_EPSILON  # the loss grows with the units of a round
+    charges = range(1, epsilon + 1)
+    largest = bisect_left(charges, True, key=lambda units: build(units).loss(composition, delta) > limit)
     require(largest > 0, "epsilon is too small to divide among this many rounds")
     return build(largest)
 

@@ -12,8 +12,7 @@ Guarantee:
     Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s is
     not epsilon-private under any fixed rule for ties by index: a gap of 0 reveals that the hidden runner-up has the
     larger index, so k + 1 noises must move to give the same output. The exact worst ratio is (k + 1)/k times epsilon,
-    and `LastGap.PLAIN` is charged accordingly. Ding et al. 2019 declare the probability of a tie as a delta, which is
-    too large on a coarse grid. Breaking ties uniformly at random showed no violation, but we know no proof of it.
+    and `LastGap.PLAIN` is charged accordingly. `LastGap` says why neither a delta nor random ties replace this.
 
     Proof for the lexicographic gap. Let d_i be the fall of answer i from the first dataset to the second, u the rise
     of `need` with the noise unchanged, and m the least d_i among the reported. Laplace noise may move both ways:
@@ -24,13 +23,12 @@ Guarantee:
     noisy value fall by m, and the output is the same. The map is one-to-one: its image determines s and the case.
 
     Ding et al. 2023, eq. (5), raises the best unreported answer of the *second* dataset instead. Its new noise does
-    not depend on its old noise, so the map is many-to-one, not acyclic as their Lemma 6 states, and their Theorem 8
-    does not apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and (1,2,3) both map to (2,2,3).)
-    Their theorem on noisy top-k holds; the map above proves it.
+    not depend on its old noise, so the map is many-to-one, and their Theorem 8 does not apply. (Counting queries
+    (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and (1,2,3) both map to (2,2,3).) Their theorem on noisy top-k holds; the
+    map above proves it.
 
 References:
-    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap; Ding et al., VLDB Journal, 2023.
+    Ding, Wang, Zhang & Kifer, PVLDB 13(3), 2019: Noisy Top-K with Gap; Ding et al., VLDB Journal, 2023.
 """
 
 from __future__ import annotations
@@ -78,13 +76,11 @@ class Ranking(Mechanism):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Report the largest noisy values; return the next run and the outcomes.
 
+        `RunExhausted` if the run is over, `MisuseError` if another mechanism opened it or there are too few answers.
+
         Args:
             values: Answers in grid steps, int64, shape (answers,), below 2^47 in magnitude; their number is public.
             noise: Returns the noise of all answers, int64, shape (answers,); called for branch 0 only.
-
-        Raises:
-            RunExhausted: If the run is over; nothing was drawn.
-            MisuseError: If another mechanism opened the run, or there are too few answers.
         """
         values = self.checked_values(run, values)
         outcomes = self.select(run, values, checked_noise(noise, len(values))(0))

@@ -1,9 +1,8 @@
 """The privacy ledger of a dataset: its limit, the loss spent, and the loss reserved for open runs.
 
-The ledger is a privacy filter: a charge that does not fit raises an error and changes nothing. Under pure differential
-privacy a run reserves its whole cost, spends the charge of its threshold and of each top from this reservation, and
-releases the rest when it closes. Under zCDP refunds that depend on outcomes are not valid: opening a run charges its
-whole price, nothing is refunded, and at most one run per dataset is open.
+Under pure differential privacy a run reserves its whole cost, spends the charge of its threshold and of each top from
+this reservation, and releases the rest when it closes. Under zCDP refunds that depend on outcomes are not valid:
+opening a run charges its whole price, nothing is refunded, and at most one run per dataset is open.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from stream_svt.privacy.loss import Kind, as_text
 MAX_UNITS = 2**63 - 1
 """Largest limit: about nine billion epsilon, or nine million rho."""
 
-# A global is faster than an attribute of the enum: every ledger read needs it.
-_PURE = Kind.PURE
+_PURE = Kind.PURE  # a global is faster than an attribute of the enum: every ledger read needs it
 
 
 class Ledger(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
-    """Exact account of one dataset; every operation is O(1) and leaves the ledger unchanged when it raises.
+    """Exact account of one dataset, a privacy filter: a charge that does not fit raises an error and changes nothing.
 
     All amounts are integers in units of ``kind`` (see `stream_svt.privacy.loss`), with ``spent + reserved <= limit``.
-    Only the methods change them. The tag is the version of the stored format.
+    Only the methods change them. `MisuseError` for amounts that are negative, not integers or inconsistent. The tag is
+    the version of the stored format.
 
     Attributes:
         kind: The privacy measure.
@@ -33,19 +32,13 @@ class Ledger(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True,
         reserved: Loss reserved for open runs and not charged yet; always 0 under zCDP.
         run_open: Whether a zCDP run is open; always False under pure privacy, which allows any number of open runs.
 
-    Raises:
-        MisuseError: If an amount is negative, not an integer, or inconsistent with the others.
-
     Examples:
         >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
         >>> ledger.reserve(1_000_000_000)
         >>> ledger.spend_reserved(250_000_000)
-        >>> ledger.release(750_000_000)
-        >>> ledger.spent, ledger.reserved
-        (250000000, 0)
         >>> ledger.reserve(4_000_000_000)
         Traceback (most recent call last):
-        stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0 reserved of a limit of 4. \
+        stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0.75 reserved of a limit of 4. \
 Nothing was charged.
     """
 

@@ -42,8 +42,7 @@ class Kind(StrEnum):
         return "epsilon" if self is _PURE else "rho"
 
 
-_PURE = Kind.PURE
-"""A constant for hot paths, since the lookup of an enumeration member is slow."""
+_PURE = Kind.PURE  # a constant for hot paths, since the lookup of an enumeration member is slow
 
 KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
 """Kinds by the name of their measure."""
@@ -52,14 +51,11 @@ KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
 def exact(number: int | str | Decimal | Fraction) -> Fraction:
     """Return the rational number that an integer, a decimal or a text ("0.25", "1e-3", "1/3") denotes.
 
-    Binary floats are refused: 0.1 as a float is not one tenth.
+    `ValueError` if the text is not a finite number, or has more than 60 digits or two digits of exponent. `TypeError`
+    for a bool, any other type and a float: 0.1 as a float is not one tenth.
 
     >>> exact("0.1") + exact("1/5")
     Fraction(3, 10)
-
-    Raises:
-        ValueError: If the text is not a finite number, or has more than 60 digits or two digits of exponent.
-        TypeError: For a float, a bool or any other type.
     """
     if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
         raise TypeError("expected an integer, a decimal or a text such as '0.25' or '1/3'")
@@ -103,9 +99,8 @@ def as_text(units: int, kind: Kind) -> str:
     """
     integer, remainder = divmod(abs(units), kind.units)
     digits = len(str(kind.units)) - 1
-    decimals = f"{remainder:0{digits}d}".rstrip("0")
     sign = "-" if units < 0 else ""
-    return f"{sign}{integer}.{decimals}" if decimals else f"{sign}{integer}"
+    return f"{sign}{integer}.{remainder:0{digits}d}".rstrip("0").rstrip(".")
 
 
 def best_guess(loss: float, kind: Kind) -> float:
@@ -131,8 +126,7 @@ def best_guess(loss: float, kind: Kind) -> float:
 def zcdp_general(total: int) -> int:
     """Return the rho units of a run of ``total`` epsilon units on queries that are not monotonic, rounded up.
 
-    The log-ratio lies in [-e, e], so rho = e**2 / 2 (Bun & Steinke 2016). Noisy top-k and the exponential mechanism
-    with gaps have the same price.
+    The log-ratio lies in [-e, e], so rho = e**2 / 2 (Bun & Steinke 2016).
 
     >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
     '0.5'

@@ -32,8 +32,7 @@ of the exponential mechanism without gap, Harrison & Manurangsi 2025 give **rho 
 x = epsilon/(1 - e^-epsilon)**. This is the largest K'(1) = x (1 - e^-a) - a, at a = ln x. By their theorem no
 alpha > 1 and no a give more; the tests check this against sup_a K, which has a closed form, in eighty digits.
 
-The ledger charges the bound of `stream_svt.privacy.loss`, which is never less: 15.1 instead of 5.93 for five tops at
-e0 = e1 = 1.
+The ledger charges the bound of `stream_svt.privacy.loss`, which is never less.
 
 References:
     Bun & Steinke 2016 (zCDP; e^2/2). Cesar & Rogers 2021 (bounded range). Durfee 2023, Theorem 1. Harrison &
@@ -59,14 +58,12 @@ def zcdp_of_range(below: int, above: int) -> int:
     """Return the least rho units of a run whose log-ratio lies in [-below, above], rounded up.
 
     Both ends are in epsilon units, 0 to 1000 epsilon, for one order of the two datasets; the result covers both orders.
+    `ValueError` for other numbers.
 
     >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
     0.462117157261
     >>> zcdp_of_range(6 * EPSILON_UNITS, 5 * EPSILON_UNITS) / RHO_UNITS  # five tops; the ledger's bound is 15.125
     5.92606506688
-
-    Raises:
-        ValueError: If an end is not an integer or is out of range.
     """
     _check_units(below, "below")
     _check_units(above, "above")
@@ -103,12 +100,6 @@ class _TwoPoint:
         self.p = (a.exp() - 1) / (self.range.exp() - 1)
         self.logit = (self.p / (1 - self.p)).ln()
 
-    def cumulant(self, alpha: Decimal) -> Decimal:
-        """Return K(alpha)."""
-        z = alpha * self.range + self.logit
-        tail = ((-z).exp() + 1).ln() + z if z > 0 else (z.exp() + 1).ln()  # avoids overflow of the power
-        return (1 - self.p).ln() + tail - alpha * self.a
-
     def slope(self, alpha: Decimal) -> Decimal:
         """Return K'(alpha)."""
         return self.range * self.share(alpha) - self.a
@@ -138,24 +129,22 @@ class _TwoPoint:
             if step <= _TOLERANCE * alpha:
                 return alpha
 
-    def excess(self, rho: Decimal) -> tuple[Decimal, Decimal]:
-        """Return the minimum of g for `rho` >= K'(1), at most 0, and the rho at which it is 0."""
+    def needed(self, rho: Decimal) -> Decimal:
+        """Return K/(alpha (alpha - 1)) at the order that minimises g for `rho` >= K'(1); above `rho` if g < 0 there."""
         alpha = self.worst_order(rho)
         if alpha is None:
-            return Decimal(0), rho
-        cumulant, scale = self.cumulant(alpha), alpha * (alpha - 1)
-        return rho * scale - cumulant, cumulant / scale
+            return rho
+        z = alpha * self.range + self.logit
+        tail = ((-z).exp() + 1).ln() + z if z > 0 else (z.exp() + 1).ln()  # avoids overflow of the power
+        return ((1 - self.p).ln() + tail - alpha * self.a) / (alpha * (alpha - 1))
 
     def units(self) -> int:
         """Return the supremum in rho units, rounded up and checked."""
         rho = self.slope(Decimal(1))
-        while True:
-            below, needed = self.excess(rho)
-            if below >= 0 or needed - rho < _TOLERANCE:
-                break
+        while (needed := self.needed(rho)) - rho >= _TOLERANCE:
             rho = needed
         units = _round_up(rho)
-        while self.excess(Decimal(units) / RHO_UNITS)[0] < 0:
+        while self.needed(Decimal(units) / RHO_UNITS) > Decimal(units) / RHO_UNITS:
             units += 1
         return units
 
@@ -166,7 +155,6 @@ def _round_up(rho: Decimal) -> int:
 
 
 def _check_units(units: int, name: str) -> int:
-    """Return epsilon units; `ValueError` unless an integer from 0 to 1000 epsilon."""
     if type(units) is not int or not 0 <= units <= _MAX_UNITS:
         raise ValueError(f"{name} must be a whole number of epsilon units, 0 to 1000 epsilon")
     return units
