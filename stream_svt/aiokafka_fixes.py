@@ -23,7 +23,6 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import _MemoryRecordsPy
-from aiokafka.record.util import decode_varint_py
 
 from stream_svt.errors import MisuseError
 
@@ -153,21 +152,9 @@ class _Batch:
                 raise
         else:
             return
-        yield from islice(_PythonBatch(self._content), read, None)
-
-
-class _PythonBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
-    """A batch that accepts malformed header names."""
-
-    _buffer: bytearray
-
-    def __iter__(self) -> Any:  # noqa: ANN401
-        self._maybe_uncompress()
-        self._buffer = _Lenient(self._buffer)
-        return self
-
-    def _read_msg(self) -> Any:  # noqa: ANN401
-        return super()._read_msg(decode_varint_py)
+        batch = iter(_DefaultRecordBatchPy(self._content))  # uncompressed
+        batch._buffer = _Lenient(batch._buffer)  # noqa: SLF001
+        yield from islice(batch, read, None)
 
 
 class _Lenient(bytearray):

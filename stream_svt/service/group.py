@@ -227,7 +227,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for number in numbers:
             if number not in self.shards:
                 self.shards[number] = Shard(number, self._parts, self._consumer)
-                self.shards[number].start()
 
     def _discard(self, shard: Shard) -> None:
         """End a shard in a task of its own: the next worker that opens it, perhaps this one, fences it."""

@@ -87,14 +87,14 @@ class WorkerParts:
 
 
 class Shard:
-    """Owns the partition ``number`` on behalf of a worker, until it is ``handed_over``.
+    """Owns the partition ``number`` on behalf of a worker, until it is ``handed_over``; its task starts at once.
 
     ``member`` is the worker's consumer in the group.
     """
 
     def __init__(self, number: int, parts: WorkerParts, member: Any) -> None:  # noqa: ANN401  aiokafka has no types
         self.number = number
-        self.status = ShardStatus(number, beat=time.monotonic())
+        self.status = ShardStatus(number)
         self.handed_over = False
         self._parts = parts
         self._member = member
@@ -104,7 +104,7 @@ class Shard:
         self._failures = self._surveys = 0
         self._control_offset: int | None = None
         self._proved = False
-        self._task: asyncio.Task[None] | None = None
+        self._start()
 
     # Requests of the group
 
@@ -113,16 +113,9 @@ class Shard:
         """Whether a rebalance is in progress."""
         return self._requests.held.is_set()
 
-    def start(self) -> None:
-        """Start the task of the shard; return at once."""
-        self._beat()
-        self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
-
     async def hold(self, seconds: float) -> bool:
         """Have the session publish what is charged and pause, for a rebalance; return whether it did in ``seconds``."""
         self._requests.hold()
-        if self._task is None:
-            return True
         paused = self._requests.paused
         await wait_first(self._task, paused.wait(), seconds=seconds)
         return self._task.done() or paused.is_set()
@@ -136,8 +129,6 @@ class Shard:
         """Finish the transaction in flight, publish what is charged, and end for good; cancel after ``seconds``."""
         self.handed_over = True
         self._requests.stop.set()
-        if self._task is None:
-            return
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         if not done:
             log.error("event=shard_stop_timeout shard=%d seconds=%.1f", self.number, seconds)
@@ -157,15 +148,16 @@ class Shard:
         the wait: nothing would end that task.
         """
         self._parts.metrics.count("failures_total", "stuck")
-        if self._task is not None:
-            self._task.cancel()
-            ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
-            if not ended:
-                return
-        if not self.handed_over:
-            self.start()
+        self._task.cancel()
+        ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
+        if ended and not self.handed_over:
+            self._start()
 
     # Sessions
+
+    def _start(self) -> None:
+        self._beat()
+        self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
 
     async def _run(self) -> None:
         kafka.on_answer.set(self._beat)

@@ -26,7 +26,6 @@ async def test_every_partition_is_paused_and_gets_a_shard(monkeypatch) -> None:
     await play.assign(1, 3)
     assert play.consumer.paused == {TopicPartition(CONTROL, 1), TopicPartition(CONTROL, 3)}
     assert sorted(play.group.shards) == [1, 3]
-    assert [shard.calls for shard in play.made] == [["start"], ["start"]]
     assert play.fatal == []
 
 
@@ -51,7 +50,7 @@ async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again
     await asyncio.sleep(0)
     assert "release" not in late.calls
     assert "stop 0" in late.calls
-    assert other.calls == ["start", "hold", "release"]
+    assert other.calls == ["hold", "release"]
     assert [shard.number for shard in play.made] == [0, 1, 0]
     assert play.group.shards == {0: play.made[2], 1: other}
 
@@ -239,7 +238,6 @@ async def test_an_opening_shard_that_moves_to_another_worker_ends(played) -> Non
     await play.hold()
     async with asyncio.timeout(2):
         await play.shard.stop(0.05)
-    assert play.shard._task is not None
     assert play.shard._task.done()
 
 

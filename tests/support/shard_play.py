@@ -135,7 +135,6 @@ class Play:
         metrics = Metrics(CONFIG.spec, "hash", lambda: [self.shard.status])
         parts = {"cluster": self.brokers, "workload": lambda: self.workload, "metrics": metrics}
         self.shard = Shard(0, worker_parts(request_self_test=self.request_self_test, **parts), self.consumer)
-        self.shard.start()
 
     def request_self_test(self) -> None:
         self.suspected += 1
@@ -204,7 +203,6 @@ class RecordedShard:
         self.number, self.status = number, ShardStatus(number)
         self.calls: list[str] = []
         self.in_time = True
-        self.start = partial(self.calls.append, "start")
         self.release = partial(self.calls.append, "release")
 
     async def hold(self, seconds: float) -> bool:
