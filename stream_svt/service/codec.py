@@ -19,7 +19,6 @@ from aiokafka.partitioner import murmur2
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
@@ -197,9 +196,7 @@ class QueryDecoder:
         self._monitors = frozenset(monitors)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries of consecutive records in offset order, and why others are rejected."""
-        if not records:
-            raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")
+        """Return the queries of consecutive records, at least one, in offset order, and why others are rejected."""
         if not any(map(_HEADERS, records)):
             return self._decode_json(records)
         parts: list[QueryBatch] = []

@@ -91,7 +91,7 @@ def test_only_the_token_of_another_form_is_read_one_by_one(monkeypatch, odd):
 @given(
     st.lists(
         st.one_of(
-            st.floats(allow_nan=True, allow_infinity=False),
+            st.floats(),
             st.floats(-1e6, 1e6),
             st.floats(-1e-15, 1e-15),
             st.integers(-(2**70), 2**70).map(float),
@@ -101,9 +101,11 @@ def test_only_the_token_of_another_form_is_read_one_by_one(monkeypatch, odd):
     )
 )
 def test_doubles_are_converted_to_their_exact_binary_fractions(given):
+    given += [math.inf, -math.inf, math.nan]
     whole, fraction = exact.doubles(np.array(given))
+    finite = [max(min(x, 1e30), -1e30) for x in given]
     assert list(zip(whole.tolist(), fraction.tolist(), strict=True)) == [
-        exact.NO_NUMBER if math.isnan(x) else expected(str(Decimal(x)).encode()) for x in given
+        exact.NO_NUMBER if math.isnan(x) else expected(str(Decimal(x)).encode()) for x in finite
     ]
 
 
@@ -139,9 +141,3 @@ def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
     as_held = kind.to_pandas_dtype() if pa.types.is_floating(kind) else int
     numbers = [Decimal(float(as_held(v))) if isinstance(v, float) else v for v in held]
     assert found == [exact.NO_NUMBER if n is None else expected(str(n).encode()) for n in numbers]
-
-
-def test_infinite_doubles_saturate_by_sign():
-    whole, fraction = exact.doubles(np.array([math.inf, -math.inf, math.nan]))
-    assert whole.tolist() == [WHOLE_LIMIT, -WHOLE_LIMIT, -WHOLE_LIMIT]
-    assert not fraction.any()

@@ -243,34 +243,26 @@ async def test_a_consumer_that_is_stopped_leaves_no_task_and_no_connection(
     assert asyncio.all_tasks() == before
 
 
-async def test_nor_does_a_producer_that_hangs() -> None:
-    before, connection = asyncio.all_tasks(), Connection()
+async def _stubborn() -> None:
+    for _ in range(40):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("stop", [_silence, _stubborn])
+async def test_a_producer_that_hangs_leaves_no_task_and_holds_nobody_up(monkeypatch, stop) -> None:
+    monkeypatch.setattr(kafka, "DISCARD_DEADLINE", 0.05)
+    loop, connection = asyncio.get_running_loop(), Connection()
+    sending, began = asyncio.create_task(_silence()), loop.time()
 
     async def close() -> None:
         connection.close()
 
-    sender = SimpleNamespace(sender_task=asyncio.create_task(_silence()))
-    producer = SimpleNamespace(stop=_silence, client=SimpleNamespace(close=close), _sender=sender)
-    await asyncio.wait_for(kafka.stop_quietly(producer, 0.05), 2)
-    assert (connection.open, asyncio.all_tasks()) == (False, before)
-
-
-async def test_nor_does_a_client_hold_anybody_up_whose_stop_cannot_be_cancelled(monkeypatch) -> None:
-    async def stop() -> None:
-        for _ in range(40):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.1)
-
-    async def close() -> None:
-        pass
-
-    monkeypatch.setattr(kafka, "DISCARD_DEADLINE", 0.05)
-    producer = SimpleNamespace(
-        stop=stop, client=SimpleNamespace(close=close), _sender=SimpleNamespace(sender_task=None)
-    )
-    began = asyncio.get_running_loop().time()
-    await kafka.stop_quietly(producer, 0.05)
-    assert asyncio.get_running_loop().time() - began < 2
+    sender, client = SimpleNamespace(sender_task=sending), SimpleNamespace(close=close)
+    await kafka.stop_quietly(SimpleNamespace(stop=stop, client=client, _sender=sender), 0.05)
+    assert loop.time() - began < 2
+    assert sending.done()
+    assert not connection.open
 
 
 async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
@@ -306,26 +298,21 @@ def test_a_transaction_is_given_up_before_the_broker_would() -> None:
         assert Cluster({}, KafkaConfig(transaction_timeout=f"{one}s")).commit_deadline < one
 
 
-def _log(cause: Exception | None) -> ShardLog:
-    log = ShardLog(Cluster({}), "shop", 0, TopicsConfig())
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    if cause is not None:
-        ended.set_exception(cause)
-    manager = SimpleNamespace(wait_for_transaction_end=lambda: ended)
-    log._producer = SimpleNamespace(_txn_manager=manager, begin_transaction=lambda: asyncio.sleep(0))
-    return log
-
-
 @pytest.mark.parametrize("met", [errors.IllegalOperation(), errors.InvalidTxnState()])
 async def test_a_record_on_its_way_does_not_hide_the_permission_that_is_missing(met: Exception) -> None:
-    async def fails(log: ShardLog) -> None:
-        async with log._transaction():
-            raise met
-
-    with pytest.raises(BrokerError, match="operation WRITE on resource TOPIC 'alerts'"):
-        await fails(_log(errors.TopicAuthorizationFailedError("alerts")))
-    with pytest.raises(BrokerUnavailable, match=type(met).__name__):
-        await fails(_log(None))
+    for cause, text in (
+        (errors.TopicAuthorizationFailedError("alerts"), "operation WRITE on resource TOPIC 'alerts'"),
+        (None, type(met).__name__),
+    ):
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if cause is not None:
+            ended.set_exception(cause)
+        manager = SimpleNamespace(wait_for_transaction_end=lambda ended=ended: ended)
+        log = ShardLog(Cluster({}), "shop", 0, TopicsConfig())
+        log._producer = SimpleNamespace(_txn_manager=manager, begin_transaction=lambda: asyncio.sleep(0))
+        with pytest.raises(BrokerError, match=text):
+            async with log._transaction():
+                raise met
 
 
 # --- header names that are no text

@@ -252,10 +252,7 @@ async def test_a_parked_non_member_fences_no_worker_and_gives_no_state_up(
     play = played(*[errors.StateRolledBack("x")] * 3)
     await play.until(ShardState.PARKED)
     play.consumer.refuse = play.proves = True
-    if wakes:
-        play.brokers.write(COMMANDS)
-    else:
-        play.brokers.write(STATE)
+    play.brokers.write(COMMANDS if wakes else STATE)
     await play.until(ShardState.NOT_MEMBER)
     assert play.opened == 1
 
