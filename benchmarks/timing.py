@@ -79,7 +79,7 @@ class Shard:
 
     def __init__(self) -> None:
         spec = load_spec(SPEC)
-        self._decoder = QueryDecoder("t", 0, DatasetIndex(["a"], partition=0, partitions=1), ["hot"])
+        self._decoder = QueryDecoder("t", DatasetIndex(["a"], partition=0, partitions=1), ["hot"])
         self._engine = Engine(
             spec, shard=0, datasets=["a"], key=bytes(32), entropy=random.Random(1).randbytes
         )
@@ -197,12 +197,10 @@ class Watched:
         """Return an engine of one dataset."""
         return Engine(self.spec, shard=shard, datasets=["a"], key=key, entropy=random.Random(1).randbytes)
 
-    def decoders(
-        self, shard: int, datasets: object, also: Iterable[tuple[str, str]] = ()
-    ) -> dict[str, QueryDecoder]:
+    def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
         """Return the service's own decoder."""
-        del datasets, also
-        return {"t": QueryDecoder("t", shard, DatasetIndex(["a"], partition=0, partitions=1), ["hot"])}
+        del engine
+        return {"t": QueryDecoder("t", DatasetIndex(["a"], partition=0, partitions=1), ["hot"])}
 
     # Feed
 

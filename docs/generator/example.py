@@ -39,7 +39,7 @@ def events() -> dict[str, Any]:
     engine.begin(monitor.topic, _OFFSET)
     dataset_index = DatasetIndex([dataset.name], partition=0, partitions=1)
     record = Entry(monitor.topic, _OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
-    batch = QueryDecoder(monitor.topic, 0, dataset_index, [monitor.name]).decode([record])
+    batch = QueryDecoder(monitor.topic, dataset_index, [monitor.name]).decode([record])
     released = []
     while True:
         done = engine.step(batch).done

@@ -189,9 +189,8 @@ class _Ids:
 class QueryDecoder:
     """Decodes the records of one partition of a query topic, for the monitors that read it."""
 
-    def __init__(self, topic: str, partition: int, index: DatasetIndex, monitors: Sequence[str]) -> None:
+    def __init__(self, topic: str, index: DatasetIndex, monitors: Sequence[str]) -> None:
         self.topic = topic
-        self.partition = partition
         self.dataset_index = index
         self._monitors = frozenset(monitors)
 
@@ -220,8 +219,9 @@ class QueryDecoder:
         except columnar.MalformedColumns as refused:
             reason = refused.args[0]
         if reason is not None:  # discard what was read
-            rejects = [(record.offset, reason.value)]
-            return QueryBatch(self.topic, record.offset, record.offset + 1, rejects=rejects)
+            batch = QueryBatch(self.topic, batch.first, batch.end, rejects=[(record.offset, reason.value)])
+            batch.fraction = batch.whole
+            return batch
         rows = len(batch.whole)
         batch.offset = np.full(rows, record.offset, np.int64)
         batch.row = np.arange(rows, dtype=np.int64)
@@ -422,15 +422,10 @@ def _content_type(record: Record) -> str:
     return "json"
 
 
-_COLUMNS: Final = ("offset", "row", "timestamp_ms", "dataset", "whole")
-
-
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
-    fractions = [np.zeros(len(part), np.int64) if part.fraction is None else part.fraction for part in parts]
     whole = QueryBatch(parts[0].topic, parts[0].first, parts[-1].end)
-    whole.fraction = np.concatenate(fractions)
-    for name in _COLUMNS:
+    for name in ("offset", "row", "timestamp_ms", "dataset", "whole", "fraction"):
         setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
     sets: list[str | None] = []
     ids: list[str] = []
@@ -439,7 +434,7 @@ def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
         for name in ("threshold", "monitor", "markers"):
             getattr(whole, name).update({start + row: value for row, value in getattr(part, name).items()})
         whole.series += part.series
-        sets += part.set_id if part.set_id is not None else [None] * rows
+        sets += part.set_id or [None] * rows
         ids += [part.query_id[row] for row in range(rows)]
         whole.rejects += part.rejects
     whole.set_id = sets if sets.count(None) != len(sets) else None

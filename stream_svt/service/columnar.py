@@ -114,33 +114,27 @@ def _inflates(kind: str, metadata: bytes) -> bool:
     """Tell whether reading a message would need extra memory: it is compressed, or has the other byte order."""
     if b"ARROW:experimental_compression" in metadata:  # how files of 2020 mark it
         return True
-    message = struct.unpack_from("<I", metadata)[0]
-    content = _field(metadata, message, 2)
-    if content is None:
+    path = (2, 1) if kind == "dictionary" else (2,)
+    if _field(metadata, *path) is None:
         return True
-    content = _dereference(metadata, content)
     if kind == "schema":
-        order = _field(metadata, content, 0)
+        order = _field(metadata, *path, 0)
         return order is not None and struct.unpack_from("<h", metadata, order)[0] != 0
-    if kind == "dictionary":
-        data = _field(metadata, content, 1)
-        if data is None:
-            return True
-        content = _dereference(metadata, data)
-    return _field(metadata, content, 3) is not None
+    return _field(metadata, *path, 3) is not None
 
 
-def _field(metadata: bytes, table: int, number: int) -> int | None:
-    """Return the offset of a field in a FlatBuffers table, None if it is absent."""
-    vtable = table - struct.unpack_from("<i", metadata, table)[0]
-    if 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
-    return table + offset if offset else None
-
-
-def _dereference(metadata: bytes, offset: int) -> int:
-    return offset + int(struct.unpack_from("<I", metadata, offset)[0])
+def _field(metadata: bytes, *path: int) -> int | None:
+    """Return the offset of a field in nested FlatBuffers tables, given the field's number in each; None if absent."""
+    offset = 0
+    for number in path:
+        table = offset + struct.unpack_from("<I", metadata, offset)[0]
+        vtable = table - struct.unpack_from("<i", metadata, table)[0]
+        if 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
+            return None
+        if not (distance := struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]):
+            return None
+        offset = table + distance
+    return offset
 
 
 # Columns

@@ -120,9 +120,7 @@ class AppliedWorkload:
         else:
             dataset_index = DatasetIndex(engine.number, partition=shard, partitions=self.partitions)
         return {
-            topic: QueryDecoder(
-                topic, shard, dataset_index, [one.name for one in known if one.topic == topic]
-            )
+            topic: QueryDecoder(topic, dataset_index, [one.name for one in known if one.topic == topic])
             for topic in self.topics
         }
 

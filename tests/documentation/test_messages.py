@@ -325,7 +325,7 @@ _FIELDS: dict[str, list[Any]] = {
 
 def test_a_query_is_accepted_exactly_where_the_document_says_so(reader):
     chance = random.Random(11)
-    decoder = QueryDecoder("t", 0, DatasetIndex(["d"], partition=0, partitions=1), ["hot"])
+    decoder = QueryDecoder("t", DatasetIndex(["d"], partition=0, partitions=1), ["hot"])
     lenient = Reader()
     lenient._components = copy.deepcopy(DOCUMENT["components"])
     accepted = 0

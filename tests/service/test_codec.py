@@ -48,7 +48,7 @@ class Record:
 
 
 def decoder() -> QueryDecoder:
-    return QueryDecoder("queries", 0, HERE, ["hot", "cold"])
+    return QueryDecoder("queries", HERE, ["hot", "cold"])
 
 
 def decode(*values: bytes | None, key: bytes | None = AT_HOME) -> QueryBatch:

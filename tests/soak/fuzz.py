@@ -144,7 +144,7 @@ class Fuzzer:
         self.violations: list[str] = []
         self.spec = load_spec(SPEC)
         directory = DatasetIndex(["a", "b"], partition=0, partitions=1)
-        self._decoder = QueryDecoder("t", 0, directory, ["hot", "swept"])
+        self._decoder = QueryDecoder("t", directory, ["hot", "swept"])
         self._sealing = Sealing(CONTEXT, (MASTER,), self.chance.randbytes)
         self._plain = Sealing(CONTEXT, (), self.chance.randbytes)
         self._signing, verifying = shared_key(MASTER)
