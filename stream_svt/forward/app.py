@@ -55,16 +55,14 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
 
 
 async def _check_topics(config: ForwardConfig) -> None:
-    needed = [
-        ("topic", config.topic, "this is the alert topic of a service, by default '<application>.alerts'")
-    ]
-    if config.parks:
-        needed.append(
-            ("park_topic", config.park_topic, "refused events are written to it (on_refused: park)")
-        )
     existing = await partition_counts(config.cluster, "looking at the topics")
+    why = "this is the alert topic of a service, by default '<application>.alerts'"
+    needed = [("topic", config.topic, why)]
+    if config.parks:
+        needed += [("park_topic", config.park_topic, "refused events are written to it (on_refused: park)")]
+    missing = "does not exist, or the user lacks permission to see it"
     problems = [
-        Problem(0, field, f"topic {topic!r} does not exist, or the user lacks permission to see it; {why}")
+        Problem(0, field, f"topic {topic!r} {missing}; {why}")
         for field, topic, why in needed
         if topic not in existing
     ]

@@ -1,9 +1,7 @@
 """Records of the alert topic, the filter of a destination, and the requests that deliver an event.
 
-Webhooks get the bytes of the CloudEvent on the topic, signed according to Standard Webhooks
-(https://www.standardwebhooks.com). Alertmanager groups, silences and routes by labels, so labels name the subject of an
-alert; gap, bound and estimate are annotations. Alerts with the same labels are one alert there: a later top of the same
-series renews it.
+Webhooks get the bytes of the CloudEvent on the topic, signed according to Standard Webhooks. Alertmanager groups,
+silences and routes by labels, which name the subject of an alert; gap, bound and estimate are annotations.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     EventType.RUN_HALTED: ("RunHalted", "ticket"),
 }
 """Name and severity of alerts by event type; the severities are those of deploy/prometheus."""
-
 
 _NO_EVENT = Envelope("", "", "", "", "", "", 0, 0, "", msgspec.Raw())
 _NO_DATA = Lifecycle(dataset="", monitor="", run=0, reason="", account=None)
@@ -106,11 +103,8 @@ def request_of(destination: Destination, event: AlertRecord, now: datetime) -> R
     config, kind = destination.config, event.envelope.type
     if config.alertmanager is None:
         identity = message_id(event.envelope.source, event.envelope.id)
-        headers = {
-            "Content-Type": CONTENT_TYPE,
-            "webhook-id": identity,
-            "webhook-timestamp": str(int(now.timestamp())),
-        }
+        headers = {"Content-Type": CONTENT_TYPE, "webhook-id": identity}
+        headers["webhook-timestamp"] = str(int(now.timestamp()))
         if destination.keys:
             headers["webhook-signature"] = signatures(destination.keys, identity, now, event.body)
         return Request(headers, event.body)
@@ -159,12 +153,8 @@ def _alert(settings: AlertmanagerConfig, event: AlertRecord, kind: str, ends: da
 
 def _annotations(event: AlertRecord) -> dict[str, str]:
     """Return the released fields as texts, without those that are None or empty."""
-    data, kind = event.data, event.envelope.type
-    notes: dict[str, Any] = {
-        "event_id": event.envelope.id,
-        "event_time": event.envelope.time,
-        "run": data.run,
-    }
+    data, envelope = event.data, event.envelope
+    notes: dict[str, Any] = {"event_id": envelope.id, "event_time": envelope.time, "run": data.run}
     if isinstance(data, Alert):
         bound = "no bound is certified"
         if data.bound is not None:
@@ -182,10 +172,8 @@ def _annotations(event: AlertRecord) -> dict[str, str]:
             EventType.EXHAUSTED: f"{subject} cannot pay for another run: its queries are skipped",
             EventType.RUN_HALTED: f"{subject} has used all tops of run {data.run}",
         }
-        notes |= {
-            "summary": summaries.get(kind, f"{type_word(kind)} {subject}".strip()),
-            "reason": data.reason,
-        }
+        other = f"{type_word(envelope.type)} {subject}".strip()
+        notes |= {"summary": summaries.get(envelope.type, other), "reason": data.reason}
         notes |= {f"detail_{name}": value for name, value in data.detail.items()}
     if (account := data.account) is not None:
         notes["budget"] = f"{account.spent:.12g} of {account.limit:.12g} {account.measure} spent"

@@ -1,7 +1,4 @@
-"""Specification of an application: datasets, monitors, carried-over balances, and checks between them.
-
-Nothing here reads files: a function passed in reads the files that a configuration names.
-"""
+"""Specification of an application: datasets, monitors, carried-over balances, and checks between them."""
 
 from __future__ import annotations
 
@@ -55,14 +52,10 @@ class Balance:
 
 
 class _CarryOver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Origin of carried-over balances.
+    """Origin of carried-over balances: the closed application, and the cluster and alert topic it was read from.
 
-    Attributes:
-        application, cluster, alerts: The closed application, and the cluster id and alert topic it was read from.
-        successor: The one application that may use the balances.
-        complete: Whether every dataset that ever spent anything is included.
-        topics: Declarations by query topic.
-        watermarks: By pattern of a generator, the end of the last period that is over for the successor.
+    ``complete`` tells whether every dataset that ever spent anything is included; ``watermarks`` are, by pattern of a
+    generator, the end of the last period that is over for the one ``successor``.
     """
 
     application: str

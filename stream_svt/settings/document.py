@@ -184,9 +184,8 @@ class Document:
 
     def set_value(self, section: str, key: str, text: str, origin: str) -> None:
         """Set a key of a section to a scalar from outside the file, interpreted as YAML."""
-        if not isinstance(self.data.get(section), dict):
-            self.data[section] = {}
-        self.data[section][key] = _scalar(text.strip())
+        given = self.data.get(section)
+        self.data[section] = (given if isinstance(given, dict) else {}) | {key: _scalar(text.strip())}
         self.lines.setdefault((section,), 0)
         self.lines[section, key] = 0
         self.origins[section, key] = origin
@@ -200,9 +199,9 @@ class Document:
                 key_path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
                 for step in detail["loc"]:
                     key_path = (*key_path, step) if (*key_path, step) in self.lines else key_path
-                last = detail["loc"][-1:]
-                absent = detail["type"] == ABSENT and key_path[-1:] != last
-                self.report(key_path + last if absent else key_path, detail["msg"])
+                if detail["type"] == ABSENT and key_path[-1:] != (last := detail["loc"][-1:]):
+                    key_path += last
+                self.report(key_path, detail["msg"])
         self.raise_problems()
         return found
 
@@ -250,19 +249,15 @@ def read(text: str | bytes, source: str) -> Document:
     """Return the document in a YAML text; ConfigError if it is not YAML with a mapping at its top, in UTF-8."""
     try:
         root = yaml.compose(text.decode() if isinstance(text, bytes) else text, Loader=_LOADER)
-        line, wrong = 1, "expected a mapping with the keys application, datasets and monitors"
     except UnicodeDecodeError as error:
-        root, line = None, error.object[: error.start].count(b"\n") + 1
-        wrong = "the file is not UTF-8 text"
-    except yaml.MarkedYAMLError as error:
-        root, (line, hint) = None, _syntax(error)
-        wrong = f"not valid YAML: {hint}"
-    except RecursionError:
-        root, line, wrong = None, 0, "not valid YAML: nested too deeply"
-    except yaml.YAMLError:
-        root, line, wrong = None, 0, "not valid YAML: a character is not allowed"
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        line, hint = _syntax(error)
+        raise ConfigError([Problem(line, "", f"not valid YAML: {hint}")], source) from None
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError([Problem(line, "", wrong)], source)
+        wrong = "expected a mapping with the keys application, datasets and monitors"
+        raise ConfigError([Problem(1, "", wrong)], source)
     document = Document(None, source)
     document.data = document.load(root)
     return document
@@ -290,14 +285,15 @@ _HINTS = {
 """Explanations by a part of PyYAML's message."""
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> tuple[int, str]:
+def _syntax(error: Exception) -> tuple[int, str]:
     """Return the line where a mistake begins, and an explanation that quotes nothing of the file."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return 0, "nested too deeply" if isinstance(error, RecursionError) else "a character is not allowed"
     context, problem = error.context or "", error.problem or "syntax error"
     begins_earlier = "flow" in context or "quoted" in context or "simple key" in context
     mark = error.context_mark if begins_earlier else error.problem_mark or error.context_mark
-    line = 0 if mark is None else mark.line + 1
-    message = f"{context}, {problem}"
-    return line, next((hint for part, hint in _HINTS.items() if part in message), problem)
+    hints = (hint for part, hint in _HINTS.items() if part in f"{context}, {problem}")
+    return 0 if mark is None else mark.line + 1, next(hints, problem)
 
 
 def _scalar(text: str) -> str | int | Decimal | bool | None:

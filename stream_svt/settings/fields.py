@@ -1,7 +1,4 @@
-"""Types of configuration values: exact numbers, durations, limits, names, and the options of a monitor.
-
-Each type accepts YAML text (never a binary float) or a Python value, and has its own JSON Schema.
-"""
+"""Types of configuration values, read exactly from YAML text or Python values, each with its own JSON Schema."""
 
 from __future__ import annotations
 
