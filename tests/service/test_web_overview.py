@@ -114,7 +114,7 @@ async def test_reading_ends_a_while_after_the_last_request_and_all_is_forgotten(
     assert task is not None
     async with asyncio.timeout(5):
         await task
-    assert (len(show.overview._newest), show.overview._task) == (0, None)
+    assert (show.overview._snapshot.events(), show.overview._task) == ([], None)
     assert await show.series() == ["one"]
     assert show.topic.opened == 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib.resources import files
 from inspect import iscoroutinefunction
 from typing import Annotated
@@ -32,9 +31,6 @@ IDLE = 75.0
 
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
-
-JSON = "application/json"
-TEXT = "text/plain; charset=utf-8"
 
 HEADERS = {
     # No content of other origins, no inline code, no text as markup, no framing.
@@ -142,10 +138,7 @@ def about(worker: Worker) -> About:
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
         sealed=bool(worker.config.master_keys),
         signatures_required=worker.config.control.required,
-        shards=[
-            ShardLine(*(getattr(one, name) for name in ShardLine.__struct_fields__))
-            for one in worker.statuses()
-        ],
+        shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
         monitors=[
             MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
             for one in spec.monitors
@@ -157,51 +150,46 @@ def about(worker: Worker) -> About:
 # Pages
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A response."""
-
-    status: int
-    content_type: str
-    body: bytes
+MakePage = Callable[[Worker], Response | Awaitable[Response]]
 
 
-MakePage = Callable[[Worker], Page | Awaitable[Page]]
+def _page(body: bytes, content_type: str = "application/json") -> Response:
+    return Response(body=body, headers={"Content-Type": content_type})
 
 
-async def metrics_page(worker: Worker) -> Page:
+async def metrics_page(worker: Worker) -> Response:
     """Return the metrics; another thread renders them, which takes long with many datasets."""
-    return Page(200, metrics.CONTENT_TYPE, await asyncio.to_thread(worker.metrics.rendering()))
+    return _page(await asyncio.to_thread(worker.metrics.rendering()), metrics.CONTENT_TYPE)
 
 
-def live(worker: Worker) -> Page:
+def live(worker: Worker) -> Response:
     """Return whether the process works: a failed one should be restarted."""
-    return Page(200, TEXT, b"live\n") if worker.alive else Page(503, TEXT, b"failed\n")
+    return Response(text="live\n") if worker.alive else Response(text="failed\n", status=503)
 
 
-def ready(worker: Worker) -> Page:
+def ready(worker: Worker) -> Response:
     """Return whether all owned shards are open or parked; a standby without shards is ready."""
     if worker.ready:
-        return Page(200, TEXT, b"ready\n")
+        return Response(text="ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
     if worker.fault is not None:
         waiting = [f"outside the group: {worker.fault.cause}: {worker.fault.reason}"]
-    return Page(503, TEXT, ("\n".join(waiting or ["not in the group yet"]) + "\n").encode())
+    return Response(text="\n".join([*(waiting or ["not in the group yet"]), ""]), status=503)
 
 
-async def status_page(worker: Worker) -> Page:
+async def status_page(worker: Worker) -> Response:
     """Return the worker with its datasets as JSON; built in another thread, as the metrics are."""
-    return Page(200, JSON, msgspec.json.encode(await asyncio.to_thread(status, worker)))
+    return _page(msgspec.json.encode(await asyncio.to_thread(status, worker)))
 
 
-def worker_page(worker: Worker) -> Page:
+def worker_page(worker: Worker) -> Response:
     """Return the worker without the datasets as JSON."""
-    return Page(200, JSON, msgspec.json.encode(about(worker)))
+    return _page(msgspec.json.encode(about(worker)))
 
 
-def _asset(name: str, content_type: str) -> Callable[[Worker], Page]:
-    page = Page(200, content_type, files("stream_svt.service.web").joinpath("assets", name).read_bytes())
-    return lambda _: page
+def _asset(name: str, content_type: str) -> MakePage:
+    content = files("stream_svt.service.web").joinpath("assets", name).read_bytes()
+    return lambda _: _page(content, content_type)
 
 
 PAGES: dict[str, MakePage] = {
@@ -219,26 +207,26 @@ PAGES: dict[str, MakePage] = {
 class CachedPage:
     """A page that is made at most once in `CACHE_SECONDS`, by one request at a time."""
 
-    def __init__(self, make: Callable[[Worker], Awaitable[Page]]) -> None:
+    def __init__(self, make: Callable[[Worker], Awaitable[Response]]) -> None:
         self._make = make
         self._lock = asyncio.Lock()
-        self._page: Page | None = None
-        self._made = 0.0
+        self._page = Response()
+        self._made = -CACHE_SECONDS
 
-    async def __call__(self, worker: Worker) -> Page:
-        """Return the cached page, or make it."""
+    async def __call__(self, worker: Worker) -> Response:
+        """Return a copy of the cached page, or of a new one: a response can be sent only once."""
         async with self._lock:
-            if self._page is None or time.monotonic() - self._made >= CACHE_SECONDS:
+            if time.monotonic() - self._made >= CACHE_SECONDS:
                 self._page = await self._make(worker)
                 self._made = time.monotonic()
-            return self._page
+            return Response(body=self._page.body, headers=self._page.headers)
 
 
 def register(app: App, worker: Worker, overview: Overview) -> None:
     """Add the pages to a Faust app; the framework refuses methods other than GET and HEAD."""
 
-    async def answer(_: Worker) -> Page:
-        return Page(200, JSON, await overview.answer())
+    async def answer(_: Worker) -> Response:
+        return _page(await overview.answer())
 
     for path, page in {**PAGES, OVERVIEW: answer}.items():
         view = _view(CachedPage(page) if iscoroutinefunction(page) else page, worker)
@@ -255,9 +243,9 @@ def register(app: App, worker: Worker, overview: Overview) -> None:
 def _view(page: MakePage, worker: Worker) -> Callable[[Request], Awaitable[Response]]:
     async def view(_: Request) -> Response:
         made = page(worker)
-        answer = made if isinstance(made, Page) else await made
-        headers = HEADERS | {"Content-Type": answer.content_type}
-        return Response(body=answer.body, status=answer.status, headers=headers)
+        answer = made if isinstance(made, Response) else await made
+        answer.headers.update(HEADERS)
+        return answer
 
     return view
 

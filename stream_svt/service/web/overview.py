@@ -83,37 +83,60 @@ class StatusSnapshot(ReleasedStatus):
     ``complete`` tells whether all events ever released are included.
     """
 
-    def __init__(self, spec: ApplicationSpec, *, complete: bool) -> None:
+    def __init__(self, spec: ApplicationSpec, *, complete: bool = False) -> None:
         self.spec = spec
         self.complete = complete
+        # By partition: histories of partitions are not read in order of time.
+        self._newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
         budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.shown}
         covers = {one.name: [name for name in budgets if one.covers(name)] for one in spec.monitors}
         super().__init__(budgets, covers)
 
+    def add(self, record: Any) -> None:  # noqa: ANN401
+        """Fold a record of the alert topic, and keep its event; skip one that is no event."""
+        try:
+            if len(value := record.value or b"") > MAX_EVENT_BYTES:
+                raise msgspec.DecodeError("too large for an event")
+            envelope, data = decode(value)
+            self.take(envelope, data)
+        except (msgspec.DecodeError, ValueError, ArithmeticError):  # forged amounts can overflow sums
+            position = (record.partition, record.offset)
+            log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *position)
+            return
+        # Encoded again: bytes from the topic, which others may have written, never reach a browser unchanged.
+        content = msgspec.Raw(msgspec.json.encode(msgspec.structs.asdict(envelope) | {"data": data}))
+        newest = self._newest.setdefault(record.partition, deque(maxlen=MAX_EVENTS))
+        newest.append((envelope.time, content))
+
+    def events(self) -> list[msgspec.Raw]:
+        """Return the newest events, the oldest of them first."""
+        events = sorted(chain.from_iterable(self._newest.values()), key=itemgetter(0))
+        return [event for _, event in events[-MAX_EVENTS:]]
+
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
         """Return the state of a dataset; ``view`` is its committed account if this worker owns its shard."""
         budget = self.budgets[dataset.name]
-        limit, spent, reserved = budget.limit, budget.spent, budget.reserved
+        account = budget if view is None else view
+        limit, spent = account.limit, account.spent
         if view is not None:
-            source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
+            source = "state"
         elif budget.reported:
             source = "alerts"
         else:
             source = "declaration" if self.complete else "unknown"
         known = source != "unknown"
-        left = max(limit - spent, 0.0)
         return DatasetNow(
             dataset=dataset.name,
             unit=dataset.unit,
             measure=budget.measure,
             limit=limit,
             spent=spent if known else None,
-            reserved=reserved if known else None,
+            reserved=account.reserved if known else None,
             source=source,
             ends=None if dataset.ends_ms is None else dataset.ends_ms / 1000,
             guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, dataset.kind),
-            outlook=exhaustion(budget.charges, left, now) if known else None,
+            outlook=exhaustion(budget.charges, max(limit - spent, 0.0), now) if known else None,
             monitors=self._monitors(dataset.name, known=known) if view is None else view.monitors,
         )
 
@@ -171,9 +194,7 @@ class Overview:
         self._reset()
 
     def _reset(self) -> None:
-        self._snapshot = StatusSnapshot(self._worker.workload.spec, complete=False)
-        # By partition: histories of partitions are not read in order of time.
-        self._newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
+        self._snapshot = StatusSnapshot(self._worker.workload.spec)
         self._loaded = asyncio.Event()  # set once the history was read or failed
         self._trouble = ""
 
@@ -188,7 +209,6 @@ class Overview:
         except TimeoutError:
             self._trouble = self._trouble or "slow"
         snapshot, now = self._snapshot, time.time()
-        events = sorted(chain.from_iterable(self._newest.values()), key=itemgetter(0))[-MAX_EVENTS:]
         views = {name: view for status in self._worker.statuses() for name, view in status.views.items()}
         datasets: list[DatasetNow] = []
         for number, dataset in enumerate(snapshot.spec.shown, 1):
@@ -203,7 +223,7 @@ class Overview:
                 "complete": snapshot.complete,
                 "datasets_declared": len(snapshot.spec.datasets),
                 "datasets": datasets,
-                "events": [event for _, event in events],
+                "events": snapshot.events(),
             }
         )
 
@@ -233,31 +253,14 @@ class Overview:
 
     async def _follow(self, readings: AsyncGenerator[AlertsRead, None], spec: ApplicationSpec) -> None:
         """Fold the history into a new snapshot, replace the old one with it, and keep reading."""
-        snapshot = StatusSnapshot(spec, complete=False)
-        newest: dict[int, deque[tuple[str, msgspec.Raw]]] = {}
+        snapshot = StatusSnapshot(spec)
         async for records, complete, caught_up in readings:
             snapshot.complete = complete
             for record in records:
-                if (event := self._fold(record, snapshot)) is not None:
-                    newest.setdefault(record.partition, deque(maxlen=MAX_EVENTS)).append(event)
+                snapshot.add(record)
             if caught_up:
-                self._snapshot, self._newest, self._trouble = snapshot, newest, ""
+                self._snapshot, self._trouble = snapshot, ""
                 self._loaded.set()
             if not self._is_wanted(spec):
                 break
             await asyncio.sleep(0)  # yield to the shards even if records are always available
-
-    def _fold(self, record: Any, snapshot: StatusSnapshot) -> tuple[str, msgspec.Raw] | None:  # noqa: ANN401
-        """Fold an event into the snapshot, and return its time and JSON; None for a record that is no event."""
-        try:
-            if len(value := record.value or b"") > MAX_EVENT_BYTES:
-                raise msgspec.DecodeError("too large for an event")
-            envelope, data = decode(value)
-            snapshot.take(envelope, data)
-        except (msgspec.DecodeError, ValueError, ArithmeticError):  # forged amounts can overflow sums
-            position = (record.partition, record.offset)
-            log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *position)
-            return None
-        # Encoded again: bytes from the topic, which others may have written, never reach a browser unchanged.
-        content = msgspec.structs.asdict(envelope) | {"data": data}
-        return envelope.time, msgspec.Raw(msgspec.json.encode(content))
