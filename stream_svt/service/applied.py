@@ -28,7 +28,6 @@ from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
 from stream_svt.service import kafka
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.group import user_data
 from stream_svt.service.kafka import Cluster
@@ -246,10 +245,9 @@ async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) 
     """Return the newest limit, in ledger units, of each dataset whose limit an operator has raised."""
     limits: dict[str, int] = {}
     kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
-    shards = {partition_of(name.encode(), config.topics.partitions) for name in datasets}
     doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
     async with kafka.started(cluster.reader(), doing) as reader:
-        for shard in sorted(shards):
+        for shard in sorted({config.home(name) for name in datasets}):
             async for batch in kafka.read_partition(reader, config.topics.alerts, shard, None, doing):
                 for record in batch:
                     event = _lifecycle(record.value, EventType.BUDGET_RAISED)

@@ -44,7 +44,7 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     for tp, (first, _) in spans.items():
         if first:
             audit.mark_truncated(tp.partition)
-    return audit.compare(states, lambda name: partition_of(name.encode(), config.topics.partitions))
+    return audit.compare(states, config.home)
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:

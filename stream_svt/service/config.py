@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
+from stream_svt.service.codec import partition_of
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings import sections
@@ -65,6 +66,10 @@ class Config:
     def cluster(self) -> Cluster:
         """Return how to reach the brokers."""
         return Cluster.of(self.kafka, self.password, self.ca_file)
+
+    def home(self, dataset: str) -> int:
+        """Return the shard of a dataset."""
+        return partition_of(dataset.encode(), self.topics.partitions)
 
 
 def load_config(

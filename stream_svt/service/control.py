@@ -24,7 +24,6 @@ from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.ports import Record
 from stream_svt.service import kafka
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import context_of
@@ -64,9 +63,8 @@ class NotDeclared(StreamSvtError):
 def _require_declared(config: Config, names: Iterable[str], monitor: str) -> None:
     """Raise NotDeclared for unknown datasets and an unknown monitor."""
     spec, wrong = config.current, []
-    monitors = [one.name for one in config.spec.monitors]
-    unknown = [name for name in dict.fromkeys(names) if spec.find(name) is None]
-    missing = [("dataset", name, [one.name for one in spec.datasets]) for name in unknown]
+    datasets, monitors = ([one.name for one in some] for some in (spec.datasets, spec.monitors))
+    missing = [("dataset", name, datasets) for name in dict.fromkeys(names) if spec.find(name) is None]
     missing += [("monitor", monitor, monitors)] if monitor and monitor not in monitors else []
     for number, (kind, name, declared) in enumerate(missing):
         # The search for similar names is slow for many names.
@@ -89,7 +87,7 @@ def for_datasets(
     """Return a command for each dataset, addressed to its shard, or raise NotDeclared."""
     _require_declared(config, datasets, monitor)
     return [
-        _addressed(_home(config, name), action, dataset=name, monitor=monitor, **fields) for name in datasets
+        _addressed(config.home(name), action, dataset=name, monitor=monitor, **fields) for name in datasets
     ]
 
 
@@ -101,7 +99,7 @@ def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = Fa
     if not spec.generators:  # with generators, datasets of past periods may be open on any shard
         covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == monitor]
         names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
-        shards = {_home(config, name) for name in names}
+        shards = set(map(config.home, names))
     return [_addressed(shard, action, monitor=monitor, now=now) for shard in sorted(shards)]
 
 
@@ -119,10 +117,6 @@ def for_shards(
             "\n".join(f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong)
         )
     return [_addressed(shard, action, **fields) for shard in (range(count) if shards is None else shards)]
-
-
-def _home(config: Config, dataset: str) -> int:
-    return partition_of(dataset.encode(), config.topics.partitions)
 
 
 def _addressed(shard: int, action: Action, **fields: Any) -> Addressed:  # noqa: ANN401
@@ -232,28 +226,29 @@ class _Dialog:
 
     def next(self) -> Command | None:
         """Return the next command to send, with state and number; None if there is none or one waits for a reply."""
-        if self._known is None and self.queue and self.queue[0].command.gives_up:
-            self._known = NewestEvent("", 0)
-        known = self._known
-        while known is not None and self.queue and self.sent is None:
+        while self.queue and self.sent is None:
             command = self.queue[0].command
+            known = self._known or (NewestEvent("", 0) if command.gives_up else None)
+            if known is None:
+                break
             # A closed shard whose key is lost may still be given up for the same successor.
             same = command.successor == known.successor
             if known.successor and not (same and command.gives_up and not known.given_up):
                 message = f"the shard is closed for ever, for successor {known.successor!r}"
                 self._answer(message, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
-            fields: dict[str, Any] = {"number": known.number + 1}
-            if command.gives_up:
-                fields = {"event": known.event, "origin": known.origin}
+            fields = (
+                {"event": known.event, "origin": known.origin}
+                if command.gives_up
+                else {"number": known.number + 1}
+            )
             self.sent = msgspec.structs.replace(command, state=known.state, **fields)
             return self.sent
         return None
 
     def take(self, record: Record) -> bool:
         """Process the next event of the shard; return whether it shows progress of the commands."""
-        event = _event(record)
-        if event is None:
+        if (event := _event(record)) is None:
             return False
         envelope, data = event
         known = NewestEvent.of_event(envelope, data)
@@ -261,7 +256,9 @@ class _Dialog:
             self._known = known
         if self.sent is None:
             return False
-        reply = data if envelope.type in _REPLIES and isinstance(data, Lifecycle) else None
+        # A shard whose state is given up writes only the event that closes it.
+        is_reply = envelope.type in (EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED)
+        reply = data if is_reply and isinstance(data, Lifecycle) else None
         if reply is not None and reply.detail.get("command") == self.sent.id:
             message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
             self._answer(message, accepted=reply.reason in ("accepted", "given-up"))
@@ -276,14 +273,14 @@ class _Dialog:
         """Return a reply for each command, missing ones included."""
         late, unsent = [], "not sent: the command before it was not answered"
         if self.sent is not None:
-            late.append(
+            late = [
                 "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
                 "refused; its log says why"
                 if self.sent.gives_up
                 else f"no answer in time; {self.sent.action.value} is on the control topic and will be carried out "
                 "once a worker owns the shard, unless another command comes before it"
-            )
-        if self._known is None:
+            ]
+        elif self._known is None:
             unsent = (
                 f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
                 f"of {self._alerts!r} shows none. Start a worker"
@@ -303,8 +300,7 @@ async def newest_events(
 
     Partitions are read from the end backwards, at most `MAX_LOOKBACK` offsets.
     """
-    doing = "looking for the newest events"
-    found: dict[int, NewestEvent] = {}
+    doing, found = "looking for the newest events", {}
     spans = await kafka.edges(reader, partitions, doing)
     for tp in partitions:
         if (event := await kafka.newest(reader, tp, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:
@@ -313,15 +309,11 @@ async def newest_events(
     return found
 
 
-_REPLIES = frozenset({EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED})
-"""Events that may be replies: a shard whose state is given up writes only the event that closes it."""
-
-
 def _event(record: Record) -> tuple[Envelope, Alert | Lifecycle] | None:
     """Return an event of a shard that has a state id or closes the shard; None for any other record."""
     try:
         envelope, data = decode(record.value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return None
     # The closing event of a shard that had no events has no state id.
     return (envelope, data) if envelope.stateid or envelope.type == EventType.APPLICATION_CLOSED else None
