@@ -11,13 +11,13 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import prometheus_client as prometheus
 
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.projection import STATES, sums_of
-from stream_svt.monitor.released import Alert, DatasetView, EventType, Totals
+from stream_svt.monitor.released import Alert, DatasetView, EventType, MonitorTotals, OtherTotals, Totals
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
@@ -28,7 +28,6 @@ from stream_svt.settings.datasets import DatasetSpec
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
-_AMOUNTS = ("limit", "spent", "reserved")
 OTHERS = "(others)"
 """Label of the sums over datasets that are not shown individually; no dataset may have this name."""
 
@@ -120,6 +119,15 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+_COUNTED: Mapping[str, str] = {
+    EventType.ALERT: "tops_total",
+    EventType.RUN_STARTED: "runs_total",
+    EventType.RUN_HALTED: "halts_total",
+}
+"""Counters of a monitor by event type."""
+
+_NOTHING = MonitorTotals(dict.fromkeys(STATES, 0), 0, 0, Counts(), Counts())
+
 ENGINE_TIMES: Final = "stream_svt_step_seconds"
 """Engine times may depend on values, and are shown on request only."""
 
@@ -161,7 +169,6 @@ class Metrics:
         self._started = time.time()
         self._shards = shards
         self._statuses = statuses
-        self._engine_times = engine_times
         shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
         self._metrics = registered(shown, self._registry, COMMON_LABELS)
         self.fault: str | None = None
@@ -206,13 +213,12 @@ class Metrics:
             if fault is not None:
                 self._set("worker_outside_group", 1, fault)
             totals = sums_of([one.totals for one in shards if one.totals is not None])
-            _set_monitors(self._set, spec, totals)
-            _set_shards(self._set, shards)
+            self._set_shards(shards)
             views = {view.dataset: view for one in shards for view in one.views.values()}
             for dataset in spec.shown:
                 if dataset.name in views:
-                    _set_view(self._set, dataset, views[dataset.name])
-            _set_others(self._set, totals)
+                    self._set_view(dataset, views[dataset.name])
+            self._set_sums(spec, totals)
             return prometheus.generate_latest(self._registry)
 
         return render
@@ -228,8 +234,8 @@ class Metrics:
         """Count what a durable commit holds."""
         for monitor, tested in commit.tested.items():
             self.count("queries_total", monitor, by=tested)
-        for (monitor, reason), skipped in commit.skipped.items():
-            self.count("queries_skipped_total", monitor, reason, by=skipped)
+        for labels, skipped in commit.skipped.items():
+            self.count("queries_skipped_total", *labels, by=skipped)
         for topic, _, reason in commit.rejects:
             self.count("records_rejected_total", topic, reason)
         for event in commit.events:
@@ -245,7 +251,7 @@ class Metrics:
 
     def time(self, name: str, seconds: float) -> None:
         """Add a duration to a histogram."""
-        if self._engine_times or _PREFIX + name != ENGINE_TIMES:
+        if _PREFIX + name in self._metrics:
             self._of(name).observe(seconds)
 
     def _of(self, name: str, *labels: str) -> Any:  # noqa: ANN401  of any kind
@@ -254,71 +260,53 @@ class Metrics:
     def _set(self, name: str, value: float, *labels: str) -> None:
         self._of(name, *labels).set(value)
 
+    def _set_shards(self, shards: Sequence[ShardStatus]) -> None:
+        self._set("shards_owned", len(shards))
+        counts = Counts(one.state for one in shards)
+        for state in ShardState:
+            self._set("shards", counts[state], str(state))
+        for one in shards:
+            shard = str(one.shard)
+            self._set("shard_open", one.state in OPEN, shard)
+            if one.state is ShardState.PARKED:
+                self._set("shard_parked", 1, shard, str(one.cause))
+            self._set("state_records", one.state_records, shard)
+            self._set("outbox_events", one.outbox, shard)
+            self._set("last_commit_timestamp_seconds", one.committed_at, shard)
+            for topic, lag in one.lag.items():
+                self._set("lag_records", lag, topic, shard)
 
-Put: TypeAlias = Callable[..., None]
-"""Function that sets a gauge: name, value and values of its labels."""
+    def _set_view(self, spec: DatasetSpec, view: DatasetView) -> None:
+        """Set the gauges of a dataset that is shown individually."""
+        self._set_amounts(view.measure, view, view.dataset)
+        # Under zCDP a run is charged in full when it opens, and its tops cost nothing more.
+        tops_cost = view.measure == Kind.PURE.measure
+        charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
+        self._set("budget_charges", charges, view.dataset)
+        if spec.horizon_ms is not None:
+            self._set("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
+        if spec.ends_ms is not None:
+            self._set("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
+        for monitor in view.monitors:
+            self._set(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
+            self._set(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)
+            self._set("monitor_state", 1, view.dataset, monitor.monitor, monitor.state)
 
-_COUNTED: Mapping[str, str] = {
-    EventType.ALERT: "tops_total",
-    EventType.RUN_STARTED: "runs_total",
-    EventType.RUN_HALTED: "halts_total",
-}
-"""Counters of a monitor by event type."""
+    def _set_sums(self, spec: ApplicationSpec, totals: Totals) -> None:
+        """Set the gauges that count datasets, and the sums over those that are not shown individually."""
+        for name, sums in {**{one.name: _NOTHING for one in spec.monitors}, **totals.monitors}.items():
+            for state in STATES:
+                self._set("monitor_datasets", sums.states[state], name, state)
+            self._set("monitor_muted_series", sums.muted, name)
+            self._set("monitor_queued_series", sums.queued, name)
+            for measure in totals.others:
+                self._set(f"monitor_spent_{measure}", sums.spent[measure], OTHERS, name)
+                self._set(f"monitor_run_left_{measure}", sums.run_left[measure], OTHERS, name)
+        for measure, others in totals.others.items():
+            self._set_amounts(measure, others, OTHERS)
+        if totals.others:
+            self._set("budget_charges", sum(others.charges for others in totals.others.values()), OTHERS)
 
-
-def _set_monitors(put: Put, spec: ApplicationSpec, totals: Totals) -> None:
-    """Set the gauges that count datasets."""
-    for name in {one.name: None for one in spec.monitors} | dict.fromkeys(totals.monitors):
-        sums = totals.monitors.get(name)
-        for state in STATES:
-            put("monitor_datasets", sums.states[state] if sums else 0, name, state)
-        put("monitor_muted_series", sums.muted if sums else 0, name)
-        put("monitor_queued_series", sums.queued if sums else 0, name)
-
-
-def _set_shards(put: Put, shards: Sequence[ShardStatus]) -> None:
-    """Set the gauges of the owned shards."""
-    put("shards_owned", len(shards))
-    counts = Counts(one.state for one in shards)
-    for state in ShardState:
-        put("shards", counts[state], str(state))
-    for one in shards:
-        shard = str(one.shard)
-        put("shard_open", one.state in OPEN, shard)
-        if one.state is ShardState.PARKED:
-            put("shard_parked", 1, shard, str(one.cause))
-        put("state_records", one.state_records, shard)
-        put("outbox_events", one.outbox, shard)
-        put("last_commit_timestamp_seconds", one.committed_at, shard)
-        for topic, lag in one.lag.items():
-            put("lag_records", lag, topic, shard)
-
-
-def _set_view(put: Put, spec: DatasetSpec, view: DatasetView) -> None:
-    """Set the gauges of a dataset that is shown individually."""
-    for name in _AMOUNTS:
-        put(f"budget_{name}_{view.measure}", getattr(view, name), view.dataset)
-    # Under zCDP a run is charged in full when it opens, and its tops cost nothing more.
-    tops_cost = view.measure == Kind.PURE.measure
-    charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
-    put("budget_charges", charges, view.dataset)
-    if spec.horizon_ms is not None:
-        put("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)
-    if spec.ends_ms is not None:
-        put("budget_end_timestamp_seconds", spec.ends_ms / 1000, view.dataset)
-    for monitor in view.monitors:
-        put(f"monitor_spent_{view.measure}", monitor.spent, view.dataset, monitor.monitor)
-        put(f"monitor_run_left_{view.measure}", monitor.run_left, view.dataset, monitor.monitor)
-        put("monitor_state", 1, view.dataset, monitor.monitor, monitor.state)
-
-
-def _set_others(put: Put, totals: Totals) -> None:
-    """Set the sums over datasets that are not shown individually."""
-    for measure, others in totals.others.items():
-        for name in _AMOUNTS:
-            put(f"budget_{name}_{measure}", getattr(others, name), OTHERS)
-        for name, monitor in totals.monitors.items():
-            put(f"monitor_spent_{measure}", monitor.spent[measure], OTHERS, name)
-            put(f"monitor_run_left_{measure}", monitor.run_left[measure], OTHERS, name)
-    if totals.others:
-        put("budget_charges", sum(others.charges for others in totals.others.values()), OTHERS)
+    def _set_amounts(self, measure: str, account: DatasetView | OtherTotals, dataset: str) -> None:
+        for name in ("limit", "spent", "reserved"):
+            self._set(f"budget_{name}_{measure}", getattr(account, name), dataset)
