@@ -33,8 +33,6 @@ from stream_svt.settings.fields import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
-_POLL_SECONDS: Final = 0.2
-"""Seconds between two reads of topics that were just created."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -57,10 +55,10 @@ def check_offline(config: Config) -> list[Finding]:
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
     total, single = (ceil(size / MIB) for size in memory(spec, shards))
     one = f" with all {shards} shards, {single} MiB with one" if single < total else ""
-    takes = f"a worker takes up to about {total} MiB{one}"
+    takes = f"a worker takes up to about {total} MiB{one}; muted and waiting queries come on top"
     findings = [
         _ok("configuration", f"{config.source}: {size}"),
-        _ok("memory", f"{takes}; muted and waiting queries come on top"),
+        _ok("memory", takes),
         *(_note("configuration", str(note)) for note in config.notes),
     ]
     if not config.master_keys:
@@ -123,18 +121,18 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     created = {name for name, code, *_ in answer.topic_errors if code == 0}
     findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
     for name, code, *rest in answer.topic_errors:
-        detail = (rest[0] if rest else None) or for_code(code).__name__
-        if code == TopicAuthorizationFailedError.errno:
-            detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
         if code:
-            findings.append(_problem("topics", f"topic {name!r} could not be created: {detail}"))
+            detail = name if code == TopicAuthorizationFailedError.errno else [*filter(None, rest), name][0]
+            error = kafka.explain(for_code(code)(detail), f"creating topic {name!r}", "CREATE")
+            findings.append(_problem("topics", str(error)))
     # The controller has created the topics; brokers learn of them a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
-    while True:
+    while time.monotonic() < end:
         topology = await read_topology(config, cluster)
-        if topology.partitions.keys() >= created or time.monotonic() > end:
-            return findings
-        await asyncio.sleep(_POLL_SECONDS)
+        if topology.partitions.keys() >= created:
+            break
+        await asyncio.sleep(0.2)
+    return findings
 
 
 def topic_settings(config: Config, topic: str) -> dict[str, str]:
@@ -243,18 +241,16 @@ async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> 
         _begin_transactions(cluster, f"{name}-check"),
         kafka.group_offsets(cluster, name, f"looking at group {name!r}"),
     ]
-    refused = False
+    good = "reading, writing, transactions and the group are allowed, as far as can be tried"
     for attempt in attempts:
         try:
             if isinstance(answer := await attempt, Finding):
                 yield answer
         except BrokerError as error:
-            refused = True
+            good = ""
             yield _problem("permissions", str(error))
-    if not refused:
-        yield _ok(
-            "permissions", "reading, writing, transactions and the group are allowed, as far as can be tried"
-        )
+    if good:
+        yield _ok("permissions", good)
 
 
 async def _read(cluster: Cluster, topic: str) -> None:
@@ -290,13 +286,12 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
     if topology.partitions.get(own.state) != own.partitions:
         return
     stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
-    refused = unreadable_states(config, topology.cluster_id, stored)
-    for message in refused:
-        yield _problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
+    field = "sealing.key_command" if config.sealing.key_command else "sealing.key_file"
+    refused = [_problem(field, why) for why in unreadable_states(config, topology.cluster_id, stored)]
     key = "with the configured keys" if config.master_keys else "without a key"
     message = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
-    if not refused:
-        yield _ok("state", message if stored else "nothing is stored yet")
+    for finding in refused or [_ok("state", message if stored else "nothing is stored yet")]:
+        yield finding
 
 
 async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
