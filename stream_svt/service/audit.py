@@ -41,18 +41,17 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     known = {state.shard: (spans[partitions[state.shard]][1], state.last_event) for state in states}
     audit = await audit_topic(cluster, alerts, config.spec.monitors, known)
     audit.unreadable += unreadable
-    for tp, (first, _) in spans.items():
-        if first:
-            audit.mark_truncated(tp.partition)
+    for partition in (tp.partition for tp, (first, _) in spans.items() if first):
+        audit.mark_truncated(partition)
     return audit.compare(states, config.home)
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> StoredShard:
-    """Read and verify the state of a shard; twice if the first attempt fails, which a compaction can cause."""
     journal = journal_of(config, cluster, cluster_id, shard)
     try:
         records = await journal.inspect()
     except UnreadableState:
+        # A compaction during the first attempt can cause this.
         records = await journal.inspect()
     return StoredShard.of(shard, records, journal)
 
@@ -97,13 +96,13 @@ async def read_balances(
     """
     cluster_id = await kafka.cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)
-    counts = {one.partitions for one in shards if one.partitions}
+    counts = sorted({one.partitions for one in shards if one.partitions})
     if len(counts) > 1:
         raise CarryOverRefused(
-            f"the events of shards name different numbers of partitions: {', '.join(map(str, sorted(counts)))}. The "
-            "alert topic holds events of several applications"
+            f"the events of shards name different numbers of partitions: {', '.join(map(str, counts))}. The alert "
+            "topic holds events of several applications"
         )
-    count = counts.pop() if counts else config.topics.partitions
+    [count] = counts or [config.topics.partitions]
     shards = shards[:count] + [_history(config, number) for number in range(len(shards), count)]
     for one in shards:
         one.end()

@@ -27,8 +27,7 @@ from stream_svt.protocol.sealing import RecordContext
 HEADER: Final = "stream-svt-signature"
 KEY_BYTES: Final = 32
 _PREFIX: Final = b"stream-svt command, version 3\0"
-_KEY_ID_CHARACTERS: Final = 16
-_FORM: Final = re.compile(rb"v3 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9a-f]{64}|[0-9a-f]{128})")
+_FORM: Final = re.compile(rb"v3 ((?:hmac-sha256|ed25519) [0-9a-f]{16}) ([0-9a-f]{64}|[0-9a-f]{128})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,8 @@ class Verifier:
         form = _FORM.fullmatch(signatures[0] or b"") if len(signatures) == 1 else None
         if form is None:
             return Refusal.BAD_SIGNATURE
-        algorithm, key_id, signature = (part.decode() for part in form.groups())
-        key = self._keys.get(f"{algorithm} {key_id}")
-        if key is None:
+        name, signature = (part.decode() for part in form.groups())
+        if (key := self._keys.get(name)) is None:
             return Refusal.UNKNOWN_KEY
         covered = _covered(self._context, record.value or b"")
         return None if key.verify(bytes.fromhex(signature), covered) else Refusal.BAD_SIGNATURE
@@ -77,9 +75,6 @@ class Verifier:
 
 def _covered(context: RecordContext, value: bytes) -> bytes:
     return _PREFIX + context.bind(b"", 0) + value
-
-
-# Keys
 
 
 def secret_bytes(text: str) -> bytes:
@@ -95,12 +90,13 @@ def secret_bytes(text: str) -> bytes:
 
 def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
     """Return an HMAC-SHA256 key to sign and to verify with: both use the same secret."""
-    name = f"hmac-sha256 {_key_id(b'hmac', _hmac(secret, b'stream-svt command key id'))}"
 
-    def verify(signature: bytes, covered: bytes) -> bool:
-        return hmac.compare_digest(_hmac(secret, covered), signature)
+    def sign(covered: bytes) -> bytes:
+        return hmac.digest(secret, covered, "sha256")
 
-    return SigningKey(name, lambda covered: _hmac(secret, covered)), VerifyingKey(name, verify)
+    name = f"hmac-sha256 {_key_id(b'hmac', sign(b'stream-svt command key id'))}"
+    verify = VerifyingKey(name, lambda signature, covered: hmac.compare_digest(sign(covered), signature))
+    return SigningKey(name, sign), verify
 
 
 def public_key(text: str) -> VerifyingKey:
@@ -147,9 +143,5 @@ def _public(key: Ed25519PublicKey) -> VerifyingKey:
     return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify)
 
 
-def _hmac(secret: bytes, covered: bytes) -> bytes:
-    return hmac.digest(secret, covered, "sha256")
-
-
 def _key_id(kind: bytes, public: bytes) -> str:
-    return hashlib.sha256(b"stream-svt " + kind + b" " + public).hexdigest()[:_KEY_ID_CHARACTERS]
+    return hashlib.sha256(b"stream-svt " + kind + b" " + public).hexdigest()[:16]
