@@ -72,11 +72,10 @@ class Event(Generic[Data_co]):
 
 
 class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore[misc]  # aiokafka has no types
-    """Events of one alert topic: an asynchronous iterator, and an asynchronous context manager.
+    """Events of one alert topic, returned by `subscribe`: an asynchronous iterator and context manager.
 
-    Returned by `subscribe`. As a context manager it is connected when the body begins, and receives everything that
-    is published from then on. Iterated without one, it connects at the first step, and disconnects a moment after the
-    loop ends.
+    As a context manager it is connected when the body begins, and receives everything that is published from then on.
+    Iterated without one, it connects at the first step, and disconnects a moment after the loop ends.
 
     For a group, an event counts as handled when the next one is requested. The event at which the loop ended, by an
     error or ``break``, is not handled and is received again.
@@ -162,15 +161,15 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
                 if offsets:
                     await consumer.commit(offsets)
         except (KafkaError, TimeoutError, OSError) as error:
-            details = (self._group, type(error).__name__)
-            _log.warning("positions of group %r were not committed (%s): events may come again", *details)
+            message = "positions of group %r were not committed (%s): events may come again"
+            _log.warning(message, self._group, type(error).__name__)
         self._commit_at = asyncio.get_running_loop().time() + _COMMIT_INTERVAL
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
         try:
             envelope, data = decode(record.value or b"")
             time = datetime.fromisoformat(envelope.time)
-        except (msgspec.DecodeError, ValueError):
+        except ValueError:
             position = (record.partition, record.offset)
             _log.warning("record %s of topic %s is no event of stream-svt; skipped", position, self._topic)
             return None
@@ -180,11 +179,6 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         return Event(**attributes, partition=record.partition, offset=record.offset)
 
     async def _start(self) -> None:
-        """Connect.
-
-        Raises:
-            BrokerError: The brokers cannot be reached or refuse access, or the topic does not exist.
-        """
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
         record_connection_errors()
@@ -194,29 +188,24 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
                 f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
                 "topics.alerts of the configuration, by default '<application>.alerts'"
             )
+        reset = "earliest" if self._from_beginning else "latest"
+        options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
+        consumer = self._consumer = self._cluster.consumer(
+            "stream-svt-subscriber", "read_committed", **options
+        )
         try:
             async with kafka.deadline(kafka.START_DEADLINE, self._doing, group=self._group or ""):
-                await self._connect(partitions)
+                if self._group is not None:
+                    consumer.subscribe([self._topic], listener=self)
+                    await consumer.start()
+                    await self._commit()
+                    return
+                await consumer.start()
+                consumer.assign([TopicPartition(self._topic, partition) for partition in range(partitions)])
+                await (consumer.seek_to_beginning() if self._from_beginning else consumer.seek_to_end())
         except BaseException:
             await self.close()
             raise
-
-    async def _connect(self, partitions: int) -> None:
-        consumer = self._consumer = self._cluster.consumer(
-            "stream-svt-subscriber",
-            "read_committed",
-            group_id=self._group,
-            auto_offset_reset="earliest" if self._from_beginning else "latest",
-            fetch_max_wait_ms=100,
-        )
-        if self._group is not None:
-            consumer.subscribe([self._topic], listener=self)
-            await consumer.start()
-            await self._commit()
-            return
-        await consumer.start()
-        consumer.assign([TopicPartition(self._topic, partition) for partition in range(partitions)])
-        await (consumer.seek_to_beginning() if self._from_beginning else consumer.seek_to_end())
 
 
 @overload

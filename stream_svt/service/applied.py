@@ -45,8 +45,6 @@ FOLLOW_WAIT: Final = 1.0
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
 PIECE_SIZE = 500
-"""Datasets in a piece that the subprocess returns."""
-
 _PROGRAM = f"from {__name__} import parse; parse()"
 
 
@@ -57,11 +55,7 @@ class Overtaken(StreamSvtError):
         super().__init__(f"{message}. Nothing was changed; look at the difference again")
 
 
-# Reading
-
-
 async def _versions(config: Config, cluster: Cluster, known: tuple[int, str] = (0, "")) -> Versions:
-    """Return an empty `Versions`; it requires signatures where commands must be signed."""
     cluster_id = await kafka.cluster_id_of(cluster) if config.control.required else ""
     return Versions(verifier_of(config, cluster_id, config.topics.config, PARTITION), known)
 
@@ -133,9 +127,6 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
                 yield version
 
 
-# Parsing
-
-
 async def read(version: Version, partitions: int) -> AppliedWorkload:
     """Return the workload of a version; raise ConfigError where it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
@@ -180,9 +171,6 @@ def parse() -> None:
         output.write(pickle.dumps(result))
 
 
-# Applying
-
-
 class Proposal(NamedTuple):
     """A configuration that may be applied, and its difference from the version ``before`` it.
 
@@ -205,21 +193,14 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     old = (
         None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
     )
-    changed = limits_changed(old, config.spec)
     retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
-    change = difference(
-        old,
-        config.spec,
-        config.topics.partitions,
-        raised=await _raised_limits(config, cluster, changed) if changed else {},
-        retired=retired,
-        now_ms=int(time.time() * 1000),
-    )
+    raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
+    now_ms, shards = int(time.time() * 1000), config.topics.partitions
+    change = difference(old, config.spec, shards, raised=raised, retired=retired, now_ms=now_ms)
     if change.refused:
         raise ConfigError(change.refused, config.source)
-    names = {dataset.name for dataset in config.spec.datasets}
-    gone = retired.union(() if old is None else (one.name for one in old.datasets if one.name not in names))
-    bundle = msgspec.structs.replace(bundle, retired=sorted(gone))
+    was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
+    bundle = msgspec.structs.replace(bundle, retired=sorted(retired | was - now))
     is_new = applied is None or applied.bundle != bundle
     return Proposal(bundle, versions.current, is_new, change, versions.refused)
 
@@ -231,7 +212,6 @@ async def workers(config: Config, cluster: Cluster) -> list[tuple[str, bytes]]:
 
 
 async def _require_readers(config: Config, cluster: Cluster) -> None:
-    """Raise ConfigError where a live worker cannot read the format of the new version."""
     older = [name for name, data in await workers(config, cluster) if user_data(data).reads < FORMAT]
     if older:
         message = (
@@ -244,6 +224,8 @@ async def _require_readers(config: Config, cluster: Cluster) -> None:
 async def _raised_limits(config: Config, cluster: Cluster, datasets: list[str]) -> dict[str, int]:
     """Return the newest limit, in ledger units, of each dataset whose limit an operator has raised."""
     limits: dict[str, int] = {}
+    if not datasets:
+        return limits
     kinds = {dataset.name: dataset.kind for dataset in config.spec.datasets}
     doing = f"looking for raised limits on alert topic {config.topics.alerts!r}"
     async with kafka.started(cluster.reader(), doing) as reader:

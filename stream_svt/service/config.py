@@ -7,7 +7,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from errno import ENOENT
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -27,7 +27,6 @@ _Source: TypeAlias = str | Sequence[str]
 """File name, or command with arguments."""
 
 KEY_COMMAND_SECONDS = 10
-"""Seconds that a key command may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,6 @@ class Config:
         spec: Datasets and monitors.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
-        password: Password of the Kafka user, None without one.
         ca_file: File of the certificate authorities, None for those of the system.
         master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
         command_keys: Keys that may sign commands; empty if signatures are not required.
@@ -146,33 +144,27 @@ def parse_config(
         service = document.validated(sections.ServiceDocument)
         spec = ApplicationSpec(service.application, (), ())
     files = SecretFiles(document, directory)
-    password, ca_file = files.password(service.kafka), files.authorities(service.kafka)
     keys = files.sealing_keys(service.sealing)
-    command_keys = files.command_keys(service.control, keys)
-    document.raise_problems()
-    notes = sorted([*spec.notes, *files.notes, *sections.section_notes(document, service)])
-    return Config(
+    config = Config(
         spec=spec,
         **{key: getattr(service, key) for key in sections.SERVICE_KEYS},
-        notes=tuple(notes),
+        notes=(*spec.notes, *sections.section_notes(document, service)),
         source=source,
-        password=password,
-        ca_file=ca_file,
+        password=files.password(service.kafka),
+        ca_file=files.authorities(service.kafka),
         master_keys=tuple(keys),
-        command_keys=tuple(command_keys),
+        command_keys=tuple(files.command_keys(service.control, keys)),
     )
+    document.raise_problems()
+    return replace(config, notes=tuple(sorted([*config.notes, *files.notes])))
 
 
 def _names_in(directory: Path) -> ReadNames:
-    """Return a function that reads the lines of a file named in a configuration."""
     return lambda name: (directory / name).read_text(encoding="utf-8").splitlines()
 
 
-# Secrets come from files or from a command's output, never from the YAML or the environment
-
-
 class SecretFiles:
-    """Reads the secrets that a configuration names; reports problems to its document."""
+    """Reads the secrets that a configuration names, from files or from what a command prints; reports problems."""
 
     def __init__(self, document: Document, directory: Path) -> None:
         self._document = document
@@ -208,10 +200,9 @@ class SecretFiles:
 
     def sealing_keys(self, sealing: sections.SealingConfig) -> list[bytes]:
         """Return the master keys, the current one first."""
+        current = {"key_file": sealing.key_file, "key_command": sealing.key_command}
         sources: list[tuple[KeyPath, _Source]] = [
-            (("sealing", kind), source)
-            for kind in ("key_file", "key_command")
-            if (source := getattr(sealing, kind)) is not None
+            (("sealing", kind), one) for kind, one in current.items() if one
         ]
         for kind in ("previous_key_files", "previous_key_commands"):
             sources += _numbered(("sealing", kind), getattr(sealing, kind))
@@ -230,8 +221,8 @@ class SecretFiles:
             return shared_key(secret)[1]
 
         public = _numbered(("control", "public_key_files"), control.public_key_files)
-        known = self._keys(public, public_key, is_secret=False)
-        return known + self._keys(_numbered(("control", "hmac_key_files"), control.hmac_key_files), shared)
+        hmac = _numbered(("control", "hmac_key_files"), control.hmac_key_files)
+        return self._keys(public, public_key, is_secret=False) + self._keys(hmac, shared)
 
     def _keys(
         self,

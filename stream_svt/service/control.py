@@ -32,7 +32,6 @@ from stream_svt.service.topology import unseen
 from stream_svt.settings.document import did_you_mean, quote
 
 SHOWN_NAMES = 10
-"""Maximum number of declared names that a message lists."""
 SEARCHED_NAMES = 1_000
 """Maximum number of declared names that are searched for a similar one."""
 MAX_LOOKBACK = 160_000
@@ -61,7 +60,6 @@ class NotDeclared(StreamSvtError):
 
 
 def _require_declared(config: Config, names: Iterable[str], monitor: str) -> None:
-    """Raise NotDeclared for unknown datasets and an unknown monitor."""
     spec, wrong = config.current, []
     datasets, monitors = ([one.name for one in some] for some in (spec.datasets, spec.monitors))
     missing = [("dataset", name, datasets) for name in dict.fromkeys(names) if spec.find(name) is None]
@@ -206,7 +204,7 @@ class NewestEvent(NamedTuple):
 
     @classmethod
     def of_event(cls, envelope: Envelope, data: Alert | Lifecycle) -> NewestEvent:
-        """Return the fields of an event."""
+        """Return what an event says."""
         fields = (envelope.stateid, envelope.command, envelope.sequence, envelope.origin)
         if envelope.type != EventType.APPLICATION_CLOSED or not isinstance(data, Lifecycle):
             return cls(*fields)

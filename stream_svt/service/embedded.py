@@ -282,10 +282,7 @@ def main(port: int) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.echo(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.")
     try:
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            EmbeddedKafka(ports=(port, *free_ports(1))) as kafka,
-        ):
+        with contextlib.suppress(KeyboardInterrupt), EmbeddedKafka(ports=(port, *free_ports(1))) as kafka:
             where = f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}"
             click.echo(f"{where}. Ctrl-C ends it and removes its data.")
             signal.pause()

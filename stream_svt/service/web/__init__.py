@@ -22,16 +22,12 @@ from stream_svt.service.worker import Worker
 
 CACHE_SECONDS = 1.0
 """Seconds for which a page that takes long to make is served again."""
-
 CONNECTIONS = 256
 """Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
-
 IDLE = 75.0
 """Seconds after which an idle connection is closed: more than the 60 seconds of common proxies."""
-
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
-
 HEADERS = {
     # No content of other origins, no inline code, no text as markup, no framing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -145,9 +141,6 @@ def about(worker: Worker) -> About:
         ],
         refused=RefusedRecords(worker.config.topics.rejects, worker.metrics.refused_records()),
     )
-
-
-# Pages
 
 
 MakePage = Callable[[Worker], Response | Awaitable[Response]]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import chain
 from operator import itemgetter
@@ -39,15 +39,13 @@ READ_WAIT_MS = 250
 HISTORY = 20_000
 """Offsets of history that are read, over all partitions: a second of work, in slices of a few milliseconds."""
 MAX_EVENTS = 200
-"""Maximum number of events shown, the newest ones."""
+"""Number of newest events shown."""
 IDLE_SECONDS = 30.0
 """Seconds after the last request until reading stops."""
 HISTORY_TIMEOUT = 3.0
-"""Maximum seconds that a request waits for the history."""
 PROBE_SECONDS = 10.0
 """Seconds between two requests for end offsets: a fetch raises no error when brokers are gone."""
 RETRY_SECONDS = 5.0
-"""Seconds between two attempts to reach brokers."""
 DATASETS_PER_TURN = 50
 """Datasets of a response between two yields to the shards: a few milliseconds of work."""
 MAX_EVENT_BYTES = 1 << 16
@@ -137,27 +135,26 @@ class StatusSnapshot(ReleasedStatus):
             guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, dataset.kind),
             outlook=exhaustion(budget.charges, max(limit - spent, 0.0), now) if known else None,
-            monitors=self._monitors(dataset.name, known=known) if view is None else view.monitors,
+            monitors=list(self._monitors(dataset.name, known=known)) if view is None else view.monitors,
         )
 
-    def _monitors(self, dataset: str, *, known: bool) -> list[dict[str, Any]]:
-        """Return the state of monitors from events; only the owner of the shard knows the rest."""
-        unknown = dict.fromkeys(("spent", "muted", "queued"))
-        return [
-            {"monitor": name, "state": one.shown if known else None}
-            | {"run": one.run, "tops": one.tops, "halts": one.halts}
-            | unknown
-            for name, one in self.of_dataset(dataset).items()
-        ]
+    def _monitors(self, dataset: str, *, known: bool) -> Iterator[dict[str, Any]]:
+        """Yield the state of monitors from events; only the owner of the shard knows the rest."""
+        for name, one in self.of_dataset(dataset).items():
+            counts = {"run": one.run, "tops": one.tops, "halts": one.halts}
+            unknown = dict.fromkeys(("spent", "muted", "queued"))
+            yield {"monitor": name, "state": one.shown if known else None, **counts, **unknown}
 
 
 AlertsRead: TypeAlias = tuple[list[Any], bool, bool]
-"""The next records of the alert topic, possibly none; whether reading began with the first record ever written; and
-whether the history has been read."""
 
 
 async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
-    """Read the alert topic from `HISTORY` offsets before its end, without a group and without end."""
+    """Read the alert topic from `HISTORY` offsets before its end, without a group and without end.
+
+    Yield the next records, possibly none, whether reading began with the first record ever written, and whether the
+    history has been read.
+    """
     topics = worker.config.topics
     partitions = [TopicPartition(topics.alerts, number) for number in range(topics.partitions)]
     async with started(worker.config.cluster().reader(), _DOING) as consumer:
