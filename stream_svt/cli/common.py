@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import click
 
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
@@ -129,14 +128,13 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-def load(path: Path) -> Config:
+def load(path: Path, *, is_whole: bool = True) -> Config:
     """Return the configuration in a file; environment variables replace some of its keys."""
-    return load_config(path, os.environ)
+    return load_config(path, os.environ, is_whole=is_whole)
 
 
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[Cluster, str]:
     """Return the brokers and the alert topic: those of the configuration, unless options replace them."""
-    apply_fixes()
     cluster = Cluster({"bootstrap_servers": ["127.0.0.1:9092"]})
     if config is not None:
         cluster, topic = config.cluster(), topic or config.topics.alerts
@@ -154,12 +152,6 @@ def alert_topic_options(command: Command) -> Command:
     text = "Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092."
     servers = option("--bootstrap-servers servers", text, metavar="HOST:PORT")
     return config_option(required=False)(servers(topic(command)))
-
-
-def cluster(config: Config) -> Cluster:
-    """Return the brokers of a configuration."""
-    apply_fixes()
-    return config.cluster()
 
 
 def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:

@@ -1,4 +1,4 @@
-"""Commands on a configuration: check it, apply it, show the applied version, test its privacy."""
+"""Commands on a configuration: check it, test its privacy, apply it, show the applied version, run a worker with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
     _print(findings)
     click.echo("\n".join(["", *explain(config.current), ""]))
     if not offline:
-        findings = asyncio.run(check_brokers(config, common.cluster(config), create_topics=create_topics))
+        findings = asyncio.run(check_brokers(config, config.cluster(), create_topics=create_topics))
         _print(findings)
         click.echo()
     if problems := [one for one in findings if one.level == "problem"]:
@@ -62,16 +62,15 @@ def _print(findings: list[Finding]) -> None:
         click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
 
 
-@click.command(
-    epilog=f"""{common.examples("schema > stream-svt.schema.json")}
-\b
-First line of a configuration, for editors with the YAML language server:
-  # yaml-language-server: $schema=./stream-svt.schema.json
-"""
-)
+@common.command("schema > stream-svt.schema.json")
 @common.flag("--forward forwarder", "Print the schema of the forwarder's configuration instead.")
 def schema(forwarder: bool) -> None:
-    """Print the JSON Schema of the configuration file, for editors."""
+    """Print the JSON Schema of the configuration file, for editors.
+
+    First line of a configuration for the YAML language server:
+
+    `# yaml-language-server: $schema=./stream-svt.schema.json`
+    """
     from stream_svt.forward.config import json_schema as of_forwarder
     from stream_svt.settings.sections import json_schema
 
@@ -165,9 +164,9 @@ def apply(
     if create_topics:
         from stream_svt.service.check import create_missing
 
-        for finding in asyncio.run(create_missing(config, common.cluster(config))):
+        for finding in asyncio.run(create_missing(config, config.cluster())):
             click.echo(finding.message, err=True)
-    proposal = asyncio.run(applied.propose(config, common.cluster(config), bundle_of(path)))
+    proposal = asyncio.run(applied.propose(config, config.cluster(), bundle_of(path)))
     _show(config, proposal)
     if dry_run or not proposal.is_new:
         return 0
@@ -183,7 +182,7 @@ def apply(
 def apply_file(path: Path, key_file: Path | None = None) -> None:
     """Apply a file, unless it is applied already; ask for no confirmation and wait for no shard."""
     config = common.load(path)
-    brokers, key = common.cluster(config), common.signing_key_of(config, key_file)
+    brokers, key = config.cluster(), common.signing_key_of(config, key_file)
     while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
         _refuse_to_retire(config, proposal, "use 'stream-svt apply'")
         bundle, before = proposal.bundle, proposal.before
@@ -219,7 +218,7 @@ def _show(config: Config, proposal: applied.Proposal) -> None:
 async def _apply(
     config: Config, proposal: applied.Proposal, *, above: int, key: SigningKey | None, timeout: float
 ) -> int:
-    brokers = common.cluster(config)
+    brokers = config.cluster()
     starts = await applied.ends_of_alerts(config, brokers)
     bundle, before = proposal.bundle, proposal.before
     version = await applied.publish(config, brokers, bundle, before=before, above=above, key=key)
@@ -258,7 +257,7 @@ def show_config(path: Path, name: str | None) -> None:
     was applied yet, or the version has no file of that name.
     """
     config = common.load(path)
-    versions = asyncio.run(applied.read_versions(config, common.cluster(config)))
+    versions = asyncio.run(applied.read_versions(config, config.cluster()))
     version = applied.newest(versions, config.topics.config)
     if version is None:
         raise StreamSvtError("no configuration was applied yet: use 'stream-svt apply -c FILE'")
@@ -267,3 +266,29 @@ def show_config(path: Path, name: str | None) -> None:
         raise StreamSvtError(f"the configuration names no file {name!r}; it names: {names}")
     click.echo(f"Version {version.number}, digest {version.digest[:16]}", err=True)
     click.echo(version.bundle.text if name is None else version.bundle.files[name], nl=False)
+
+
+@common.command(
+    "run -c monitors.yaml", "run -c monitors.yaml --apply      applies the file first: for a single machine"
+)
+@common.config_option()
+@common.flag("--apply applies", "First apply the file, without asking for confirmation.")
+@common.signing_option
+@common.log_level_option
+def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:
+    """Run a worker until it is stopped.
+
+    Several workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied last.
+    On SIGTERM or Ctrl-C the worker publishes the events that are charged, and leaves the group at once.
+    """
+    from stream_svt.service.app import run as run_service
+
+    common.log_to_stderr(log_level)
+    config = common.load(path, is_whole=False)
+    if applies:
+        apply_file(path, key_file)
+    return run_service(
+        config,
+        applied.follow(config, config.cluster()),
+        reread=lambda: common.load(path, is_whole=False),
+    )

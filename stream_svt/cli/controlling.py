@@ -45,9 +45,7 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
             config = common.load(path)
             commands = to_send(config, **options)
             key = common.signing_key_of(config, key_file)
-            replies = asyncio.run(
-                send(config, common.cluster(config), commands, timeout=timeout, signing_key=key)
-            )
+            replies = asyncio.run(send(config, config.cluster(), commands, timeout=timeout, signing_key=key))
             outcomes = {True: "accepted: ", False: "refused: ", None: ""}
             for reply in replies:
                 subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
@@ -63,6 +61,15 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
 
 
 def _add(action: Action, summary: str) -> None:
+    text = "Take effect during the replay after a takeover, too. Open runs end at their full price."
+    pauses = action is Action.PAUSE
+    now_option: Callable[[Any], Any] = common.flag("--now", text) if pauses else lambda function: function
+
+    @_command(action.value, "retail-2026-w01", summary=summary)
+    @click.argument("datasets", nargs=-1)
+    @common.flag("--all every", "All declared datasets.")
+    @common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")
+    @now_option
     def to_send(
         config: Config, datasets: tuple[str, ...], every: bool, monitor: str, now: bool = False
     ) -> list[Addressed]:
@@ -71,17 +78,6 @@ def _add(action: Action, summary: str) -> None:
         if every:
             return for_all(config, action, monitor=monitor, now=now)
         return for_datasets(config, action, datasets, monitor=monitor, now=now)
-
-    if action is Action.PAUSE:
-        text = "Take effect during the replay after a takeover, too. Open runs end at their full price."
-        to_send = common.flag("--now", text)(to_send)
-    to_send = common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")(
-        to_send
-    )
-    to_send = click.argument("datasets", nargs=-1)(
-        common.flag("--all every", "All declared datasets.")(to_send)
-    )
-    _command(action.value, "retail-2026-w01", summary=summary)(to_send)
 
 
 _add(Action.PAUSE, "Skip the queries of datasets, for one monitor or all. Open runs stay open.")
@@ -151,6 +147,6 @@ def _close_application(
     lost = ", and give up its state" if give_up_state else ""
     if not yes:
         common.confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
-    cluster_id = asyncio.run(cluster_id_of(common.cluster(config))) if give_up_state else ""
+    cluster_id = asyncio.run(cluster_id_of(config.cluster())) if give_up_state else ""
     shards = None if shard is None else [shard]
     return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)

@@ -1,11 +1,12 @@
-"""Commands that show released data: events, the status of a worker, an audit of the ledgers, final balances."""
+"""Commands on released data: show or forward events, show a worker's status, audit ledgers, print final balances."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
+import logging
+import os
 import signal
 import sys
 import urllib.request
@@ -13,14 +14,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
-from stream_svt.monitor.released import Account, Alert, Lifecycle
+from stream_svt.monitor.released import Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
 from stream_svt.subscribe import Event, Subscription
 
@@ -69,26 +69,59 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
     data = event.data
     when = click.style(event.time.astimezone().strftime("%H:%M:%S"), dim=True)
     if isinstance(data, Alert):
-        bound = "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})"
-        estimate = "" if data.estimate is None else f"  estimate {data.estimate:g}"
-        parts = [
+        words = [
             click.style("ALERT", fg="red", bold=True),
             f"{event.subject}  {data.monitor}",
-            f"gap {data.gap:g}{estimate}  {bound}",
+            f"gap {data.gap:g}",
+            "" if data.estimate is None else f"estimate {data.estimate:g}",
+            "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})",
             f"run {data.run} top {data.top}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
-            _account_text(data.account),
         ]
-        return "  ".join([when, *parts])
-    kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
-    detail = " ".join(f"{name}={value}" for name, value in data.detail.items())
-    words = [when, click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
-    if data.account is not None:
-        words.append(_account_text(data.account))
-    return "  ".join(word for word in words if word)
+    else:
+        kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
+        detail = " ".join(f"{name}={value}" for name, value in data.detail.items())
+        words = [click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
+    if (account := data.account) is not None:
+        words.append(f"{account.measure} {account.spent:g} of {account.limit:g} spent")
+    return "  ".join(word for word in (when, *words) if word)
 
 
-def _account_text(account: Account) -> str:
-    return f"{account.measure} {account.spent:g} of {account.limit:g} spent"
+@common.command(
+    "forward -c forward.yaml --check", "forward -c forward.yaml --test", "forward -c forward.yaml"
+)
+@common.config_option(variable="STREAM_SVT_FORWARD_CONFIG")
+@common.flag("--check only_check", "Check the configuration, topics and permissions, and exit.")
+@common.flag("--test only_test", "Post a test event to every destination, and exit.")
+@common.flag("--accept-loss", "Continue although retention deleted events before their delivery.")
+@common.log_level_option
+def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, log_level: str) -> int:
+    """Post alerts to Alertmanager and webhooks, until stopped.
+
+    Each event is posted at least once, with the same id each time, and in order for each dataset. Several
+    forwarders share the partitions.
+    """
+    from stream_svt.forward import app
+    from stream_svt.forward.config import load_forward_config
+
+    if only_check and only_test:
+        raise click.UsageError("--check and --test cannot be combined: give one of them.")
+    config = load_forward_config(path, os.environ)
+    for note in config.notes:
+        click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
+    if only_check:
+        asyncio.run(app.check(config))
+        names = ", ".join(one.name for one in config.destinations)
+        click.echo(f"Ready to forward {config.topic} to {names}.")
+        return 0
+    if only_test:
+        answers = asyncio.run(app.send_test(config))
+        for name, answer in answers:
+            click.echo(f"{name}: {answer.result} ({answer.reason})")
+        return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
+    common.log_to_stderr(log_level)
+    # Its errors name causes such as a wrong password; its other messages are about progress.
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    return asyncio.run(app.forward(config, accept_loss=accept_loss))
 
 
 @common.command("status", "status --url http://worker-2:6066 --json")
@@ -112,9 +145,10 @@ def _get(url: str) -> dict[str, Any]:
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
         page = url.rstrip("/") + "/api/v1/status"
-        # urllib would ask the proxy of http_proxy for an address of this machine, too.
-        direct = [urllib.request.ProxyHandler({})] if _is_loopback(urlsplit(url).hostname) else []
-        with urllib.request.build_opener(*direct).open(page, timeout=10) as response:
+        direct = urllib.request.ProxyHandler(
+            {}
+        )  # urllib would ask the proxy of http_proxy even for 127.0.0.1
+        with urllib.request.build_opener(direct).open(page, timeout=10) as response:
             answer = json.load(response)
         if not isinstance(answer, dict) or "datasets" not in answer:
             raise ValueError("the answer is not the status of a worker")
@@ -122,12 +156,6 @@ def _get(url: str) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
     return answer
-
-
-def _is_loopback(host: str | None) -> bool:
-    with contextlib.suppress(ValueError):
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    return False
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -213,14 +241,14 @@ def audit(
     config = None if path is None else common.load(path)
     brokers, topic = common.alert_topic(config, servers, topic)
     if state and config is not None:
-        newest = asyncio.run(audit_state(config, common.cluster(config)))
+        newest = asyncio.run(audit_state(config, config.cluster()))
     else:
         monitors = () if config is None else config.spec.monitors
         newest = asyncio.run(audit_topic(brokers, topic, monitors))
     audits = [(newest, topic)]
     for before in map(common.load, earlier):
         topic = before.topics.alerts
-        audit = asyncio.run(audit_topic(common.cluster(before), topic, before.spec.monitors))
+        audit = asyncio.run(audit_topic(before.cluster(), topic, before.spec.monitors))
         audits[-1][0].follow(audit, before.spec.application)
         audits.append((audit, topic))
     if as_json:
@@ -309,7 +337,7 @@ def carry_over(path: Path, successor: str, source_ended: bool) -> int:
 
     config = common.load(path)
     carried, notes = asyncio.run(
-        read_balances(config, common.cluster(config), successor=successor, source_ended=source_ended)
+        read_balances(config, config.cluster(), successor=successor, source_ended=source_ended)
     )
     for line in carried.lines():
         click.echo(line)
