@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 COMMANDS_AT_ONCE = 50
 """Control records that are checked before other shards get a turn: their signatures take a few milliseconds."""
-REPORTED, REPORTED_EACH_SECOND = 100, 1.0
-"""Rate limit for reports of refused commands and replies to repeated ones: size of a burst, and its refill per second.
-Further ones are only counted."""
+REPORTED = 100
+"""Reports of refused commands and replies to repeated ones in a burst, refilled by one each second; further ones are
+only counted."""
 READ_AHEAD = 2
 """How far past a commit records may be stepped, in multiples of `max_records`: the most that a takeover replays."""
 
@@ -31,9 +31,8 @@ READ_AHEAD = 2
 class Committer:
     """Writes transactions, at ticks where the policy has a cadence, and carries out commands between them.
 
-    It owns the engine, the commands and what has happened since the last commit; `ShardSession` adds the decoders and
-    the progress of the replay. ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` says
-    where reading of a new topic starts. A takeover sets ``engine`` and ``commands``.
+    ``journal`` is not opened yet; ``control`` names the control topic. ``start_at`` says where reading of a new topic
+    starts. A takeover sets ``engine`` and ``commands``.
     """
 
     shard: int
@@ -56,8 +55,7 @@ class Committer:
         self.unread: deque[Record] = deque()  # fetched from the control partition
         self.fetched_at = 0.0  # when the current records were fetched
         self._charged_at: float | None = None
-        self._origin = self._last_commit = self._refilled_at = self.clock.now()
-        self._reports_left = float(REPORTED)
+        self._origin = self._last_commit = self._reports_full_at = self.clock.now()
         self._slices: Iterator[CommandProgress] | None = None
 
     @property
@@ -69,12 +67,6 @@ class Committer:
     def seconds_left(self) -> float:
         """Seconds until the commit interval ends."""
         return max(self._last_commit + self.policy.interval / 1000 - self.clock.now(), 0.0)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a commit is due: events wait, enough records were stepped, or the interval has ended."""
-        full = self.uncommitted >= self.policy.max_records
-        return self.uncommitted > 0 and (self.journal.pending > 0 or full or not self.seconds_left)
 
     async def yield_turn(self) -> None:
         """Record a sign of life and let other shards work."""
@@ -95,7 +87,10 @@ class Committer:
         await self._tick()
         began = self.clock.now()
         commit = self.engine.take_commit()
-        self._extend_read_to()
+        for topic in self.engine.topics():
+            if (offset := self.engine.next_offset(topic)) is not None:
+                least = offset + READ_AHEAD * self.policy.max_records
+                self.read_to[topic] = max(self.read_to.get(topic, 0), least)
         self.journal.meta.commands = self.commands.snapshot
         shown = await self.journal.commit(commit)
         self.engine.committed()
@@ -155,13 +150,6 @@ class Committer:
             since, cadence = self.clock.now() - self._origin, self.policy.cadence / 1000
             await self.clock.sleep(cadence - since % cadence)
 
-    def _extend_read_to(self) -> None:
-        """Raise the offset up to which each topic may be stepped before the next commit."""
-        for topic in self.engine.topics():
-            if (offset := self.engine.next_offset(topic)) is not None:
-                least = offset + READ_AHEAD * self.policy.max_records
-                self.read_to[topic] = max(self.read_to.get(topic, 0), least)
-
     def _published(self, events: int, began: float, now: float) -> None:
         """Count and time a transaction that published events."""
         self.status.outbox = self.journal.pending
@@ -178,28 +166,20 @@ class Committer:
         """Return the command to carry out now; None if every record read is refused or has to wait."""
         if (command := self.commands.ready(gate)) is not None:
             return command
-        found = None
-        for count in range(1, len(self.unread) + 1):
+        while self.unread:
             record = self.unread.popleft()
             self.uncommitted += 1
             found = self.commands.read(record, gate)
             if isinstance(found, Command):
-                break
+                return found
             if isinstance(found, str):
                 self._refuse(record.offset, found)
             elif isinstance(found, Repeated) and self._may_report():
                 message = f"it was {'carried out' if found.accepted else 'refused'} before"
                 operations.reply(self.engine, found.command, accepted=found.accepted, message=message)
-            if count % COMMANDS_AT_ONCE == 0:
+            if self.unread and len(self.unread) % COMMANDS_AT_ONCE == 0:
                 await self.clock.sleep(0)
-        return found if isinstance(found, Command) else None
-
-    def carry_out(self, command: Command) -> None:
-        """Carry out a command, or begin one to all datasets; its number becomes durable with its effect."""
-        if command.for_all:
-            self.use_up(command, accepted=False, in_progress=CommandProgress(command))
-        else:
-            self.use_up(command, accepted=operations.apply(self.engine, command))
+        return None
 
     def use_up(self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None) -> None:
         """Mark a command's number as used, and refuse another command that waited for it."""
@@ -234,16 +214,11 @@ class Committer:
 
     def _may_report(self) -> bool:
         """Tell whether the rate limit admits one more report."""
-        if self.engine.full:
-            return False
         now = self.clock.now()
-        self._reports_left = min(
-            REPORTED, self._reports_left + (now - self._refilled_at) * REPORTED_EACH_SECOND
-        )
-        self._refilled_at = now
-        if self._reports_left < 1:
+        full_at = max(self._reports_full_at, now) + 1
+        if self.engine.full or full_at - now > REPORTED:
             return False
-        self._reports_left -= 1
+        self._reports_full_at = full_at
         return True
 
     def _log_outcome(self, command: Command, *, accepted: bool) -> None:

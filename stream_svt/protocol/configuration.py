@@ -2,10 +2,8 @@
 
 A version is the text that an operator applied, with the files that it names, split into parts that fit a record. The
 parts come first; the record `current` names the newest version by number and digest. The parts of the version before
-are deleted, so a compacted topic holds one version. A version is valid once all of its parts are there and have the
-digest in `current`.
-
-Numbers only rise: a reader refuses a lower number than it knows, and another version with the same number.
+are deleted. A version is valid once all of its parts are there and have the digest in `current`. A reader refuses a
+lower number than it knows, and another version with the same number.
 """
 
 from __future__ import annotations
@@ -81,25 +79,22 @@ def records(version: Version, before: Current | None = None) -> list[tuple[bytes
     """Return the records of a version in write order; None deletes a part of the version ``before``."""
     packed = zlib.compress(version.bundle.to_bytes())
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
-    found: list[tuple[bytes, bytes | None]] = [
-        (_part(version.number, index), part) for index, part in enumerate(parts)
+    current = msgspec.json.encode(Current(version.number, version.digest, len(parts)))
+    gone = () if before is None else (_part(before.number, index) for index in range(before.parts))
+    return [
+        *((_part(version.number, index), part) for index, part in enumerate(parts)),
+        (CURRENT, current),
+        *((key, None) for key in gone),
     ]
-    current = Current(version.number, version.digest, len(parts))
-    found.append((CURRENT, msgspec.json.encode(current)))
-    if before is not None:
-        found += [(_part(before.number, index), None) for index in range(before.parts)]
-    return found
 
 
 @dataclass(slots=True)
 class Versions:
     """The versions on a configuration topic: a pass over its committed records in order of offsets.
 
-    Attributes:
-        verify: Check of every record `current`, before its content is read.
-        known: Number and digest of a version known from elsewhere; (0, "") if none is.
-        current: The newest record `current` that was accepted, whether or not its parts are there.
-        refused: Why the last record `current` was refused; None if it was not.
+    ``verify`` checks every record `current` before its content is read. ``known`` are number and digest of a version
+    known from elsewhere. ``current`` is the newest record accepted, whether or not its parts are there; ``refused`` is
+    why the last record was refused, None if it was not.
     """
 
     verify: Verify = accept_all
@@ -124,12 +119,12 @@ class Versions:
             return VersionFault.MALFORMED
         if found.format != FORMAT:
             return f"it has format {found.format}, this version reads {FORMAT}"
-        number, digest = self.known if self.current is None else (self.current.number, self.current.digest)
+        number, digest = self.known
         if found.number < number:
             return VersionFault.LOWER
         if found.number == number and found.digest != digest:
             return VersionFault.OTHER
-        self.current = found
+        self.current, self.known = found, (found.number, found.digest)
         return None
 
     def newest(self) -> Version | str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -197,13 +197,9 @@ class Controls:
     def end(self, *, accepted: bool) -> None:
         """Mark the command to all datasets as complete."""
         if (done := self.in_progress) is not None:
-            changed: dict[str, Any] = {
-                "in_progress": None,
-                "closed": done.command.successor if done.closes else "",
-            }
-            if done.command.id == self._stored.id:
-                changed["accepted"] = accepted
-            self._stored = msgspec.structs.replace(self._stored, **changed)
+            known, closed = self._stored, done.command.successor if done.closes else ""
+            accepted = accepted if done.command.id == known.id else known.accepted
+            self._stored = msgspec.structs.replace(known, in_progress=None, closed=closed, accepted=accepted)
 
     def _passes(self, command: Command, gate: Gate) -> bool:
         if gate is Gate.LOSS:

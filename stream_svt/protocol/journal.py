@@ -3,8 +3,7 @@
 Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them, or their first slice
 where one transaction would become too large; then transactions that only publish follow, and no commit before the last
 of them. So an event is visible to anybody only after the transaction that charged it has committed. Any exception
-leaves the outcome of a transaction unknown, so the journal is broken then: `open` fences the old producer and reads
-everything again.
+leaves the outcome of a transaction unknown: `open` fences the old producer and reads everything again.
 """
 
 from __future__ import annotations

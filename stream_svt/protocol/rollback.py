@@ -23,9 +23,8 @@ GIVEN_UP = "0-"
 class Seen:
     """What the records of an alert partition show about a state: a pass over them in order of offsets.
 
-    Attributes:
-        last: Whether the event published last was seen.
-        waiting: Number of the first event seen that the state still has to publish, 0 if none was.
+    ``last`` tells whether the event published last was seen; ``waiting`` is the number of the first event seen that the
+    state still has to publish, 0 if none was.
     """
 
     def __init__(self, meta: Meta, waiting: Container[int]) -> None:
@@ -72,15 +71,13 @@ class Newest:
     def take(self, record: Record) -> None:
         """Take the next record in; records that are no events are skipped."""
         number, origin = released.identity_of(record.value)
-        if number:
-            self.number, self.origin = number, origin
-            envelope, data = released.decode(record.value or b"")
-            self.state_id = envelope.stateid
-            if envelope.type == released.EventType.APPLICATION_CLOSED and isinstance(
-                data, released.Lifecycle
-            ):
-                self.successors.add(str(data.detail.get("successor", "")))
-            self.largest = max(self.largest, number)
+        if not number:
+            return
+        envelope, data = released.decode(record.value or b"")
+        self.number, self.origin, self.state_id = number, origin, envelope.stateid
+        self.largest = max(self.largest, number)
+        if envelope.type == released.EventType.APPLICATION_CLOSED and isinstance(data, released.Lifecycle):
+            self.successors.add(str(data.detail.get("successor", "")))
 
 
 def contradiction(meta: Meta | None, seen: Seen, committed: Seen, first: int, end: int) -> str | None:

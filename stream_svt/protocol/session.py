@@ -1,12 +1,9 @@
-"""One session of a shard: it takes the state over, steps the engine, commits, and hands over.
+"""One session of a shard: it takes the state over, steps the engine, commits, and hands over, in the right order.
 
-The loop reads, steps the engine and commits; it decides nothing about privacy. What it must get right is
-order:
-
-- a batch is stepped again only after the commit the engine asked for (`durable_first`);
-- commands and a changed specification take effect between two commits, and after a takeover only once everything
-  the previous owner could have read has been replayed;
-- after an error nothing in memory is trusted: the session ends and the next one reads the state.
+- A batch is stepped again only after the commit the engine asked for (`durable_first`).
+- Commands and a changed specification take effect between two commits, and after a takeover only once everything the
+  previous owner could have read has been replayed.
+- After an error nothing in memory is trusted: the session ends and the next one reads the state.
 """
 
 from __future__ import annotations
@@ -14,12 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.operations import Command
+from stream_svt.monitor.operations import Command, CommandProgress
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.takeover import (
     change_spec_in_slices,
@@ -38,22 +34,17 @@ from stream_svt.protocol.shard_states import Cause, ShardSignal
 
 log = logging.getLogger(__name__)
 
-COMMAND_FETCH = 1.0
-"""Seconds that a fetch waits while the session needs a command."""
 Spans = Mapping[str, tuple[int, int]]
 """First offset and end of topics."""
-
+COMMAND_FETCH = 1.0
+"""Seconds that a fetch waits while the session needs a command."""
 IDLE_FETCH = 2.0
 """Seconds that an idle fetch waits: the longest delay of a new configuration and of a sign of life."""
-
 FARTHEST_AHEAD = 600.0
 """Seconds that a query's timestamp may be ahead of this worker's clock, if durations depend on timestamps."""
-
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
-
-_TIMESTAMP = attrgetter("timestamp")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -174,13 +165,16 @@ class ShardSession(Committer):
         left = dict(lost)
         while left:
             self._park(left, spans)
-            command = await self._await_command()
+            while (command := await self.next_command(Gate.LOSS)) is None:
+                records = await self.feed.fetch([self.control], COMMAND_FETCH)
+                self.unread.extend(records.get(self.control, ()))
+                self.status.beat = self.clock.now()
             self.status.signal(ShardSignal.OPENED, Cause.NONE)
             if left.get(command.topic) == command.offset:
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self.carry_out(command)
+                self.use_up(command, accepted=operations.apply(self.engine, command))
             await self.commit()
             await self.publish_all()  # the next commit may be far away
 
@@ -216,14 +210,6 @@ class ShardSession(Committer):
             engine, command, accepted=True, message=f"reading goes on: {topic} at offset {first}"
         )
 
-    async def _await_command(self) -> Command:
-        """Read only the control partition until an `accept-loss` with the next number comes."""
-        while (command := await self.next_command(Gate.LOSS)) is None:
-            records = await self.feed.fetch([self.control], COMMAND_FETCH)
-            self.unread.extend(records.get(self.control, ()))
-            self.status.beat = self.clock.now()
-        return command
-
     # Running
 
     def end(self) -> list[DatasetAccount]:
@@ -253,7 +239,9 @@ class ShardSession(Committer):
             await self._barrier()
             if self.commands.closed:
                 continue
-            if self.policy.cadence is not None or self.is_due:
+            full = self.uncommitted >= self.policy.max_records or not self.seconds_left
+            due = self.uncommitted > 0 and (full or self.journal.pending > 0)
+            if self.policy.cadence is not None or due:
                 await self.commit()
             elif not records and self.journal.pending:
                 await self.publish()
@@ -316,9 +304,9 @@ class ShardSession(Committer):
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first one stamped too far ahead, and the error for that one, if any."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+        late = (index for index, record in enumerate(found) if record.timestamp > latest)
+        if not self.engine.needs_timestamps(topic) or (index := next(late, None)) is None:
             return found, None
-        index = next(index for index, record in enumerate(found) if record.timestamp > latest)
         record = found[index]
         error = TimestampAhead(
             f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "
@@ -345,8 +333,11 @@ class ShardSession(Committer):
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:
-        """Carry out a command and commit: its number becomes durable with its effect."""
-        self.carry_out(command)
+        """Carry out a command, or begin one to all datasets: its number becomes durable with its effect."""
+        if command.for_all:
+            self.use_up(command, accepted=False, in_progress=CommandProgress(command))
+        else:
+            self.use_up(command, accepted=operations.apply(self.engine, command))
         await self.continue_command()
 
     async def _finish_replay(self) -> None:
@@ -383,9 +374,8 @@ class ShardSession(Committer):
         log.info("event=shard_replayed shard=%d", self.shard)
 
     def _update_status(self) -> None:
-        status = self.status
+        status, records = self.status, self.journal.records
         status.beat = self.clock.now()
-        records = self.journal.records
         status.key_id, status.state_records = records.sealing.key_id, len(records.macs)
         status.sequence = records.meta.sequence
         for topic in self.workload.topics:

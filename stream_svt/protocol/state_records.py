@@ -59,13 +59,10 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The one record that every transaction writes.
 
     Attributes:
-        sequence: Number of the transaction.
         charged, chunks: Number of the newest transaction that charged events or found rejects, and of its
             outbox records; no chunks once all of it is published.
-        partitions: Number of partitions of all topics: it fixes where each dataset is at home.
         progress: The engine's positions, clocks and counters; None before its first commit.
         state_id: Random bytes, drawn when the state begins: what commands name. Public.
-        commands: Which command is the next one.
         last_event, published: Number of the newest event charged, and of the newest one published, by this
             transaction at the latest.
         origin, published_origin: Their origins (see `stream_svt.protocol.rollback`).
@@ -75,7 +72,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         read_to: By query topic, the offset that bounds what was ever stepped. A record past it is stepped only
             once a larger bound is durable.
         noise_key, digest_key: Secrets of the shard; drawn once, durable before their first use.
-        digest: Sum modulo 2**256 of the live records' keyed hashes.
+        digest: Sum modulo 2**256 of the records' keyed hashes.
         sealed_only: Whether every live record is sealed, so that a plain one is a forgery.
     """
 
@@ -141,11 +138,8 @@ class JournalSettings:
 class ShardRecords:
     """The records of one shard during one session: verified when read, and made for each transaction.
 
-    Attributes:
-        meta: The record `meta`; the next transaction makes changes in it durable.
-        macs: Keyed hashes of the live records.
-        outbox, rejects: Charged events and found rejects that are not published yet, in order.
-        stale: Keys of the records that the present sealing key did not seal.
+    The next transaction makes changes in ``meta`` durable. ``outbox`` and ``rejects`` are not published yet; ``macs``
+    are the hashes of the engine's records. The present sealing key did not seal the records whose keys are ``stale``.
     """
 
     def __init__(self, settings: JournalSettings) -> None:
@@ -159,10 +153,7 @@ class ShardRecords:
         self._total = self._chunks_total = 0  # sums of hashes: of `macs`, and of the outbox records
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Verify a state: no record is missing, foreign, changed, or sealed with an unknown key.
-
-        Return the engine's live records.
-        """
+        """Verify a state: no record is missing, foreign, changed, or sealed with an unknown key; return the engine's."""
         entropy = self._settings.entropy
         if not raw:
             self.meta = Meta(
@@ -269,9 +260,9 @@ class ShardRecords:
 
     def unreadable(self, why: str) -> UnreadableState:
         """Return the error for a state that cannot be used."""
-        shard, topic = self._settings.context.shard, self._settings.topics.state
+        context = self._settings.context
         return UnreadableState(
-            f"the state of shard {shard} on topic {topic!r} cannot be used: {why}. "
+            f"the state of shard {context.shard} on topic {context.topic!r} cannot be used: {why}. "
             "The shard is parked; nothing was changed"
         )
 
@@ -336,9 +327,7 @@ class ShardRecords:
     ) -> bytes:
         plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
         if len(plain) > RECORD_LIMIT:
-            raise MisuseError(
-                f"state record {describe(key)} has {len(plain)} bytes, the limit is {RECORD_LIMIT}"
-            )
+            raise MisuseError(f"record {describe(key)} has {len(plain)} bytes, the limit is {RECORD_LIMIT}")
         return self.sealing.seal(key, sequence, zlib.compress(plain, 1) if compress else plain)
 
 
