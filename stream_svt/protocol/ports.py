@@ -38,8 +38,8 @@ class Record(Protocol):
 class Transaction:
     """What one transaction writes, to the shard's partition of three topics.
 
-    ``records`` are by key, None for a tombstone; ``meta`` comes last. ``claim`` asks to check the permission to write to
-    all three topics, even if nothing is written to some.
+    ``records`` are by key, None for a tombstone; ``meta`` comes last. ``claim`` tells whether to check the permission to
+    write to all three topics, even if nothing is written to some.
     """
 
     alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)
@@ -98,8 +98,8 @@ class Feed(Protocol):
     ) -> Mapping[str, Sequence[Record]]:
         """Return the next records after at most ``max_wait`` seconds; none when a rebalance begins.
 
-        Topics that are not named are paused until they are fetched. Raises `Stopped` if the shard was told to stop, with
-        nothing consumed, and `RecordsLost` if the next records of a topic are gone.
+        Topics that are not named are paused until they are fetched. Raises `Stopped` if the shard was told to stop and
+        nothing was consumed, and `RecordsLost` if the next records of a topic are gone.
         """
 
     async def position(self, topic: str) -> int:

@@ -153,7 +153,7 @@ class ShardRecords:
         self._total = self._chunks_total = 0  # sums of hashes: of `macs`, and of the outbox records
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Verify a state: no record is missing, foreign, changed, or sealed with an unknown key; return the engine's."""
+        """Return the engine's records; none is missing, foreign, changed, or sealed with an unknown key."""
         entropy = self._settings.entropy
         if not raw:
             self.meta = Meta(
