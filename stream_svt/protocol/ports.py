@@ -38,8 +38,8 @@ class Record(Protocol):
 class Transaction:
     """What one transaction writes, to the shard's partition of three topics.
 
-    ``records`` are by key, None for a tombstone; ``meta`` comes last. ``claim`` tells whether to check the permission to
-    write to all three topics, even if nothing is written to some.
+    ``records`` are by key, None for a tombstone; ``meta`` comes last. With ``claim``, the permission to write to all
+    three topics is checked, even if nothing is written to some.
     """
 
     alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
+from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.operations import Command, CommandProgress
@@ -94,9 +94,8 @@ class ShardSession(Committer):
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
         meta, workload = self.journal.meta, self.workload
-        await self.in_slices(
-            workload.gather(self.shard, retired_datasets(workload.spec, records, meta.progress))
-        )
+        gone = retired_datasets(workload.spec, records, meta.progress)
+        await self.in_slices(workload.gather(self.shard, gone))
         engine = self.engine = workload.engine(self.shard, meta.noise_key)
         self.commands = Controls(meta.commands, meta.state_id.hex(), self.verify)
         await self.publish_backlog()  # a commit is allowed only after all earlier charges are published
@@ -142,16 +141,10 @@ class ShardSession(Committer):
                     continue
                 engine.begin(topic, offset)
             starts[topic] = offset
-        lost = {
-            topic: offset
-            for topic, offset in starts.items()
-            if not spans[topic][0] <= offset <= spans[topic][1]
-        }
+        lost = {topic: at for topic, at in starts.items() if not spans[topic][0] <= at <= spans[topic][1]}
         # Accepting a loss charges for it, and lost records cannot be replayed.
         replay_to = {
-            topic: read_to
-            for topic, offset in starts.items()
-            if offset < (read_to := min(self.read_to.get(topic, 0), spans[topic][1])) and topic not in lost
+            topic: min(self.read_to.get(topic, 0), spans[topic][1]) for topic in starts if topic not in lost
         }
         if lost:
             await self._await_acceptance(lost, spans)
@@ -187,15 +180,13 @@ class ShardSession(Committer):
             f"'stream-svt control accept-loss -c FILE --shard {self.shard} --topic {topic} --offset {offset}'"
             for topic, offset in lost.items()
         ]
-        error = RecordsLost(
+        reason = (
             f"shard {self.shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion "
             f"removed them, or the topic was recreated. The shard waits; {', then '.join(commands)} continues and "
             "closes the open runs there at their full price"
         )
-        self.status.signal(ShardSignal.PARKED, Cause.RECORDS_LOST, str(error))
-        log.critical(
-            "event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, str(error)
-        )
+        self.status.signal(ShardSignal.PARKED, Cause.RECORDS_LOST, reason)
+        log.critical("event=shard_parked shard=%d cause=%s error=%r", self.shard, Cause.RECORDS_LOST, reason)
         self.observer.count("failures_total", "parked")
 
     async def _accept_loss(self, command: Command) -> None:
@@ -206,9 +197,8 @@ class ShardSession(Committer):
         self.read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self.shard, topic, first)
         self.use_up(command, accepted=True)
-        operations.reply(
-            engine, command, accepted=True, message=f"reading goes on: {topic} at offset {first}"
-        )
+        message = f"reading goes on: {topic} at offset {first}"
+        operations.reply(engine, command, accepted=True, message=message)
 
     # Running
 
