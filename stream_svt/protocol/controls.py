@@ -50,11 +50,9 @@ class Gate(StrEnum):
 class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a shard's state holds about its commands.
 
-    Attributes:
-        next: Offset where reading of the control partition continues. Numbers, not offsets, decide what is carried out.
-        number, id, accepted: The last command whose number is used, and whether it was carried out; 0 before the first.
-        in_progress: The command to all datasets that is not complete yet.
-        closed: Name of the successor, once `close-application` was carried out; no command follows.
+    Reading of the control partition continues at offset ``next``; numbers, not offsets, decide what is carried out.
+    ``number``, ``id`` and ``accepted`` are of the last command whose number is used, ``in_progress`` is the one to all
+    datasets that is not complete yet. ``closed`` names the successor, once `close-application` was carried out.
     """
 
     next: _Count = 0

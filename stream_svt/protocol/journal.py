@@ -79,9 +79,12 @@ class Journal:
             self._broken, self._claim = False, True
             self.proved = True
             await self.commit(Commit())
-            if not raw:
-                await self._read_back()
-        except (UnreadableState, StateRolledBack):
+            if not raw:  # else a missing READ permission would show only at the next takeover
+                # Committed, but its marker may not be written yet: read_committed could miss it.
+                meta = (await self._log.read_state(committed=False)).get(META)
+                if meta is None or self.records.sealing.open(META, meta).sequence != self.meta.sequence:
+                    raise self.records.unreadable("the first record written could not be read back")
+        except UnreadableState:
             # A fenced owner may have read state and alerts at different times: only the current owner may judge.
             self._broken = True
             await self._log.check_fenced()
@@ -226,13 +229,6 @@ class Journal:
             await self.commit(Commit(again))
         self.meta.sealed_only = self.records.sealing.key_id != NO_KEY
 
-    async def _read_back(self) -> None:
-        """Read the first record written: a missing READ permission would otherwise show only at the next takeover."""
-        # Committed, but its marker may not be written yet: read_committed could miss it.
-        raw = await self._log.read_state(committed=False)
-        if META not in raw or self.records.sealing.open(META, raw[META]).sequence != self.meta.sequence:
-            raise self.records.unreadable("the first record written could not be read back")
-
     def closed_error(self) -> ApplicationClosed:
         """Return the error for a shard that was closed for ever."""
         return ApplicationClosed(
@@ -270,7 +266,7 @@ class Journal:
     def _freeze(self, events: Iterable[released.ReleasedEvent], origin: str) -> list[Event]:
         """Encode events as they enter the outbox, so that a second publication has the same bytes."""
         encoded = self._encoder(origin, self.meta.state_id.hex(), self.meta.commands.number)
-        proves = {kind: self.records.sealing.prover() for kind in released.CLOSING}
+        proves = dict.fromkeys(released.CLOSING, self.records.sealing.prover())
         return [
             (event.sequence, event.data.dataset.encode(), encoded(event, prove=proves.get(event.type)))
             for event in events
