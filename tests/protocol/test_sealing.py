@@ -9,7 +9,7 @@ import os
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing
+from stream_svt.protocol.sealing import RecordContext, Sealing
 
 CONTEXT = RecordContext(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -27,11 +27,6 @@ def masters(request: pytest.FixtureRequest) -> tuple[bytes, ...]:
 @pytest.fixture
 def sealing(masters: tuple[bytes, ...]) -> Sealing:
     return sealing_with(masters)
-
-
-def test_a_record_opens_to_its_content_and_sequence(sealing: Sealing, masters: tuple[bytes, ...]) -> None:
-    opened = sealing_with(masters).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
-    assert opened == Opened(7, b"content", sealing.key_id)
 
 
 def test_every_changed_byte_and_every_truncation_is_found_and_the_key_named(sealing: Sealing) -> None:
@@ -70,10 +65,6 @@ def test_a_missing_key_is_named_with_the_remedy() -> None:
         sealing_with((NEW,)).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
     with pytest.raises(UnreadableState, match=r"configured: none; name .* in sealing\.key_file"):
         sealing_with(()).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
-
-
-def test_a_plain_record_opens_with_a_key_so_that_sealing_can_be_turned_on() -> None:
-    assert sealing_with((OLD,)).open(b"d/x", sealing_with(()).seal(b"d/x", 7, b"content")).key_id == NO_KEY
 
 
 def test_each_tenure_and_each_record_is_sealed_differently() -> None:

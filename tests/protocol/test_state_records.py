@@ -15,7 +15,7 @@ import pytest
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor import released
 from stream_svt.monitor.accounts import Commit
-from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
+from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX, Chunk
 from stream_svt.service.kafka import Fenced
@@ -146,10 +146,8 @@ def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_ba
     """It has read old books and sees new alerts: that is no restored backup, and no reason to give budgets up."""
 
     def published(number: int) -> Commit:
-        data = Lifecycle(dataset="a", monitor="m", run=1, reason="test", account=None)
-        event = ReleasedEvent(
-            type=EventType.RUN_STARTED, id=f"a/{number}", sequence=number, subject="a", data=data
-        )
+        kind, name, data = EventType.RUN_STARTED, f"a/{number}", lifecycle("test", dataset="a")
+        event = ReleasedEvent(type=kind, id=name, sequence=number, subject="a", data=data)
         return Commit(progress=b"p", events=[event])
 
     broker = holding({})

@@ -17,7 +17,6 @@ from tests.support.topics import BROKER
 
 @contextlib.asynccontextmanager
 async def one_broker(kind: type[EmbeddedKafka] = EmbeddedKafka, **more: str) -> AsyncIterator[EmbeddedKafka]:
-    """Run a broker while the body runs."""
     with kind(overrides=BROKER | more) as kafka:
         yield kafka
 

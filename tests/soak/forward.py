@@ -86,7 +86,9 @@ async def blows(
                 if chance.random() < 0.7:  # else the next blow comes in the middle of a start
                     await _settled(forwarders)
             desk.away = False
-            sent = await _committed(stage)
+            sent: dict[str, list[bytes]] = defaultdict(list)
+            for record in await records.read(stage.servers, stage.topic, range(2)):
+                sent[record.key.decode()].append(record.value)
             events = sum(map(len, sent.values()))
             with contextlib.suppress(TimeoutError):  # who never gets everything is judged all the same
                 async with asyncio.timeout(CATCH_UP_S):
@@ -135,13 +137,6 @@ async def _publish(stage: Stage, chance: random.Random) -> None:
     with contextlib.suppress(KafkaError, TimeoutError, OSError):  # the topic says what was committed
         async with asyncio.timeout(15):
             await stage.publish(*events)
-
-
-async def _committed(stage: Stage) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = defaultdict(list)
-    for record in await records.read(stage.servers, stage.topic, range(2)):
-        found[record.key.decode()].append(record.value)
-    return found
 
 
 def _check_end(forwarder: Forwarder, outcome: Outcome, *more: int) -> None:

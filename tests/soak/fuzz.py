@@ -37,17 +37,7 @@ from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
 from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import CONTEXT, Entry, finish, holding
-from tests.soak import report
-from tests.soak.poison import (
-    ARROW_TYPE,
-    ODD_HEADERS,
-    Streams,
-    add_up,
-    alerts,
-    forged,
-    journal,
-    state_records,
-)
+from tests.soak import poison, report
 from tests.soak.stage import Outcome
 
 _T = TypeVar("_T")
@@ -152,7 +142,7 @@ class Fuzzer:
         self._controls = Controls(CommandState(), STATE, self._verifier)
         self._control_end = 0
         self._copies: list[Entry] = []
-        self._streams = Streams(self.chance)
+        self._streams = poison.Streams(self.chance)
         self._audit = Audit()
         self._next = 0
         self._size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -170,7 +160,6 @@ class Fuzzer:
         return self.kinds.total()
 
     def run(self, count: int, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Handle so many messages."""
         while self.count < count:
             # Whichever is furthest behind.
             kind = min(SHARES, key=lambda name: self.kinds[name] / SHARES[name])
@@ -185,7 +174,6 @@ class Fuzzer:
                 self._complain(f"only {self.kinds[kind]} of {self.count} are of kind {kind!r}")
 
     def weigh(self, kind: str) -> None:
-        """Complain where the process has grown too much."""
         if self.grown > GROWTH + GROWTH_EACH * self.count:
             self._complain(
                 f"the process grew by {self.grown >> 20} MiB, at last over a batch of kind {kind!r}"
@@ -268,7 +256,7 @@ class Fuzzer:
         for offset in range(first, first + BATCH):
             value = b'{"id":"g","value":77}' if offset in good else self.malformed(offset)
             key = b"a" if offset in good else self.chance.choice((b"a", b"b", b"a", b"b", b"zz", None))
-            headers = self.chance.choice(ODD_HEADERS) if key and self.chance.random() < 0.02 else ()
+            headers = self.chance.choice(poison.ODD_HEADERS) if key and self.chance.random() < 0.02 else ()
             records.append(record_of(offset, key, value, () if offset in good else headers))
         batch = self._hold("query", b"", lambda: self._decoder.decode(records))
         if batch is None:
@@ -361,7 +349,7 @@ class Fuzzer:
                     ((name, odd),),
                     ((name, value), (name, odd)),
                     ((chance.choice(("", HEADER.upper(), HEADER + " ", "\ufffd" + HEADER)), value),),
-                    (*ODD_HEADERS[3], (name, odd)),
+                    (*poison.ODD_HEADERS[3], (name, odd)),
                 )
             )
         bad = (name, value) not in headers or [known for known, _ in headers].count(name) > 1
@@ -396,7 +384,7 @@ class Fuzzer:
                 message = self._streams.written(self._streams.good(chance.randint(1, 6)))
             if (not harmless and chance.random() < 0.5) or chance.random() < 0.2:
                 message, harmless = self.mutated(message), False
-            record = record_of(self._next, b"a", message, (("content-type", ARROW_TYPE),))
+            record = record_of(self._next, b"a", message, (("content-type", poison.ARROW_TYPE),))
             self._next += 1
             batch = self._hold("columnar", message, lambda: self._decoder.decode([record]))  # noqa: B023
             if batch is None:
@@ -414,7 +402,7 @@ class Fuzzer:
     def alert(self) -> None:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
         for _ in range(BATCH):
-            message = alerts(self.chance, self.mutated)
+            message = poison.alerts(self.chance, self.mutated)
             found = self._hold("alert", message, lambda: released.identity_of(message))  # noqa: B023
             number = None if found is None else found[0]
             if number is not None and not 0 <= number < 1 << 63:
@@ -432,8 +420,8 @@ class Fuzzer:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
         if not self._state:
             self._keep()
-        sealed = state_records(self._state, self._progress, self.chance.randbytes, MASTER)
-        plain = state_records(self._state, self._progress, self.chance.randbytes)
+        sealed = poison.state_records(self._state, self._progress, self.chance.randbytes, MASTER)
+        plain = poison.state_records(self._state, self._progress, self.chance.randbytes)
         for _ in range(BATCH // 5):
             for state, play in (sealed, self._sealed_record), (plain, self._plain_record):
                 play(state, self.chance.choice((META, OUTBOX_FIRST, *sorted(state)[:40])))
@@ -446,7 +434,7 @@ class Fuzzer:
         handlers: dict[str, Callable[[], object]] = {
             "sealed record": lambda: self._sealing.open(key, changed),
             "look": lambda: finish(
-                journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).inspect()
+                poison.journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).inspect()
             ),
         }
         for what, handle in handlers.items():
@@ -463,9 +451,9 @@ class Fuzzer:
             case 1:
                 content = self.chance.choice([*CONTENTS.values(), b""])
             case _ if key == OUTBOX_FIRST:
-                content = zlib.compress(forged(self.chance, zlib.decompress(opened.content)))
+                content = zlib.compress(poison.forged(self.chance, zlib.decompress(opened.content)))
             case _:
-                content = forged(self.chance, opened.content)
+                content = poison.forged(self.chance, opened.content)
         other = dict(state)
         if self.chance.random() < 0.1 and key not in (META, OUTBOX_FIRST):
             del other[key]
@@ -474,10 +462,10 @@ class Fuzzer:
         if other == state:
             return
         if self.chance.random() < 0.8:
-            add_up(other, self.chance.randbytes)
+            poison.add_up(other, self.chance.randbytes)
 
         def look() -> object:
-            read = journal(holding(other), self.chance.randbytes)
+            read = poison.journal(holding(other), self.chance.randbytes)
             return finish(read.inspect() if self.chance.random() < 0.5 else read.open())
 
         restored = self._hold("plain books", other[key], look, UnreadableState)

@@ -122,7 +122,9 @@ class Stage(Scene):
                     self.join()
                 await self.owned()
                 yield
-                await self._settle()
+                await self._end_feed()
+                await self.caught_up()
+                await asyncio.gather(*(self.leave(worker) for worker in list(self.running)))
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.outcome.violations.append(f"it got stuck: {type(error).__name__}: {error}")
                 words = await asked(_last_words, self.running)
@@ -172,7 +174,6 @@ class Stage(Scene):
     # Workers
 
     def join(self) -> Service:
-        """Start one more worker."""
         self.running.append(self.serve(applies=not self.services))
         return self.running[-1]
 
@@ -241,12 +242,6 @@ class Stage(Scene):
                 await asyncio.sleep(0.1)
 
     # The end
-
-    async def _settle(self) -> None:
-        """Let the workers process what was sent, and end them in order."""
-        await self._end_feed()
-        await self.caught_up()
-        await asyncio.gather(*(self.leave(worker) for worker in list(self.running)))
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))

@@ -84,7 +84,6 @@ def encoded(
     application: str = "retail-watch",
     time: str = TIME,
 ) -> bytes:
-    """Return the event as a record of the alert topic."""
     kind = kind or (EventType.ALERT if isinstance(data, Alert) else EventType.RUN_STARTED)
     subject = data.dataset + (f"/{data.series}" if isinstance(data, Alert) and data.series else "")
     event = ReleasedEvent(

@@ -81,7 +81,6 @@ class Application(Scene):
         return await self.told()
 
     async def told(self) -> Spent:
-        """Return what the published events tell."""
         account = (await self.audit()).datasets
         known = {name: account.get(name) for name in self.datasets.split(", ")}
         return Spent(

@@ -135,7 +135,6 @@ class Play:
         return commit
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
-        """Continue although records of a topic are lost."""
         finish(operations.close_runs_of_topic(self.engine, topic))
         operations.skip_lost_records(self.engine, topic, offset, end)
 
@@ -161,19 +160,15 @@ class Play:
         self.play(topic, [*[Query(0, 0)] * (self.engine.next_offset(topic) or 0), *queries])
 
     def run_state(self, number: int = 0, monitor: str = "m0") -> RunState:
-        """Return the state of a monitor on a dataset."""
         return self.engine.accounts.run_state(monitor, number)
 
     def ledger(self, number: int = 0) -> Ledger:
-        """Return the ledger of a dataset."""
         return self.engine.accounts.account(number).ledger
 
     def runs(self, monitor: str = "m0") -> Runs:
-        """Return the runs of a monitor."""
         return self.engine.runners[monitor].runs
 
     def views(self) -> list[DatasetView]:
-        """Return the released state of all datasets."""
         return list(map(self.engine.projection.view, range(len(self.engine.datasets))))
 
     def alerts(self, monitor: str = "") -> list[Alert]:

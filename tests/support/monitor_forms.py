@@ -201,15 +201,12 @@ def waiting(queue: Queue[Any] | None) -> Any:
             ]
         ] or None
     if isinstance(queue, RetryQueue) and queue.count:
-        entries = [
-            (*msgspec.structs.astuple(entry)[1:7], *_tested(queue, entry)) for entry in queue.entries.values()
+        return queue.count, [
+            (*msgspec.structs.astuple(entry)[1:7], entry.series, entry.query_id, queue.attempt(entry))
+            for entry in queue.entries.values()
+            if isinstance(entry, Waiting)
         ]
-        return queue.count, entries
     return None
-
-
-def _tested(queue: RetryQueue, entry: Waiting) -> tuple[object, ...]:
-    return entry.series, entry.query_id, queue.attempt(entry)
 
 
 def assert_same(play: Play, expected: Play) -> None:

@@ -177,7 +177,6 @@ class Fleet(Scene):
                 await asyncio.gather(feed, return_exceptions=True)
 
     def forward(self, alertmanager: str) -> None:
-        """Start a forwarder to this Alertmanager."""
         path, port = self.directory / "forward.yaml", self._forward_port
         topic = f"{self.application}.alerts"
         path.write_text(

@@ -56,7 +56,6 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self.process.poll() is None
 
     async def until(self, condition: Any, seconds: float = 60.0) -> None:
@@ -68,7 +67,6 @@ class Process:
             await asyncio.sleep(0.1)
 
     def said(self, text: str) -> int:
-        """Return how often the process printed a text."""
         return self.output.count(text)
 
     @property
@@ -107,7 +105,6 @@ class Service(Process):
         super().__init__(command, port, log, env=os.environ | dict(env or {}), cwd=cwd)
 
     def status(self) -> dict[str, Any] | None:
-        """Return the JSON status."""
         text = self.fetch("/api/v1/status")
         return None if text is None else json.loads(text)
 

@@ -52,12 +52,10 @@ class Prometheus(Daemon):
         super().__init__(program, config, directory, f"--storage.tsdb.path={directory / 'data'}")
 
     def instant(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
-        """Return the series of an expression at a moment."""
         parameters = {"query": expr} | ({} if at is None else {"time": at})
         return self.get("/api/v1/query", **parameters)["data"]["result"]
 
     def ranged(self, expr: str, start: float, end: float, step: float = 1.0) -> list[dict[str, Any]]:
-        """Return the series of an expression over time."""
         answer = self.get("/api/v1/query_range", query=expr, start=start, end=end, step=step)
         return answer["data"]["result"]
 
@@ -67,7 +65,6 @@ class Prometheus(Daemon):
         return self.get(f"/api/v1/label/{label}/values", **matching)["data"]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return the groups of rules with their states."""
         return self.get("/api/v1/rules")["data"]["groups"]
 
 
@@ -79,7 +76,6 @@ class Alertmanager(Daemon):
         super().__init__(program, config, directory, silences, "--cluster.listen-address=")
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return what it was told."""
         return self.get("/api/v2/alerts")
 
 

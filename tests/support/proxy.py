@@ -85,7 +85,6 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Proxy]:
-        """Listen."""
         server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
         try:
             yield self
@@ -96,7 +95,6 @@ class Proxy:
             await asyncio.gather(*self._links, return_exceptions=True)
 
     def arm(self, strike: Strike) -> None:
-        """Let a fault strike the next request of its kind."""
         self._armed.append(strike)
 
     def strike(self, api: int) -> Strike | None:

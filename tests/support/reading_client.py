@@ -55,7 +55,6 @@ class Client:
 
     @property
     def in_flight(self) -> int:
-        """How many wait for something to read."""
         self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
         return len(self._waiters)
 

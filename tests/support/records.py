@@ -37,7 +37,6 @@ async def each(
 async def read(
     servers: str, topic: str, partitions: Iterable[int] = (0,), isolation: str = "read_committed"
 ) -> list[Any]:
-    """Return the records that these partitions hold now."""
     return [record async for record in each(servers, topic, partitions, isolation)]
 
 

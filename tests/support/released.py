@@ -28,7 +28,6 @@ def alert(dataset: str, series: str | None = "item-1", *, at: float = 0.0, **cha
 
 
 def lifecycle(kind: EventType, dataset: str, *, reason: str = "first", at: float = 0.0, **more: Any) -> bytes:
-    """Return anything else that happened."""
     return written(kind, alerts.lifecycle(reason, dataset=dataset, **more), at)
 
 

@@ -158,7 +158,6 @@ class Play:
         await until(lambda: self.shard.status.state is state)
 
     async def stays(self, state: ShardState, *, opened: int) -> None:
-        """Check that the state does not change during ten surveys."""
         await self.until(state)
         for _ in range(20):
             await asyncio.sleep(0.01)
@@ -166,7 +165,6 @@ class Play:
         assert self.opened == opened
 
     async def hold(self) -> None:
-        """Pause the shard, as for a rebalance."""
         assert await self.shard.hold(2.0)
 
     async def end(self) -> None:

@@ -94,6 +94,5 @@ async def create_application(
 
 
 async def delete_before(servers: str, topic: str, offset: int, partition: int = 0) -> None:
-    """Delete the records before an offset, as retention does."""
     async with administrator(servers) as admin:
         await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(offset)})

@@ -178,7 +178,6 @@ class Scene:
                 await asyncio.sleep(0.05)
 
     def statuses(self, shard: int) -> list[ShardStatus]:
-        """Return what the workers say of a shard."""
         return [one for worker in self.workers for one in worker.statuses() if one.shard == shard]
 
     async def next_command(self, shard: int) -> tuple[str, int]:
@@ -226,7 +225,6 @@ class Scene:
         return await records.read(self.servers, f"{self.application}.{topic}", partitions, isolation)
 
     async def live(self) -> dict[tuple[int, bytes], bytes]:
-        """Return the live records of all shards' states."""
         latest = {(record.partition, record.key): record.value for record in await self.read("state")}
         return {place: value for place, value in latest.items() if value is not None}
 
@@ -284,7 +282,6 @@ async def give(
     timeout: float = 20,
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
-    """Give commands as an operator does, and return the answers."""
     return await send(config, config.cluster(), commands, timeout=timeout, signing_key=signing_key)
 
 
