@@ -47,10 +47,7 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
 
 
 class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
-    """Runs the worker from start to stop; a fatal error stops the process in order, with its exit code.
-
-    The worker adopts every version of the configuration that it can read, in order.
-    """
+    """Runs the worker, which adopts each readable version in order; a fatal error stops the process in order."""
 
     logger = HOST_LOG
 
@@ -191,10 +188,8 @@ class RateLimit(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Log only warnings and errors of libraries, and limit each handler.
-
-    Errors of aiokafka stay: no other record names a wrong password or certificate.
-    """
+    """Log only warnings and errors of libraries, and limit each handler."""
+    # Errors of aiokafka stay: no other record names a wrong password or certificate.
     for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:

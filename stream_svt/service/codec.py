@@ -240,20 +240,16 @@ class QueryDecoder:
         else:
             offset = np.fromiter([r.offset for r in records], np.int64, count)
         values = [record.value for record in records]
-        queries: list[_Plain] | list[_Query]
-        rejects: dict[int, Reason]
+        queries: Sequence[_Plain | _Query]
         plain = _decode_lines(values, _PLAIN)
-        if plain is not None:
-            queries, rejects = plain, {}
-        else:
-            queries, rejects = self._with_options(values)
+        queries, rejects = self._with_options(values) if plain is None else (plain, {})
         if dataset.min() < 0:  # the key's reason comes before the content's
             strays = np.flatnonzero(dataset < 0).tolist()
             rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
         rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
         if rejects:
             kept = [index for index in range(count) if index not in rejects]
-            queries = [queries[index] for index in kept]  # type: ignore[assignment]
+            queries = [queries[index] for index in kept]
             rows = np.array(kept, np.int64)
             offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
         whole, fraction = exact.columns([query.value for query in queries])

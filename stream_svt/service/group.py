@@ -49,12 +49,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class UserData(msgspec.Struct, frozen=True):
-    """User data of a member in the group protocol.
-
-    Attributes:
-        held: Shards that the worker holds, each with its number of transactions.
-        reads: Newest format of a configuration that the worker can read.
-    """
+    """User data of a member: shards held, each with its number of transactions; newest configuration format read."""
 
     held: list[tuple[_Count, _Count]] = []
     reads: _Count = 0
@@ -64,10 +59,8 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
     """Leaves shards with the workers that hold them; the group's leader runs it for all members.
 
     Its name is unique to this service, so that the coordinator refuses other consumers, which would be given shards.
-
-    Args:
-        held: Returns the shards that this worker holds, each with its number of transactions. If two workers
-            hold one shard, the one with the larger number ran last.
+    ``held`` returns the shards that this worker holds, each with its number of transactions: if two workers hold one
+    shard, the one with the larger number ran last.
     """
 
     name = "stream-svt"
@@ -280,7 +273,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             log.warning("event=group_error error=%r", str(meaning))
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """Report the error that ended a task."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)
 

@@ -128,9 +128,8 @@ def explain(
 ) -> BrokerError:
     """Return a `BrokerError` with cause and remedy for an error of aiokafka.
 
-    ``operation`` is the permission that the call needs on its topic, ``group`` its consumer group: the message names
-    them when a permission is missing. ``since`` is the monotonic time at which the call began, if known: older
-    connection errors, of other clients perhaps, are not its cause.
+    Where a permission is missing, the message names ``operation``, on the topic, or ``group``. Connection errors from
+    before ``since``, the monotonic time at which the call began, are not its cause.
     """
     if isinstance(error, BrokerError):
         return error
@@ -187,12 +186,7 @@ async def _wait(*tasks: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach the brokers, and a factory of clients.
-
-    Attributes:
-        arguments: Keyword arguments of every client; they hold credentials and are not shown in ``repr``.
-        config: Section with the timeouts and the static member id.
-    """
+    """A factory of clients; ``arguments`` are those of every client, with credentials: ``repr`` hides them."""
 
     arguments: Mapping[str, Any] = field(repr=False)
     config: KafkaConfig = field(default_factory=KafkaConfig)

@@ -142,15 +142,11 @@ class Shard:
         self._requests.stop.set()
 
     async def restart(self) -> None:
-        """Cancel the task of the shard and start another, in any state; for the watchdog.
-
-        Start none while the cancelled task still runs, nor once the partition is handed over, which can happen during
-        the wait: nothing would end that task.
-        """
+        """Cancel the task of the shard and start another, unless the cancelled one still runs; for the watchdog."""
         self._parts.metrics.count("failures_total", "stuck")
         self._task.cancel()
         ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
-        if ended and not self.handed_over:
+        if ended and not self.handed_over:  # meanwhile, perhaps
             self._start()
 
     # Sessions

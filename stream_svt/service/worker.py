@@ -36,9 +36,7 @@ from stream_svt.settings.datasets import DAY_MS
 
 log = logging.getLogger(__name__)
 
-NOTHING_APPLIED = (
-    "waits for a configuration: 'stream-svt apply -c FILE' applies one where none was applied yet"
-)
+NOTHING_APPLIED = "waits for a configuration: apply the first one with 'stream-svt apply -c FILE'"
 PERIODS_WITHIN_MS = 600_000
 """Workers add the periods of a new day at random times within this interval after midnight, UTC."""
 PERIODS_CHECK_INTERVAL = 30.0
@@ -63,10 +61,8 @@ class Worker:
 
     After a failed self-test or a failed membership the worker leaves the group with all its shards, and joins again
     once it can. Only a permanent error before its first assignment ends it: the task ``running`` then raises the error.
-    ``fault`` is why the worker is outside the group, None while it is a member or about to join.
-
-    Args:
-        reread: Reads the worker's own file again; called before each try to join again.
+    ``fault`` is why the worker is outside the group, None while it is a member or about to join. Before each try to
+    join again, ``reread`` reads the worker's own file.
     """
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
@@ -98,10 +94,7 @@ class Worker:
         self._group: Group | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Start and return the task that joins the group once the worker passes its self-test.
-
-        The task waits for unreachable brokers. It raises permanent errors of the start: see `ends_start`.
-        """
+        """Start and return the task that joins the group; it raises permanent errors of the start (`ends_start`)."""
         self.running = asyncio.create_task(self._maintain_membership(), name="membership")
         return self.running
 
@@ -255,10 +248,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether the group has been joined and every shard owned is open or parked.
-
-        A standby without shards is ready, and so is a worker with a parked shard: a restart would not help.
-        """
+        """Whether the group has been joined and every shard owned, if any, is open or parked."""
         joined = self.alive and self.is_member and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
@@ -267,8 +257,9 @@ class Worker:
         if abs(off) <= CLOCK_TOLERANCE:
             return None
         side = "ahead of" if off > 0 else "behind"
-        reason = f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
-        return WorkerFault(Cause.CLOCK, reason)
+        return WorkerFault(
+            Cause.CLOCK, f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
+        )
 
     def _compare_clocks(self, brokers: float) -> None:
         """Request a self-test where the brokers' time of a commit differs too much from this machine's."""
@@ -283,7 +274,6 @@ class Worker:
             loop.call_at(self._tested_at, self._wake.set)
 
     def _group_failed(self, error: BaseException) -> None:
-        """Have this worker leave the group and join again; before its first assignment, end on a permanent error."""
         log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
         self._group_error = error
         self._wake.set()
@@ -293,12 +283,8 @@ _SETTLED = OPEN | {ShardState.PARKED}
 
 
 async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
-    """Return a fault where every shard's state is sealed with a key that this worker lacks.
-
-    If the state of one shard opens, the keys are right, and an unreadable state is the fault of its shard. With
-    ``key_lost`` no worker has the key, so there is no fault of this one.
-    """
-    if parts.config.sealing.key_lost:
+    """Return a fault where states are sealed with a key that this worker lacks, and no shard's state opens."""
+    if parts.config.sealing.key_lost:  # no worker has the key
         return None
     unknown: UnknownKey | None = None
     async with aclosing(stored_metas(parts.config, parts.cluster)) as stored:
@@ -311,11 +297,8 @@ async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
                 continue  # damaged: does not concern keys
             else:
                 return None
-    if unknown is None:
-        return None
-    return WorkerFault(
-        Cause.SEALING_KEY, f"no shard's state opens with this worker's sealing keys: {unknown}"
-    )
+    reason = f"no shard's state opens with this worker's sealing keys: {unknown}"
+    return None if unknown is None else WorkerFault(Cause.SEALING_KEY, reason)
 
 
 async def _broker_time(parts: WorkerParts) -> float | None:
