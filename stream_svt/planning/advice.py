@@ -218,7 +218,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
 
 
 def _span_json(span: Span) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in asdict(span).items()}
+    return {name: value if math.isfinite(value) else None for name, value in span._asdict().items()}
 
 
 def _yaml(value: object) -> str:

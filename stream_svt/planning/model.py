@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,8 +120,10 @@ class Belief:
         self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
     ) -> Workload:
         """Return the central workload; arguments are those of `Workload`."""
-        options: dict[str, Any] = {"finite": finite, "drift": drift, "rate": rate}
-        return Workload(queries=queries, positives=self.positives, **self._margins(1.0, 1.0), **options)
+        margins = self._margins(1.0, 1.0)
+        return Workload(
+            queries=queries, positives=self.positives, finite=finite, drift=drift, rate=rate, **margins
+        )
 
     def spread(self, central: Workload) -> tuple[Workload, ...]:
         """Return the other possible workloads: pessimistic, optimistic and mixed."""
@@ -193,8 +195,7 @@ _PHASES = 8
 _SLICES = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """Quantiles over the runs: 10 %, 50 % and 90 %."""
 
     low: float
@@ -295,53 +296,33 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
 def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
     """Return the expected results of one run up to each time; arguments are those of `forecast`."""
     mechanism, workload, retries, tops = _on_grid(plan, workload)
-    noise = threshold_quantiles(mechanism.threshold_law)
-    ages, due = _attempts(mechanism, workload, retries)
+    time, ages, reach = _schedule(mechanism, workload, retries)
     above, below = np.floor(thinned(workload.above)), np.floor(-thinned(workload.below))
-    true_hits = _hits(mechanism, noise, _drifting(above, workload.drift, ages), due)
-    false_hits = _hits(mechanism, noise, np.broadcast_to(below, (*ages.shape, len(below))), due)
-    if workload.finite:
-        time = np.arange(ages.shape[1] + 1, dtype=np.float64)
-        reach = np.where(ages[None] < time[:, None, None], float(workload.queries), 0.0)
-    else:
-        time = np.linspace(0, workload.queries, _SLICES + 1)
-        reach = _reach(time, ages, retries)
-    # (branches, thresholds, times): reports so far with an unlimited budget
-    true_asked = workload.positives * np.einsum("brqa,kqa->brk", true_hits, reach)
-    false_asked = (1 - workload.positives) * np.einsum("brqa,kqa->brk", false_hits, reach)
-
-    def cut(prices: Floats, limit: float) -> tuple[Floats, Floats, Floats]:
-        """Return the price of the reports so far, and the result of `_cut` for it."""
-        asked = (prices * (true_asked + false_asked)).sum(axis=0)
-        if workload.finite:  # a set has fixed numbers of positives and negatives
-            spread = _variance(prices, true_asked, workload.queries * workload.positives)
-            spread = spread + _variance(prices, false_asked, workload.queries * (1 - workload.positives))
-        else:
-            spread = _variance(prices, true_asked + false_asked, np.maximum(time, 1.0))
-        return asked, *_cut(asked, spread, limit)
-
+    true_hits = workload.positives * _hits(mechanism, _drifting(above, workload.drift, ages))
+    false_hits = (1 - workload.positives) * _hits(mechanism, _drifting(below, None, ages))
+    # (positives and negatives, branches, thresholds, times): reports so far with an unlimited budget
+    asked = np.einsum("hbrqa,kqa->hbrk", np.stack([true_hits, false_hits]), reach)
     budget = mechanism.epsilon - mechanism.threshold_charge
     charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
-    asked, share, over = cut(charges, budget)
+    demanded, share, over = _cut(charges, budget, asked, time, workload)
     if tops is not None:
-        share = np.minimum(share, cut(np.ones_like(charges), tops)[1])
+        share = np.minimum(share, _cut(np.ones_like(charges), tops, asked, time, workload)[1])
     steps = np.einsum("brqa,kqa,qa->rk", true_hits, np.diff(reach, axis=0), ages)
-    true_alerts, false_alerts = (
-        np.pad(np.cumsum(np.diff(hits.sum(axis=0), axis=1) * share, axis=1), ((0, 0), (1, 0)))
-        for hits in (true_asked, false_asked)
-    )
+    paid = np.cumsum(np.diff(asked.sum(axis=1)) * share, axis=2)
+    true_alerts, false_alerts = np.pad(paid, ((0, 0), (0, 0), (1, 0)))
     if workload.finite:
-        paid = (true_alerts + false_alerts)[:, -1]
-        lives = [max(1.0, mechanism.cutoff / one) if one > 0 else math.inf for one in paid]
+        alerts = (true_alerts + false_alerts)[:, -1]
+        lives = np.divide(mechanism.cutoff, alerts, out=np.full_like(alerts, math.inf), where=alerts > 0)
+        lives = np.maximum(1.0, lives)
     else:
-        lives = [_used_up(budget, one, time) for one in asked]
+        lives = np.array([_used_up(budget, one, time) for one in demanded])
     return Course(
         time=time,
         true_alerts=true_alerts,
         false_alerts=false_alerts,
         over=over,
-        waited=workload.positives * (steps * share).sum(axis=1),
-        lives=np.array(lives),
+        waited=(steps * share).sum(axis=1),
+        lives=lives,
     )
 
 
@@ -370,14 +351,9 @@ def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
 
     For a constant value while units last; shape (thresholds, distances), distances in real units.
     """
-    mechanism = monitor.mechanism()
-    noise = threshold_quantiles(mechanism.threshold_law)
-    attempts = (1, monitor.attempts)
-    margins = np.broadcast_to(
-        np.floor(distances * float(1 / monitor.granularity)), (*attempts, len(distances))
-    )
-    reports = _reports(mechanism, noise, margins, np.ones(attempts, dtype=np.bool_))
-    return sum((reported[:, 0] for *_, reported in reports), np.zeros((len(noise), len(distances))))
+    steps = np.floor(distances * float(1 / monitor.granularity))
+    margins = np.broadcast_to(steps, (1, monitor.attempts, len(steps)))
+    return np.asarray(sum(reported[:, 0] for *_, reported in _reports(monitor.mechanism(), margins)))
 
 
 def threshold_quantiles(law: Law) -> Floats:
@@ -385,39 +361,33 @@ def threshold_quantiles(law: Law) -> Floats:
     return quantiles(law.noise, law.rate, 1 - middles(THRESHOLDS)).astype(np.float64)
 
 
-def _attempts(
+def _schedule(
     mechanism: SparseVector, workload: Workload, retries: Retry | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
+) -> tuple[Floats, Floats, Floats]:
+    """Return times, ages at each attempt, and how many queries have had each attempt by each time.
 
-    An age counts queries since the first one of the series, or passes. A phase is the distance from the first query to
-    the next round of retries. A series waits for the lifetime of the queue or its capacity, whichever is less.
+    The shapes are (times,), (phases, attempts) and (times, phases, attempts). An age counts queries since the first one
+    of the series, or passes. The first attempt comes with the query, the others in rounds of retries; a phase is the
+    distance from the query to the next round. A series waits for the lifetime of the queue or its capacity, whichever
+    is less.
     """
-    if workload.finite or retries is None:
-        passes = max(len(branch.corrections) for branch in mechanism.branches) if workload.finite else 1
-        ages = np.arange(passes, dtype=np.float64)[None]
-        return ages, np.ones(ages.shape, dtype=np.bool_)
+    if workload.finite:
+        passes = max(len(branch.corrections) for branch in mechanism.branches)
+        time, ages = np.arange(passes + 1.0), np.arange(float(passes))[None]
+        return time, ages, np.where(ages < time[:, None, None], float(workload.queries), 0.0)
+    time = np.linspace(0, workload.queries, _SLICES + 1)
+    if retries is None:
+        return time, np.zeros((1, 1)), time[:, None, None]
     lifetime = retries.lifetime.offsets or 1
     if retries.lifetime.ms is not None:
         if workload.rate is None:
             raise MisuseError("the lifetime of the retry queue is a duration: give the rate of the queries")
         lifetime = max(1, round(workload.rate * retries.lifetime.ms / 1000))
-    phase = (np.arange(_PHASES) + 0.5) / _PHASES
-    rounds = np.arange(retries.attempts - 1) + phase[:, None]
-    ages = np.concatenate([np.zeros((_PHASES, 1)), retries.every * rounds], axis=1)
-    return ages, ages <= min(lifetime, retries.capacity)
-
-
-def _reach(time: Floats, ages: Floats, retries: Retry | None) -> Floats:
-    """Return how many queries have had each attempt by each time, shape (times, phases, attempts).
-
-    The first attempt comes with the query, the others in rounds of retries.
-    """
-    reach = np.repeat(time[:, None], ages.shape[1], axis=1)
-    if retries is not None:
-        rounds = np.floor(time / retries.every)[:, None] - np.arange(ages.shape[1] - 1)
-        reach[:, 1:] = retries.every * np.maximum(0.0, rounds)
-    return np.repeat(reach[:, None], len(ages), axis=1) / len(ages)
+    later = np.arange(retries.attempts - 1)
+    ages = np.pad(retries.every * (later + middles(_PHASES)[:, None]), ((0, 0), (1, 0)))
+    rounds = np.maximum(0.0, np.floor(time / retries.every)[:, None] - later)
+    reach = np.column_stack((time, retries.every * rounds))[:, None]
+    return time, ages, reach * (ages <= min(lifetime, retries.capacity)) / _PHASES
 
 
 def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
@@ -428,53 +398,53 @@ def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
     return np.asarray(np.floor(-drift.start + (margins + drift.start) * risen))
 
 
-def _reports(
-    mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]
-) -> Iterator[tuple[int, int, Floats]]:
+def _reports(mechanism: SparseVector, margins: Floats) -> Iterator[tuple[int, int, Floats]]:
     """Yield attempt, branch and the probability of a report of each margin, shape (thresholds, phases, margins).
 
     ``margins`` has the shape (phases, attempts, margins); a report ends the series.
     """
-    phases, attempts, count = margins.shape
-    waiting = np.ones((len(noise), phases, count))
-    for attempt in range(attempts):
-        made = due[None, :, attempt, None]
-        bar = noise[:, None, None] - margins[None, :, attempt]
+    noise = threshold_quantiles(mechanism.threshold_law)[:, None, None]
+    waiting = np.ones((len(noise), len(margins), margins.shape[2]))
+    for attempt in range(margins.shape[1]):
+        bar = noise - margins[None, :, attempt]
         for number, branch in enumerate(mechanism.branches):
-            chance = tails(mechanism.query_noise, branch.rate, bar + branch.correction(attempt)) * made
-            reported = waiting * chance
+            reported = waiting * tails(mechanism.query_noise, branch.rate, bar + branch.correction(attempt))
             yield attempt, number, reported
             waiting -= reported
 
 
-def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
+def _hits(mechanism: SparseVector, margins: Floats) -> Floats:
     """Return the mean over the margins of `_reports`, shape (branches, thresholds, phases, attempts)."""
-    result = np.zeros((len(mechanism.branches), len(noise), *margins.shape[:2]))
-    for attempt, branch, reported in _reports(mechanism, noise, margins, due):
+    result = np.zeros((len(mechanism.branches), THRESHOLDS, *margins.shape[:2]))
+    for attempt, branch, reported in _reports(mechanism, margins):
         result[branch, :, :, attempt] = reported.mean(axis=2)
     return result
 
 
-def _variance(charges: Floats, hits: Floats, population: Floats | float) -> Floats:
-    """Return the variance of the units demanded if reports are independent, shape (.., times)."""
-    mean = (charges * hits).sum(axis=0)
-    return np.asarray((charges**2 * hits).sum(axis=0) - mean**2 / population)
+def _cut(
+    prices: Floats, budget: int, asked: Floats, time: Floats, workload: Workload
+) -> tuple[Floats, Floats, Floats]:
+    """Return units demanded so far, share of each slice's reports that is paid, and chance that the budget is used up.
 
-
-def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats]:
-    """Return the share of each slice's reports that is paid for, and the probability that the budget is used up.
-
-    The paid units are the mean of min(asked, budget); shapes (thresholds, slices) and (thresholds, times).
+    The paid units are the mean of min(demanded, budget) if reports are independent; shapes (thresholds, times),
+    (thresholds, slices) and (thresholds, times).
     """
-    deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(asked, 1.0) ** 2))
-    z = (budget - asked) / deviation
+    by_kind = (prices * asked).sum(axis=1)
+    demanded = by_kind.sum(axis=0)
+    if workload.finite:  # a set has fixed numbers of positives and negatives
+        positives = workload.queries * workload.positives
+        fixed = by_kind[0] ** 2 / positives + by_kind[1] ** 2 / (workload.queries - positives)
+    else:
+        fixed = demanded**2 / np.maximum(time, 1.0)
+    variance = (prices**2 * asked).sum(axis=(0, 1)) - fixed
+    deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(demanded, 1.0) ** 2))
+    z = (budget - demanded) / deviation
     below = ndtr(z)
-    excess = (asked - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    paid = np.clip(asked - np.maximum(excess, 0.0), 0.0, budget)
-    paid = np.maximum.accumulate(paid, axis=1)
-    more = np.diff(asked, axis=1)
-    share = np.divide(np.diff(paid, axis=1), more, out=np.ones_like(more), where=more > 0)
-    return np.clip(share, 0.0, 1.0), 1 - below
+    excess = (demanded - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    paid = np.maximum.accumulate(np.clip(demanded - np.maximum(excess, 0.0), 0.0, budget), axis=1)
+    more = np.diff(demanded)
+    share = np.divide(np.diff(paid), more, out=np.ones_like(more), where=more > 0)
+    return demanded, np.clip(share, 0.0, 1.0), 1 - below
 
 
 def _used_up(budget: int, asked: Floats, time: Floats) -> float:
@@ -487,7 +457,4 @@ def _used_up(budget: int, asked: Floats, time: Floats) -> float:
 
 
 def _span(values: Floats) -> Span:
-    """Return the 10 %, 50 % and 90 % quantiles."""
-    ordered = np.sort(values)
-    low, middle, high = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.1, 0.5, 0.9))
-    return Span(low=low, middle=middle, high=high)
+    return Span(*np.quantile(values, (0.1, 0.5, 0.9), method="lower").tolist())

@@ -61,7 +61,7 @@ class Candidate:
     def range(self, figure: str) -> Span:
         """Return least, central and largest value of a figure of the forecast, such as "life.middle"."""
         values = list(map(attrgetter(figure), (self.forecast, *self.others)))
-        return Span(low=min(values), middle=values[0], high=max(values))
+        return Span(min(values), values[0], max(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
