@@ -169,10 +169,8 @@ def plan(
         raise click.UsageError(f"{error}.") from None
     budget = _budget(advised.best.monitor, datasets, limit)
     if plot is not None:
-        from stream_svt.planning.advice import draw
-
         try:
-            draw(advised).savefig(plot, dpi=150)
+            advice.draw(advised).savefig(plot, dpi=150)
         except (OSError, ValueError) as error:  # a directory that is not there, a format that is unknown
             raise click.UsageError(f"--plot {plot}: {error}") from None
     if as_json:

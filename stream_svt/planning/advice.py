@@ -171,12 +171,12 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         "default" if split is None else f"{float(split):g}",
         _correction(candidate),
         str(candidate.monitor.attempts),
-        "-" if candidate.lifetime is None else _short(candidate.lifetime),
+        "-" if candidate.lifetime is None else _number(candidate.lifetime),
         ranged("precision", "{:.2f}".format),
         ranged("recall", "{:.2f}".format),
-        ranged("false_alerts", _short),
-        *([] if workload.finite else [_short(plan.delay)]),
-        ranged("life.middle", _short),
+        ranged("false_alerts", _number),
+        *([] if workload.finite else [_number(plan.delay)]),
+        ranged("life.middle", _number),
     ]
 
 
@@ -237,19 +237,14 @@ def _time(queries: float, workload: Workload) -> str:
     return f" ({_number(seconds)} seconds)"
 
 
-def _short(value: float) -> str:
-    """Return a number with about three digits for a table, such as 1.23M for 1,230,000."""
+def _number(value: float) -> str:
+    """Return a number with about three digits, such as 1.23M for 1,230,000."""
     if value < 0.1:
         return "0" if value < 0.005 else f"{value:.2f}"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
             return f"{value / size:.3g}{unit}" if math.isfinite(value) else "unlimited"
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
-
-
-def _number(value: float) -> str:
-    """Return a number with about three digits."""
-    return f"{float(f'{value:.3g}'):,.0f}" if 100 <= value < math.inf else _short(value)
 
 
 def draw(recommendation: Recommendation) -> Figure:

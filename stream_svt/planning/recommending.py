@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -134,20 +135,12 @@ def recommend(
         MisuseError: Epsilon is too small for a threshold and one top with any settings.
     """
 
-    def candidate_of(monitor: MonitorSpec, settings: dict[str, Any]) -> Candidate:
-        """Return a candidate with its forecasts for all workloads at full resolution."""
-        plans = tuple(forecast(monitor, other) for other in others)
-        return Candidate(
-            monitor=monitor, settings=settings, forecast=forecast(monitor, workload), others=plans
-        )
+    def candidate_of(monitor: MonitorSpec, settings: dict[str, Any], *loads: Workload) -> Candidate:
+        plan, *others = (forecast(monitor, load) for load in loads)
+        return Candidate(monitor=monitor, settings=settings, forecast=plan, others=tuple(others))
 
-    tried = [*_candidates(monitor, workload)]
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
-    rough = [
-        Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse))
-        for settings in tried
-        if (changed := _changed(monitor, settings)) is not None
-    ]
+    rough = [candidate_of(*possible, coarse) for possible in _candidates(monitor, workload)]
     if not rough:
         raise MisuseError(
             "epsilon is too small for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser "
@@ -157,13 +150,14 @@ def recommend(
     kinds = dict[tuple[str, bool], Candidate]()
     for candidate in sorted(rough, key=attrgetter("score"), reverse=True):
         kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
-    best = [candidate_of(one.monitor, one.settings) for one in [*kinds.values()][:_SHORTLIST]]
+    loads = (workload, *others)
+    best = [candidate_of(one.monitor, one.settings, *loads) for one in [*kinds.values()][:_SHORTLIST]]
     best.sort(key=attrgetter("score"), reverse=True)
     first = min((one for one in best if one.score >= best[0].score - EVEN), key=_simplicity)
     best.remove(first)
     shown = present and workload.finite == isinstance(monitor.append, Sweep)
-    own = candidate_of(monitor, {}) if shown else None
-    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
+    own = candidate_of(monitor, {}, *loads) if shown else None
+    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(rough))
 
 
 def _simplicity(one: Candidate) -> tuple[Any, ...]:
@@ -172,8 +166,16 @@ def _simplicity(one: Candidate) -> tuple[Any, ...]:
     return one.lifetime is not None, tests, delay, one.tolerated or 0, -one.score
 
 
-def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield settings as written in the file."""
+def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[tuple[MonitorSpec, dict[str, Any]]]:
+    """Yield monitors whose epsilon pays for one top, with their settings as written in the file."""
+    planned = {"split", "expected_queries", "correction", "append"}
+    fields = monitor.model_dump(mode="json", by_alias=True, exclude=planned)
+    for settings in _settings(monitor, workload):
+        with suppress(ValueError):
+            yield MonitorSpec.model_validate({**fields, **settings}), settings
+
+
+def _settings(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
     width = 1 if monitor.monotonic else 2
     splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
     size = min(max(workload.queries, 50_000), _LARGEST_SET)
@@ -206,16 +208,6 @@ def _queues(workload: Workload) -> list[tuple[int, int]]:
         for lifetime in lifetimes
         if attempts <= min(lifetime, MAX_ATTEMPTS)
     ]
-
-
-def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:
-    """Return the monitor with other settings, None if its epsilon is too small for one top with them."""
-    planned = {"split", "expected_queries", "correction", "append"}
-    fields = monitor.model_dump(mode="json", by_alias=True, exclude=planned)
-    try:
-        return MonitorSpec.model_validate({**fields, **settings})
-    except ValueError:
-        return None
 
 
 def _plain(number: Fraction) -> int | str:
