@@ -88,11 +88,8 @@ def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_w
 
 def test_without_filters_alerts_halts_and_exhaustion_pass(tmp_path):
     plain = hook(tmp_path).config
-    assert {kind for kind in EventType if wants(plain, of(kind))} == {
-        EventType.ALERT,
-        EventType.EXHAUSTED,
-        EventType.RUN_HALTED,
-    }
+    passing = {EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED}
+    assert {kind for kind in EventType if wants(plain, of(kind))} == passing
 
 
 def test_every_type_can_be_asked_for_by_its_word(tmp_path):
@@ -254,11 +251,8 @@ def test_a_new_run_ends_only_alerts_of_the_selected_types_monitors_and_datasets(
 
 def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):
     raised = lifecycle("raised", account=account_of(), detail={"limit": 8})
-    settings, event = (
-        ", labels: {team: privacy, severity: red}",
-        received(raised, kind=EventType.BUDGET_RAISED),
-    )
-    (found,) = alerts(tmp_path, event, settings, outer="types: ['*'], ")
+    event = received(raised, kind=EventType.BUDGET_RAISED)
+    (found,) = alerts(tmp_path, event, ", labels: {team: privacy, severity: red}", outer="types: ['*'], ")
     own = {"alertname": "ReleasedEvent", "type": "budget.raised", "team": "privacy", "severity": "red"}
     assert own.items() <= found["labels"].items()
     assert found["annotations"]["detail_limit"] == "8"

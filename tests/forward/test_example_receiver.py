@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import runpy
 import socket
-import threading
 import time
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -71,13 +71,7 @@ def test_simultaneous_copies_are_handled_once(desk, monkeypatch):
 
     monkeypatch.setattr(desk, "handle_event", slowly)
     request = signed(encoded(1, alert()))
-    answers: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(exchange(desk, request).split()[1])) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [b"204"] * 4
+    with ThreadPoolExecutor(4) as pool:
+        answers = [*pool.map(exchange, [desk] * 4, [request] * 4)]
+    assert [answer.split()[1] for answer in answers] == [b"204"] * 4
     assert len(handled) == 1

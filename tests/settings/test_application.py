@@ -95,6 +95,7 @@ def test_every_field_of_a_monitor_is_read_and_has_the_default_that_is_described(
     assert (hot.mute, hot.max_mutes) == (5_400_000, 5)
     assert (hot.on_halt, hot.resample_every) == ("stop", 86_400_000)
     assert (plain.monotonic, plain.granularity, plain.append) == (False, 1, None)
+    assert {monitor(append=written).append for written in ("off", None, False)} == {None}
     assert (plain.mute, plain.on_halt) == (Mute.PERIOD, "resample")
     assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
 
@@ -107,10 +108,8 @@ def test_the_grid_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
 
 
 def test_monitors_are_found_by_dataset_and_topics_are_listed_once(full):
-    covering = [
-        [one.name for one in full.monitors if one.covers(name)] for name in ("retail-2026-w01", "other-a")
-    ]
-    assert covering == [["hot-items", "plain"], ["plain"]]
+    for name, covering in {"retail-2026-w01": ["hot-items", "plain"], "other-a": ["plain"]}.items():
+        assert [one.name for one in full.monitors if one.covers(name)] == covering
     assert full.topics() == ("other.counts", "retail.counts")
     assert full.topics_with_broker_time() == ("retail.counts",)
 
@@ -137,13 +136,8 @@ def test_passes_of_a_sweep_are_counted_and_retries_are_part_of_the_exposure():
     swept = monitor(correction={"annealed": {"start": 12, "end": 3}}, append="sweep")
     assert swept.correction_rule() == Annealed(start=Fraction(12), end=Fraction(3), step=Fraction(1))
     assert (swept.append, swept.attempts) == (Sweep(), 10)
-    retried, one = monitor(append={"retry": {"attempts": 4}}), Fraction(1)
-    assert retried.attempts == 4
-    assert retried.correction_rule() == Exposure(expected_queries=1000, false_alerts=one, attempts=4)
-
-
-def test_append_can_be_switched_off():
-    assert {monitor(append=written).append for written in ("off", None, False)} == {None}
+    retried = monitor(append={"retry": {"attempts": 4}})
+    assert retried.attempts == retried.correction_rule().attempts == 4
 
 
 @pytest.mark.parametrize(("form", "branches"), [("svt", 1), ("adaptive", 2), ("ladder", 4)])
@@ -162,11 +156,10 @@ def test_a_split_sets_the_share_of_the_threshold():
 
 
 def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
-    plain, several, general = (monitor(), monitor(mechanism="adaptive"), monitor(monotonic=False))
+    plain, several, general = monitor(), monitor(mechanism="adaptive"), monitor(monotonic=False)
     one = plain.mechanism()
-    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(
-        one.threshold_charge + 10 * one.branches[0].charge, one.threshold_charge
-    )
+    epsilon = one.threshold_charge + 10 * one.branches[0].charge
+    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(epsilon, one.threshold_charge)
     assert several.run_price(Kind.ZCDP) == zcdp_monotone(10**9, several.mechanism().threshold_charge)
     assert general.run_price(Kind.ZCDP) == zcdp_general(10**9)
 
@@ -343,26 +336,18 @@ def test_what_is_no_such_file_is_refused(lines: list[str], why: str) -> None:
         parse(lines)
 
 
-MONITOR = (
-    "{{name: m, topic: {topic}, epsilon: 1, cutoff: 1, sensitivity: {sensitivity}, monotonic: {monotonic}, "
-    "bounds: [0, 9], threshold: 5, expected_queries: 9}}"
-)
-
-
 def load(
     datasets: str = "{name: a, limit: 4, unit: one basket}",
     *,
     carried: Carried = CARRIED,
     application: str = "next",
-    topic: str = "counts",
-    sensitivity: str = "3/2",
-    monotonic: str = "true",
     file: str = "left.jsonl",
+    **declared: str,
 ) -> ApplicationSpec:
-    monitor = MONITOR.format(topic=topic, sensitivity=sensitivity, monotonic=monotonic)
-    text = (
-        f"application: {application}\ncarried_over: {file}\ndatasets: [{datasets}]\nmonitors: [{monitor}]\n"
-    )
+    said = {"topic": "counts", "sensitivity": "3/2", "monotonic": "true", **declared}
+    monitor = "name: m, epsilon: 1, cutoff: 1, bounds: [0, 9], threshold: 5, expected_queries: 9"
+    monitor += "".join(f", {key}: {value}" for key, value in said.items())
+    text = f"application: {application}\ncarried_over: {file}\ndatasets: [{datasets}]\nmonitors: [{{{monitor}}}]\n"
 
     def read(name: str) -> list[str]:
         if name != "left.jsonl":
@@ -391,11 +376,12 @@ def test_a_dataset_begins_with_what_was_spent_and_with_the_limit_as_it_was_raise
         ({"datasets": "{name: a, limit: 4, unit: one user}"}, "must keep its privacy unit 'one basket'"),
         ({"datasets": "{name: a, limit: 4, unit: one basket, new: true}"}, "is not new"),
         ({"sensitivity": "1"}, "declared with sensitivity 1.5"),
+        ({"file": "lost.jsonl"}, r"carried_over: cannot read 'lost\.jsonl': No such file"),
     ],
 )
 def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        load(**options)  # type: ignore[arg-type]
+        load(**options)
 
 
 def test_a_generator_does_not_begin_a_dataset_anew_that_was_spent_on() -> None:
@@ -428,8 +414,3 @@ def test_behind_missing_alerts_what_is_unknown_must_be_declared_new(unknown: str
     assert load(unknown.replace("x}", "x, new: true}"), carried=GAPPY).dataset(name).spent_before == 0
     # A generator goes on behind the last period that had begun.
     assert load(DAYS, carried=replace(GAPPY, watermarks={"d-{date}": 1_767_830_400_000})).generators
-
-
-def test_a_file_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"carried_over: cannot read 'lost\.jsonl': No such file"):
-        load(file="lost.jsonl")

@@ -86,8 +86,8 @@ def test_a_rise_is_one_of_all_monitors_that_read_the_topic(cautious, field, rest
             _change(play, *part, restart=restart)
         assert play.run_state().state is State.RUNNING
     closed = _closed(_change(play, cautious, cautious, restart=restart))
-    assert {one[:2] for one in closed} == {
-        (monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"
+    assert {(one, dataset) for one, dataset, _ in closed} == {
+        (m, dataset) for m in ("m0", "m1") for dataset in "abc"
     }
 
 
