@@ -171,10 +171,7 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
 
     def run_state(self, monitor: str) -> RunState:
         """Return the state of a monitor; create it if the monitor has none yet."""
-        run_state = self.run_states.get(monitor)
-        if run_state is None:
-            run_state = self.run_states[monitor] = RunState()
-        return run_state
+        return self.run_states.setdefault(monitor, RunState())
 
     def account(self, charge: int) -> Account:
         """Return the account after a charge, in the form that events carry."""
@@ -410,43 +407,39 @@ class Accounts:
     # -- events ----------------------------------------------------------------------------------------------
 
     def release(
-        self, kind: EventType, account: DatasetAccount, data: Alert | Lifecycle, subject: str = ""
+        self, kind: EventType, account: DatasetAccount | None, data: Alert | Lifecycle, subject: str = ""
     ) -> None:
-        """Release an event about a dataset or one of its series."""
-        account.events += 1
-        name = f"{account.name}/{data.monitor}/{data.run}/{account.events}"
-        self._add(kind, name, subject or account.name, data)
+        """Release an event about a dataset or one of its series; without an account, about the shard."""
+        if account is None:
+            self.shard_events += 1
+            subject = f"shard-{self.shard}"
+            name = f"{subject}/{self.shard_events}"
+        else:
+            account.events += 1
+            subject = subject or account.name
+            name = f"{account.name}/{data.monitor}/{data.run}/{account.events}"
+        name = f"{self.application}/{name}"
+        self.sequence += 1
+        event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
+        self.next.events.append(event)
 
     def announce(
         self,
         kind: EventType,
-        account: DatasetAccount,
+        account: DatasetAccount | None,
         reason: str,
         monitor: str = "",
         run: int = 0,
         charge: int = 0,
         **detail: object,
     ) -> None:
-        """Release a life-cycle event about a dataset, with its account."""
+        """Release a life-cycle event about a dataset, with its account, or about the shard."""
         data = Lifecycle(
-            dataset=account.name,
+            dataset="" if account is None else account.name,
             monitor=monitor,
             run=run,
             reason=reason,
-            account=account.account(charge),
+            account=None if account is None else account.account(charge),
             detail=detail,
         )
         self.release(kind, account, data)
-
-    def shard_event(self, kind: EventType, reason: str, monitor: str = "", **detail: object) -> None:
-        """Release an event about the shard, not about one of its datasets."""
-        self.shard_events += 1
-        data = Lifecycle(dataset="", monitor=monitor, run=0, reason=reason, account=None, detail=detail)
-        subject = f"shard-{self.shard}"
-        self._add(kind, f"{subject}/{self.shard_events}", subject, data)
-
-    def _add(self, kind: EventType, name: str, subject: str, data: Alert | Lifecycle) -> None:
-        self.sequence += 1
-        name = f"{self.application}/{name}"
-        event = ReleasedEvent(type=kind, id=name, sequence=self.sequence, subject=subject, data=data)
-        self.next.events.append(event)

@@ -107,7 +107,7 @@ class Engine:
         detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
         if before := self.spec.carried.application:
             detail |= {"carried_from": before, "carried_digest": self.spec.carried.digest}
-        self.accounts.shard_event(EventType.STATE_BEGUN, "first-start", **detail)
+        self.accounts.announce(EventType.STATE_BEGUN, None, "first-start", **detail)
         for topic, declared in self.declared.items():
             self._declare(topic, declared)
 
@@ -116,7 +116,7 @@ class Engine:
         if version != self.configuration:
             self.configuration = version
             kind, (number, digest) = EventType.CONFIGURATION_ADOPTED, version
-            self.accounts.shard_event(kind, "configuration", number=number, digest=digest)
+            self.accounts.announce(kind, None, "configuration", number=number, digest=digest)
 
     def advance_watermarks(self, ends: Mapping[str, int], now_ms: int) -> None:
         """Record which generated periods are over: the next engine is made without their datasets.
@@ -177,7 +177,7 @@ class Engine:
         self.accounts.next.records[f"t/{topic}".encode()] = to_bytes(record)
         if self.accounts.sequence:  # before the first event, `begin_state` announces it
             what: dict[str, Any] = {"topic": topic, "sensitivity": sensitivity, "monotonic": monotonic}
-            self.accounts.shard_event(EventType.TOPIC_DECLARED, "configuration", **what)
+            self.accounts.announce(EventType.TOPIC_DECLARED, None, "configuration", **what)
 
     # -- positions -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,4 @@
-"""Operators' commands, and how a shard carries them out, between two commits.
-
-A refused command changes nothing. The reply states the reason, and holds public facts only.
-"""
+"""Operators' commands, and how a shard carries them out, between two commits. A refused command changes nothing."""
 
 from __future__ import annotations
 
@@ -129,11 +126,8 @@ def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> 
         "message": message,
     }
     number = engine.number.get(command.dataset)
-    reason = "accepted" if accepted else "refused"
-    if number is None:
-        accounts.shard_event(EventType.COMMAND_REPLY, reason, **detail)
-    else:
-        accounts.announce(EventType.COMMAND_REPLY, accounts.account(number), reason, **detail)
+    account = None if number is None else accounts.account(number)
+    accounts.announce(EventType.COMMAND_REPLY, account, "accepted" if accepted else "refused", **detail)
 
 
 def apply(engine: Engine, command: Command) -> bool:
@@ -176,7 +170,7 @@ def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandP
     reply(engine, command, accepted=progress.accepted, message=message)
     if progress.closes:
         closed = EventType.APPLICATION_CLOSED
-        engine.accounts.shard_event(closed, "command", successor=command.successor, balances=done)
+        engine.accounts.announce(closed, None, "command", successor=command.successor, balances=done)
 
 
 def _remaining_names(
@@ -312,4 +306,4 @@ def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None =
         if not kept or runner.offset == end:  # the record is lost whose first rows it may have tested
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
-    engine.accounts.shard_event(EventType.LOSS_ACCEPTED, "command", topic=topic, offset=offset)
+    engine.accounts.announce(EventType.LOSS_ACCEPTED, None, "command", topic=topic, offset=offset)

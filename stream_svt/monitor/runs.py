@@ -30,7 +30,6 @@ _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # as in `accounts`
 
 Q = TypeVar("Q", bound=Queue[Any])
 
-
 FOR_EVER, UNTIL_RUN_ENDS = -1, -2
 """Ends of mutes that are not a clock."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -283,12 +282,8 @@ class Runs:
         bar = crossing.threshold + correction
         laws = {"query": mechanism.branch_laws[crossing.branch], "threshold": mechanism.threshold_law}
         bound = lower_bound(bar, crossing.gap, **laws, beta=spec.beta)
-        guess = None
-        if bound is not None:
-            guess = estimate(bar, crossing.gap, **laws) * float(grid.granularity)
-        position = Position(
-            topic=spec.topic, partition=self.accounts.shard, offset=crossing.offset, row=crossing.row
-        )
+        guess = None if bound is None else estimate(bar, crossing.gap, **laws) * float(grid.granularity)
+        shard, offset, row = self.accounts.shard, crossing.offset, crossing.row
         scale = float(grid.granularity / mechanism.threshold_rate)
         query_scale = float(grid.granularity / branch.rate)
         return Alert(
@@ -296,7 +291,7 @@ class Runs:
             monitor=spec.name,
             series=crossing.series,
             query_id=crossing.query_id,
-            position=position,
+            position=Position(topic=spec.topic, partition=shard, offset=offset, row=row),
             threshold=grid.real(crossing.threshold),
             correction=grid.real(correction),
             gap=grid.real(crossing.gap),
@@ -382,8 +377,7 @@ class Runs:
 
     def muted(self, dataset: int) -> int:
         """Return the number of muted series of a dataset."""
-        mutes = self.mutes.get(dataset)
-        return 0 if mutes is None else mutes.waiting
+        return len(self.mutes[dataset].entries) if dataset in self.mutes else 0
 
     def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
         """Return whether a series of a dataset is muted at a clock."""
@@ -392,8 +386,7 @@ class Runs:
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries of a dataset that wait for another test."""
-        queue = self.queues.get(dataset)
-        return 0 if queue is None else queue.waiting
+        return self.queues[dataset].waiting if dataset in self.queues else 0
 
     def acts_on_queries_alone(self, dataset: int) -> bool:
         """Return whether only queries change a dataset, so that its next query may be prepared for."""
@@ -401,6 +394,5 @@ class Runs:
 
     def drop_waiting(self, dataset: int) -> None:
         """Drop the waiting queries of a dataset."""
-        queue = self.queues.get(dataset)
-        if queue is not None:
-            queue.clear()
+        if dataset in self.queues:
+            self.queues[dataset].clear()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -68,8 +67,6 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.EXHAUSTED, Signal.BUDGET_RAISED): State.IDLE,
     (State.EXHAUSTED, Signal.CLOSED): State.HALTED,
 }
-
-
 VERSION = 1
 
 
@@ -269,13 +266,7 @@ def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
 
 def _decoded(kind: type[R], data: bytes) -> R | None:
     """Return a record, None if it is not of this kind; `StateRecord` accepts any kind, with its version only."""
-    decoder: msgspec.msgpack.Decoder[R] = _decoder(kind)
     try:
-        return decoder.decode(data)
+        return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MisuseError):
         return None
-
-
-@cache
-def _decoder(kind: type[R]) -> msgspec.msgpack.Decoder[R]:
-    return msgspec.msgpack.Decoder(kind)

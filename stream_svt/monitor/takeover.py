@@ -1,6 +1,7 @@
 """Takeover of a shard: an engine loads the stored state, then changes to another specification.
 
-Both work in slices of a few milliseconds, and yield after each.
+Both work in slices of a few milliseconds, and yield after each. If the next commit is full after a slice of
+`close_undeclared`, `retire` or `close_removed`, the caller commits before it resumes.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _load_monitors(engine: Engine, named: Named) -> set[str]:
 def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterator[None]:
     numbers: list[int] = []
     size = 0
-    for name, data in named:
+    for position, (name, data) in enumerate(named, start=1):
         account = from_bytes(DatasetAccount, data, key=f"d/{name}")
         number = engine.number.get(name)
         account.check(None if number is None else engine.datasets[number], same)
@@ -141,17 +142,12 @@ def _load_datasets(engine: Engine, named: Named, same: Container[str]) -> Iterat
             engine.accounts.held[number] = account
             numbers.append(number)
         size += len(data)
-        if size > LOADED_AT_ONCE:
-            _refresh(engine, numbers)
+        if size > LOADED_AT_ONCE or position == len(named):
+            for runner in engine.runners.values():
+                runner.runs.refresh(numbers)
+            engine.projection.update(numbers)
             numbers, size = [], 0
             yield
-    _refresh(engine, numbers)
-
-
-def _refresh(engine: Engine, numbers: Sequence[int]) -> None:
-    for runner in engine.runners.values():
-        runner.runs.refresh(numbers)
-    engine.projection.update(numbers)
 
 
 def _load_queues(engine: Engine, named: Named) -> Iterator[None]:
@@ -231,7 +227,6 @@ def close_undeclared(engine: Engine) -> Iterator[None]:
 
     To be called before any query is read again. Queries of these datasets are skipped from now on, though an
     earlier owner may have tested them and lost the outcomes; no owner replays queries of a past period.
-    Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
     """
     accounts = engine.accounts
     for account in engine.undeclared:
@@ -252,7 +247,7 @@ def retire(engine: Engine) -> Iterator[None]:
     """End the ledgers of undeclared datasets, after `close_undeclared` has closed their runs.
 
     To be called once the configuration without them is adopted: a worker with an older one, which declares them,
-    still needs the ledgers. Yields as `close_undeclared` does.
+    still needs the ledgers.
     """
     while engine.undeclared:
         account = engine.undeclared.pop()
@@ -294,8 +289,6 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
     monitor have one specification. Waiting queries are dropped, too, if the monitor's grid or the declaration of its
     topic changes. Runs on topics ``unread`` since the takeover close at full price: an earlier owner may have tested
     queries there and lost the outcomes.
-
-    Yields after a slice of work; if the next commit is full then, the caller commits before it resumes.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
@@ -340,7 +333,7 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
 
 def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Sequence[str] = ()) -> None:
     kind = EventType.SPEC_CHANGED
-    engine.accounts.shard_event(kind, reason, name, spec_hash=spec_hash, fields=list(fields))
+    engine.accounts.announce(kind, None, reason, name, spec_hash=spec_hash, fields=list(fields))
 
 
 def _remove(engine: Engine, name: str) -> None:
