@@ -186,6 +186,7 @@ class Model:
             order.
         tops_charge: Units that the tops of one run may cost.
         threshold_charge, threshold_rate: Charge and rate of one threshold noise.
+        noises: Families of threshold and query noise.
         resample: Whether a new threshold noise follows each top, while tops are left.
         largest_gap: All larger gaps are one output.
     """
@@ -195,8 +196,7 @@ class Model:
     tops_charge: int
     threshold_charge: int
     threshold_rate: int
-    threshold_noise: Noise = Noise.EXPONENTIAL
-    query_noise: Noise = Noise.EXPONENTIAL
+    noises: tuple[Noise, Noise]
     resample: bool = False
     retries: int = 0
     largest_gap: int = 1
@@ -220,10 +220,10 @@ def _extend(
     segments: tuple[tuple[Condition, ...], ...] = ((),),
 ) -> Iterator[Output]:
     """Yield the outputs that begin with this outcome."""
-    used = [segment for segment in segments if segment]
+    (threshold_noise, query_noise), used = model.noises, [segment for segment in segments if segment]
     available = [number for number, rung in enumerate(model.rungs) if rung.charge <= left]
     if not queue or not available:
-        hidden = tuple(Hidden(conditions, model.threshold_noise, model.threshold_rate) for conditions in used)
+        hidden = tuple(Hidden(conditions, threshold_noise, model.threshold_rate) for conditions in used)
         charge = model.threshold_charge * len(used) + model.tops_charge - left
         yield Output(outcome, charge, hidden)
         return
@@ -234,13 +234,13 @@ def _extend(
         shift = rung.correction(attempt)
         for gap in range(model.largest_gap + 2):
             kind = Kind.EQUAL if gap <= model.largest_gap else Kind.AT_LEAST
-            conditions = (*failed, Condition(kind, model.query_noise, rung.rate, shift + gap, test))
+            conditions = (*failed, Condition(kind, query_noise, rung.rate, shift + gap, test))
             grown = (*segments[:-1], segments[-1] + conditions)
             if model.resample:
                 grown = (*grown, ())
             record = (query, attempt, number, gap)
             yield from _extend(model, rest, test + 1, left - rung.charge, (*outcome, record), grown)
-        failed = (*failed, Condition(Kind.BELOW, model.query_noise, rung.rate, shift, test))
+        failed = (*failed, Condition(Kind.BELOW, query_noise, rung.rate, shift, test))
     again = [*rest, (query, attempt + 1)] if attempt < model.retries else rest
     grown = (*segments[:-1], segments[-1] + failed)
     yield from _extend(model, again, test + 1, left, (*outcome, (query, attempt, -1, 0)), grown)
@@ -334,8 +334,7 @@ def shared(
         tops_charge=cutoff * reach,
         threshold_charge=distance,
         threshold_rate=1,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
+        noises=noises,
         retries=retries,
         resample=resample,
     )

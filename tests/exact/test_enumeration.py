@@ -57,8 +57,7 @@ def two_branches(noises, monotonic, *, retries=0, rate=1):
         tops_charge=3 * reach,
         threshold_charge=rate,
         threshold_rate=rate,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
+        noises=noises,
         retries=retries,
     )
 
@@ -72,17 +71,15 @@ def three_rungs(noises, monotonic):
     return replace(model, rungs=rungs, tops_charge=4 * reach, largest_gap=0)
 
 
-def one_branch(noises, *, charge, threshold, queries, rate=1, tops=1, resample=False):
+def one_branch(noises, *, charge, threshold, queries, rate=1):
     """Sparse vector with charges independent of the rates."""
     return Model(
         queries=queries,
         rungs=(Rung(charge=charge, rate=rate),),
-        tops_charge=tops * charge,
+        tops_charge=charge,
         threshold_charge=threshold,
         threshold_rate=rate,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-        resample=resample,
+        noises=noises,
     )
 
 
@@ -143,7 +140,7 @@ def instances():
     """Names, outputs, pairs of neighbours, a lower bound of the largest log-ratio / charge, whether slow."""
     for name, model, pairs, tight in sparse_vectors():
         # With exponential query noise some output has a log-ratio equal to its charge.
-        reached = 1 if tight is True and model.query_noise is EXP else 0.94
+        reached = 1 if tight is True and model.noises[1] is EXP else 0.94
         yield name, transcripts(model), pairs, reached, tight == "slow"
     for noises, level in product(PAIRS, LEVELS):
         # Durfee's Lemma B.1: max((A/B) e1 + e2, (1 - A/B) e1), with rates e1/B and e2/B of one unit
@@ -274,12 +271,8 @@ def boxed_forms():
             yield f"top_k-{noise}-{kind}-{count}-{last_gap}", mechanism, 3, 15
         for released in (False, True):
             hybrid = {"epsilon": count * reach * unit, "threshold": 0, "threshold_gap": released}
-            yield (
-                f"identity-{noise}-{kind}-{count}-{released}",
-                HybridIdentity(**hybrid, **common, **top),
-                2,
-                18,
-            )
+            mechanism = HybridIdentity(**hybrid, **common, **top)
+            yield f"identity-{noise}-{kind}-{count}-{released}", mechanism, 2, 18
         for other in (EXP, LAP):
             hybrid = {"epsilon": (1 + count * reach) * unit, "threshold": 0, "split": Fraction(count * reach)}
             mechanism = HybridEstimates(**hybrid, **common, query_noise=noise, threshold_noise=other)

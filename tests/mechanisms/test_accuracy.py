@@ -20,12 +20,7 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.accuracy import (
-    Accuracy,
-    accuracy,
-    alpha_accuracy,
-    report_probability,
-)
+from stream_svt.mechanisms.accuracy import Accuracy, accuracy, alpha_accuracy, report_probability
 from stream_svt.mechanisms.noise import MONITORED, Law, pmf, quantiles, tail
 
 ONE = 10**9
@@ -93,9 +88,8 @@ def test_beyond_the_margins_things_go_wrong_with_at_most_beta(query, threshold, 
 
 def test_the_statement_for_exponential_noise_in_closed_form():
     limits = accuracy(queries=1000, corrections=(100,) * 5, query=QUERY, threshold=THRESHOLD, beta=0.1)
-    assert limits == Accuracy(
-        above=100 + math.ceil(15 * math.log(20)), below=math.ceil(20 * math.log(1000 * 5 * 20)) - 100
-    )
+    assert limits.above == 100 + math.ceil(15 * math.log(20))
+    assert limits.below == math.ceil(20 * math.log(1000 * 5 * 20)) - 100
     assert limits.alpha == max(limits.above, limits.below)
     high = accuracy(queries=1, corrections=(10_000,), query=QUERY, threshold=THRESHOLD, beta=0.1)
     assert high.below == -10_000 + max(0, math.ceil(20 * math.log(20)))  # however high its corrections
@@ -149,6 +143,7 @@ def test_numbers_are_within_their_accuracy_as_often_as_stated():
 
 
 ACCURACY = {"queries": 1, "corrections": (1,), "query": QUERY, "threshold": THRESHOLD, "beta": 0.1}
+ONE_BRANCH = above_threshold(epsilon=ONE, monotonic=True)
 SEVERAL = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0,)))
 
 
@@ -161,14 +156,8 @@ SEVERAL = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0
         (lambda: accuracy(**ACCURACY | {"beta": 1}), "strictly between"),
         (lambda: accuracy(**ACCURACY | {"query": Law(Noise.GUMBEL, Fraction(1))}), "gumbel"),
         (lambda: alpha_accuracy(SEVERAL, queries=3, beta=0.1), "branches"),
-        (
-            lambda: alpha_accuracy(above_threshold(epsilon=ONE, monotonic=True), queries=0, beta=0.1),
-            "least one",
-        ),
-        (
-            lambda: alpha_accuracy(above_threshold(epsilon=ONE, monotonic=True), queries=3, beta=0.0),
-            "strictly",
-        ),
+        (lambda: alpha_accuracy(ONE_BRANCH, queries=0, beta=0.1), "least one"),
+        (lambda: alpha_accuracy(ONE_BRANCH, queries=3, beta=0.0), "strictly"),
     ],
 )
 def test_questions_without_a_meaning_are_refused(call, reason):

@@ -182,10 +182,6 @@ def geometric(chance, rate, size):
     return chance.geometric(-math.expm1(-float(rate)), size) - 1
 
 
-def laplace(chance, rate, size):
-    return geometric(chance, rate, size) - geometric(chance, rate, size)
-
-
 def test_two_estimates_are_weighted_by_their_precision():
     x, y = np.array([3.0, 8.0]), np.array([5.0, 1.0])
     merged = inverse_variance(x, [1.0, 2.0], y, 4.0)
@@ -239,16 +235,15 @@ def test_the_expected_reduction_is_that_of_the_grid_noises_at_small_rates(noise,
     assert measured / (gap + measured) == pytest.approx(expected, rel=1e-6)
 
 
-def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_unless_they_are_certified(
-    chance,
-):
+def test_merging_reports_below_the_threshold_is_worse_than_measuring_unless_they_are_certified(chance):
     """Selection bias: these reports have high noise. A certified report is one whose bound is not None."""
     l0, l1, trials, threshold = Fraction(1, 10), Fraction(1, 20), 200_000, 0
     truth = np.where(chance.random(trials) < 0.5, -120, 150)
     gaps = truth + geometric(chance, l1, trials) - geometric(chance, l0, trials)
     reported = gaps >= 0
     measured_rate = 1 / 60
-    measured = truth + laplace(chance, measured_rate, trials)
+    up, down = geometric(chance, measured_rate, (2, trials))
+    measured = truth + up - down
     vx = variance(Noise.EXPONENTIAL, l0) + variance(Noise.EXPONENTIAL, l1)
     laws = {"query": Law(Noise.EXPONENTIAL, l1), "threshold": Law(Noise.EXPONENTIAL, l0)}
     offset = estimate(threshold, 0, **laws)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 
@@ -21,33 +24,13 @@ SALT = (0, 0)
 UTILITIES = (3, 5, 5, 1)
 
 
-def words(chance):
-    """Source of uniform 64-bit numbers."""
-    return lambda: int(chance.integers(0, 2**64, dtype=np.uint64))
-
-
 def chi_square(counts, law, draws):
     """Statistic less its mean, in standard deviations; cells below 10 expected are put together."""
     expected = {cell: draws * p for cell, p in law.items() if draws * p >= 10}
     rest = draws - sum(expected.values())
-    statistic = sum((counts.get(cell, 0) - e) ** 2 / e for cell, e in expected.items())
-    statistic += (draws - sum(counts.get(cell, 0) for cell in expected) - rest) ** 2 / rest
+    statistic = sum((counts[cell] - e) ** 2 / e for cell, e in expected.items())
+    statistic += (draws - sum(counts[cell] for cell in expected) - rest) ** 2 / rest
     return (statistic - len(expected)) / math.sqrt(2 * len(expected))
-
-
-def law_of_gaps(utilities, ratio, reach=60):
-    return {
-        (row, gap): gap_probability(utilities, row, gap, ratio)
-        for row in range(len(utilities))
-        for gap in range(reach)
-    }
-
-
-def counted(outcomes):
-    counts = {}
-    for outcome in outcomes:
-        counts[outcome] = counts.get(outcome, 0) + 1
-    return counts
 
 
 def test_the_gap_by_steps_has_the_law_of_the_closed_form():
@@ -72,8 +55,9 @@ def test_noisy_max_with_gumbel_noise_has_that_law_too():
     for row in noise:
         _, selection = mechanism.step(mechanism.open(0, SALT), np.array(UTILITIES), lambda _, row=row: row)
         outcomes.append((selection.tops[0].row, selection.tops[0].gap))
-    law = law_of_gaps(UTILITIES, math.exp(-rate * mechanism.refinement))
-    assert abs(chi_square(counted(outcomes), law, draws)) < 5
+    ratio = math.exp(-rate * mechanism.refinement)
+    law = {outcome: gap_probability(UTILITIES, *outcome, ratio) for outcome in product(range(4), range(60))}
+    assert abs(chi_square(Counter(outcomes), law, draws)) < 5
 
 
 def test_the_drawn_gap_is_the_quantile_of_its_uniform_number():
@@ -106,7 +90,8 @@ def test_a_hundred_thousand_utilities_are_drawn_from():
     values = np.zeros(100_000, dtype=np.int64)
     values[77_777] = 1000
     mechanism = ExponentialMechanism(epsilon=10**8, monotonic=True)
-    _, selection = mechanism.step(mechanism.open(0, SALT), values, words(np.random.default_rng(4)))
+    chance = random.Random(4)
+    _, selection = mechanism.step(mechanism.open(0, SALT), values, lambda: chance.getrandbits(64))
     assert selection.tops[0].row == 77_777
     assert abs(selection.tops[0].gap - (1000 - 10 * math.log(100_000))) < 200
 

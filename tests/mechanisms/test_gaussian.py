@@ -17,6 +17,7 @@ from stream_svt.mechanisms.gaussian import (
     gaussian,
     least_variance,
 )
+from tests.mechanisms.test_sparse import gaussian_delta
 
 USUAL = {"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True, "tests": 3}
 
@@ -53,14 +54,8 @@ def test_delta_is_what_the_likelihoods_of_two_neighbours_leave_over():
 
 
 def test_wide_noise_has_the_delta_of_the_continuous_one():
-    """Balle & Wang 2018, Theorem 8."""
-    sigma, epsilon = 300.0, 0.01
-
-    def phi(x):
-        return math.erfc(-x / math.sqrt(2)) / 2
-
-    continuous = phi(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * phi(-0.5 / sigma - epsilon * sigma)
-    assert discrete_gaussian_delta(sigma**2, 1, epsilon) == pytest.approx(continuous, rel=1e-3)
+    continuous = gaussian_delta(300.0, 0.01)
+    assert discrete_gaussian_delta(300.0**2, 1, 0.01) == pytest.approx(continuous, rel=1e-3)
 
 
 def test_the_variance_is_the_least_that_will_do():

@@ -19,16 +19,7 @@ from stream_svt.mechanisms.noise import least_integer
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 FURTHER = 0x9E3779B97F4A7C15
-RATES = [
-    Fraction(1, 3),
-    Fraction(1, 10),
-    Fraction(7, 3),
-    Fraction(50),
-    Fraction(1, 1000),
-    Fraction(123_456_789, 10**9),
-    Fraction(1, 2**30),
-]
-
+RATES = [*map(Fraction, ("1/3", "1/10", "7/3", "50", "1/1000", "0.123456789")), Fraction(1, 2**30)]
 
 EXACT = decimal.Context(prec=200)
 ERROR = Fraction(1, 10**190)
@@ -88,11 +79,8 @@ def draw(noise, rate, count=1000, *, sampler_of=KeyedSampler, **identity):
 @pytest.mark.parametrize("noise", Noise)
 def test_draws_equal_the_slow_exact_reference(noise, rate):
     chance = np.random.default_rng(5)
-    count = 20
-    offset = chance.integers(0, 2**48, count)
-    row = chance.integers(0, 2**20, count)
-    attempt = chance.integers(0, 2**8, count)
-    value = chance.integers(-(2**47) + 1, 2**47, count)
+    offset, row, attempt = (chance.integers(0, 2**bits, 20) for bits in (48, 20, 8))
+    value = chance.integers(-(2**47) + 1, 2**47, 20)
     drawn = draw(noise, rate, offset=offset, row=row, attempt=attempt, branch=13, value=value)
     expected = [
         slow_draw(noise, rate, offset=int(o), row=int(r), attempt=int(a), branch=13, value=int(v))

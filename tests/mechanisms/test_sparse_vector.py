@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -55,13 +56,8 @@ def noise_of(*rows):
 def test_charges_never_pass_epsilon_and_rates_follow_from_them_exactly(
     builder, epsilon, cutoff, monotonic, sensitivity
 ):
-    mechanism = builder(
-        epsilon=epsilon,
-        cutoff=cutoff,
-        monotonic=monotonic,
-        sensitivity=sensitivity,
-        correction=Explicit((0,)),
-    )
+    options = {"monotonic": monotonic, "sensitivity": sensitivity, "correction": Explicit((0,))}
+    mechanism = builder(epsilon=epsilon, cutoff=cutoff, **options)
     base = mechanism.branches[-1].charge
     assert mechanism.threshold_charge + cutoff * base == epsilon
     assert mechanism.cutoff == cutoff
@@ -85,17 +81,9 @@ def test_at_high_rates_the_share_is_minimised_on_the_grid():
             Noise.EXPONENTIAL, mechanism.branches[-1].rate
         )
 
-    found = adaptive(epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected())
-    small_rate_rule = Fraction(1 / (1 + 100 ** (1 / 3)))
-    ruled = adaptive(
-        epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected(), theta=small_rate_rule
-    )
-    grid = [
-        adaptive(
-            epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected(), theta=Fraction(i, 500)
-        )
-        for i in range(1, 500)
-    ]
+    build = partial(adaptive, epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected())
+    found, ruled = build(), build(theta=Fraction(1 / (1 + 100 ** (1 / 3))))  # the rule for small rates
+    grid = [build(theta=Fraction(i, 500)) for i in range(1, 500)]
     assert spread(ruled) > 1.1 * spread(found)
     assert spread(found) <= min(spread(mechanism) for mechanism in grid) * 1.001
 

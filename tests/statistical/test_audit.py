@@ -30,10 +30,10 @@ from stream_svt.mechanisms import (
     Noise,
     SparseVector,
     TopK,
+    above_threshold,
     adaptive,
     draw_threshold,
     sparse,
-    sparse_vector,
 )
 from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Integers
 
@@ -113,28 +113,15 @@ def bottoms_then_top(near, top, least_gap):
     )
 
 
-def plain(noises, *, monotonic=False, split=Fraction(3)):
-    return sparse_vector(
-        epsilon=ONE,
-        cutoff=1,
-        monotonic=monotonic,
-        correction=Explicit((0,)),
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-        split=split,
-    )
+def plain(noises, *, monotonic=False):
+    families = {"threshold_noise": noises[0], "query_noise": noises[1]}
+    return above_threshold(epsilon=ONE, monotonic=monotonic, split=Fraction(3), **families)
 
 
 def two_branches():
     """Threshold 1/4, tops of the top branch 3/8 each, of the middle one 3/4."""
-    return adaptive(
-        epsilon=ONE,
-        cutoff=1,
-        monotonic=True,
-        correction=Explicit((0,)),
-        theta=Fraction(1, 4),
-        margin=HIGH,
-    )
+    bars = {"correction": Explicit((0,)), "margin": HIGH}
+    return adaptive(epsilon=ONE, cutoff=1, monotonic=True, theta=Fraction(1, 4), **bars)
 
 
 def repeated(split):
