@@ -73,9 +73,9 @@ def command(*lines: str, name: str | None = None) -> Callable[[Callable[..., Any
     return click.command(name, epilog=examples(*lines))
 
 
-def option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401  as click takes it
-    """Return an option with its help; the last of ``names`` may name the parameter of the function."""
-    return click.option(*names.split(), help=text, **kind)
+def option(names: str, text: str, kind: Any = None, **more: Any) -> Callable[[Command], Command]:  # noqa: ANN401
+    """Return an option with its help and type; the last of ``names`` may name the parameter of the function."""
+    return click.option(*names.split(), help=text, type=kind, **more)
 
 
 def flag(names: str, text: str) -> Callable[[Command], Command]:
@@ -85,7 +85,7 @@ def flag(names: str, text: str) -> Callable[[Command], Command]:
 
 def file_option(names: str, text: str, **kind: Any) -> Callable[[Command], Command]:  # noqa: ANN401
     """Return an option that is the path of a file."""
-    return option(names, text, type=click.Path(dir_okay=False, path_type=Path), **kind)
+    return option(names, text, click.Path(dir_okay=False, path_type=Path), **kind)
 
 
 def config_option(
@@ -101,17 +101,12 @@ def seconds_option(
 ) -> Callable[[Command], Command]:
     """Return an option for a time in seconds; the help shows its default."""
     shown = {"default": default, "show_default": default is not None}
-    return option(name, text, type=click.FloatRange(min=least), metavar="SECONDS", **shown)
+    return option(name, text, click.FloatRange(min=least), metavar="SECONDS", **shown)
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
-log_level_option = option(
-    "--log-level",
-    "Lowest level that is logged, to standard error.",
-    type=_LEVELS,
-    default="info",
-    show_default=True,
-)
+_TEXT = "Lowest level that is logged, to standard error."
+log_level_option = option("--log-level", _TEXT, _LEVELS, default="info", show_default=True)
 json_option = flag("--json as_json", "Print JSON.")
 yes_option = flag("--yes", "Do not ask for confirmation.")
 signing_option = file_option(

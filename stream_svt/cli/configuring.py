@@ -12,7 +12,6 @@ import click
 
 from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
-from stream_svt.protocol.configuration import Version
 from stream_svt.service import applied
 from stream_svt.service.config import Config, bundle_of
 from stream_svt.service.signatures import SigningKey
@@ -79,8 +78,8 @@ def schema(forwarder: bool) -> None:
 
 @common.command("prove -c monitors.yaml", "prove -c monitors.yaml --cases 2000 --seed 7")
 @common.config_option()
-@common.option("--cases", "Pairs of streams to test.", type=click.IntRange(1), default=100, show_default=True)
-@common.option("--seed", "Seed of the random streams.", type=int, default=0, show_default=True)
+@common.option("--cases", "Pairs of streams to test.", click.IntRange(1), default=100, show_default=True)
+@common.option("--seed", "Seed of the random streams.", int, default=0, show_default=True)
 def prove(path: Path, cases: int, seed: int) -> int:
     """Test the privacy guarantee on pairs of neighbouring streams.
 
@@ -134,7 +133,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
 @common.option(
     "--above",
     "Give the version a larger number than this, after the configuration topic was created again.",
-    type=click.IntRange(min=0),
+    click.IntRange(min=0),
     default=0,
     metavar="NUMBER",
 )
@@ -192,7 +191,7 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
             time.sleep(random.uniform(0, 0.2))  # noqa: S311  jitter, so that they do not fence each other again
             continue
         _show(config, proposal)
-        click.echo(_applied(config, version), err=True)
+        click.echo(f"Version {version.number} of {config.spec.application} is applied.", err=True)
         return
 
 
@@ -222,7 +221,7 @@ async def _apply(
     starts = await applied.ends_of_alerts(config, brokers)
     bundle, before = proposal.bundle, proposal.before
     version = await applied.publish(config, brokers, bundle, before=before, above=above, key=key)
-    click.echo(_applied(config, version))
+    click.echo(f"Version {version.number} of {config.spec.application} is applied.")
     if not timeout:
         return 0
     is_owned = bool(await applied.workers(config, brokers))
@@ -241,10 +240,6 @@ async def _apply(
         message = f"not yet adopted by shard {shards}: 'stream-svt status' shows why a shard is not open"
         click.echo(f"stream-svt: {message}", err=True)
     return 1 if left else 0
-
-
-def _applied(config: Config, version: Version) -> str:
-    return f"Version {version.number} of {config.spec.application} is applied."
 
 
 @common.command("config -c monitors.yaml > applied.yaml", name="config")
@@ -288,7 +283,5 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
     if applies:
         apply_file(path, key_file)
     return run_service(
-        config,
-        applied.follow(config, config.cluster()),
-        reread=lambda: common.load(path, is_whole=False),
+        config, applied.follow(config, config.cluster()), reread=lambda: common.load(path, is_whole=False)
     )

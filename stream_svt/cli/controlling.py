@@ -107,9 +107,9 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 
 
 @_command("accept-loss", "--shard 2 --topic retail --offset 4711")
-@common.option("--shard", "The waiting shard.", type=int, required=True)
+@common.option("--shard", "The waiting shard.", int, required=True)
 @common.option("--topic", "The query topic that lost records.", required=True)
-@common.option("--offset", "The lost offset at which the shard waits.", type=click.IntRange(0), required=True)
+@common.option("--offset", "The lost offset at which the shard waits.", click.IntRange(0), required=True)
 def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
     """Continue after queries were lost; open runs close at their full price.
 
@@ -123,7 +123,7 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Ad
 @common.option(
     "--successor", "The only application that may continue with the budgets.", required=True, metavar="NAME"
 )
-@common.option("--shard", "Only this shard. Default: all.", type=int)
+@common.option("--shard", "Only this shard. Default: all.", int)
 @common.flag(
     "--give-up-state",
     "Close a parked shard whose state cannot be verified: lost, older than the alerts, damaged, or sealed with a "

@@ -11,6 +11,7 @@ import click
 from pydantic import ValidationError
 
 from stream_svt.cli import common
+from stream_svt.cli.common import option
 from stream_svt.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -73,58 +74,49 @@ def rate(value: str) -> float:
     "plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300",
 )
 @common.file_option("-c --config path", "Configuration file that has the monitor.")
-@common.option("--monitor name", "Monitor of the configuration; required if it has several.", metavar="NAME")
-@common.option("--epsilon", "Privacy loss of one run.", metavar="EPSILON")
-@common.option("--cutoff", "Alerts after which a run ends.", type=click.IntRange(1, 1_000_000))
-@common.option(
+@option("--monitor name", "Monitor of the configuration; required if it has several.", metavar="NAME")
+@option("--epsilon", "Privacy loss of one run.", metavar="EPSILON")
+@option("--cutoff", "Alerts after which a run ends.", click.IntRange(1, 1_000_000))
+@option(
     "--monotonic/--general",
     "Whether one privacy unit changes all answers in the same direction, as with counts. Default general.",
     default=None,
 )
-@common.option("--sensitivity", "Largest change of an answer per privacy unit. Default 1.", metavar="NUMBER")
-@common.option("--granularity", "Step of the grid that answers are rounded to. Default 1.", metavar="NUMBER")
-@common.option(
-    "--mechanism form", "Mechanism. Default svt.", type=click.Choice(["svt", "adaptive", "ladder"])
-)
-@common.option(
+@option("--sensitivity", "Largest change of an answer per privacy unit. Default 1.", metavar="NUMBER")
+@option("--granularity", "Step of the grid that answers are rounded to. Default 1.", metavar="NUMBER")
+@option("--mechanism form", "Mechanism. Default svt.", click.Choice(["svt", "adaptive", "ladder"]))
+@option(
     "--queries",
     "Queries that one run must last for; with --set, the items of the set.",
-    type=click.IntRange(1, 10**15),
+    click.IntRange(1, 10**15),
 )
-@common.option(
-    "--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", type=share, required=True
-)
-@common.option(
+@option("--positives", "Share of the queries above the threshold: 0.001 or 0.1%.", share, required=True)
+@option(
     "--above",
     "Distance above the threshold of these positives: the median, or percentiles such as 10:20,50:40,90:90.",
-    type=margins,
+    margins,
     required=True,
 )
-@common.option(
-    "--below", "Distance below the threshold of the others, in the same form.", type=margins, required=True
-)
-@common.option(
+@option("--below", "Distance below the threshold of the others, in the same form.", margins, required=True)
+@option(
     "--uncertainty",
     "Factor by which these distances may be smaller or larger.",
-    type=click.FloatRange(1, 100),
+    click.FloatRange(1, 100),
     default=2.0,
     show_default=True,
 )
 @common.flag("--set finite", "The queries are one closed set, not a stream.")
-@common.option(
-    "--drift",
-    "Queries within which a positive rises.",
-    type=click.FloatRange(0, min_open=True),
-    metavar="QUERIES",
+@option(
+    "--drift", "Queries within which a positive rises.", click.FloatRange(0, min_open=True), metavar="QUERIES"
 )
-@common.option(
+@option(
     "--drift-from",
     "Distance below the threshold from which it rises. Default: the median of --below.",
-    type=float,
+    float,
     metavar="DISTANCE",
 )
-@common.option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", type=rate)
-@common.option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
+@option("--rate", "Arrival rate, to show times: 20/s, 500/min, 3000/h, 10000/d.", rate)
+@option("--limit", "Budget of the dataset, to show how long it lasts.", metavar="EPSILON")
 @common.json_option
 @common.file_option("--plot", "Write a plot to this file: .svg, .png or .pdf.", metavar="FILE")
 def plan(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @common.flag("--json as_json", "Print each event as one line of JSON.")
 @common.flag("--from-beginning", "Start with the oldest event.")
 @common.flag("--lifecycle", "Also show runs, budgets, mutes and replies to commands.")
-@common.option("--limit", "Stop after N events.", type=click.IntRange(min=1), metavar="N")
+@common.option("--limit", "Stop after N events.", click.IntRange(min=1), metavar="N")
 def watch(
     path: Path | None,
     servers: str | None,
