@@ -30,10 +30,6 @@ Consumer: TypeAlias = Any  # aiokafka has no types
 
 TRANSACTION_BACKOFF: Final = 0.002
 """Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
-_COORDINATOR_PARTS: Final = ("coordination", "heartbeat", "commit_refresh", "reset_committed")
-"""Names of the coordinator's tasks."""
-_MAGIC, _HEADERS_SINCE = 16, 2
-"""Index of the byte with a batch's format, and the first format with headers."""
 
 
 def read_every_header_name() -> None:
@@ -125,7 +121,8 @@ class _Batches(_MemoryRecordsPy):  # type: ignore[misc]
     def next_batch(self) -> Any:  # noqa: ANN401
         content = self._next_slice
         batch = super().next_batch()
-        return _Batch(batch, content) if content is not None and content[_MAGIC] >= _HEADERS_SINCE else batch
+        # Byte 16 is the format of the batch; records have headers since format 2.
+        return _Batch(batch, content) if content is not None and content[16] >= 2 else batch
 
 
 class _Batch:
@@ -279,11 +276,12 @@ def retrieve_error(producer: AIOKafkaProducer) -> None:
 def unfinished_tasks(client: Any) -> set[asyncio.Future[Any]]:  # noqa: ANN401
     """Return the tasks that a client leaves running when its stop() fails or hangs."""
     fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
+    parts = ("coordination", "heartbeat", "commit_refresh", "reset_committed")
     tasks = [
         getattr(getattr(client, "_sender", None), "sender_task", None),
         getattr(fetcher, "_fetch_task", None),
         *getattr(fetcher, "_pending_tasks", ()),
-        *(getattr(coordinator, f"_{name}_task", None) for name in _COORDINATOR_PARTS),
+        *(getattr(coordinator, f"_{part}_task", None) for part in parts),
     ]
     return {task for task in tasks if task is not None}
 

@@ -74,9 +74,10 @@ def contents(batch: QueryBatch) -> dict[str, object]:
     return found | {"value": numbers(batch), "id": [batch.query_id[row] for row in range(len(batch))]}
 
 
-def test_integers_arrive_with_their_place_time_and_series():
+def test_integers_arrive_with_their_place_time_and_series_and_unknown_fields_are_ignored():
     batch = decode(
-        b'{"id":"a","value":7,"series":"milk"}', b'{"id":"b","value":-3,"time":"2026-01-01T00:00:00Z"}'
+        b'{"id":"a","value":7,"series":"milk","trace":{"x":[1,2,"}"]}}',
+        b'{"id":"b","value":-3,"time":"2026-01-01T00:00:00Z"}',
     )
     found = contents(batch)
     assert (found["first"], found["end"], found["offset"], found["row"]) == (100, 102, [100, 101], [0, 0])
@@ -233,10 +234,6 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
         assert partitions_of(names, partitions).tolist() == expected
         assert [partition_of(name.encode(), partitions) for name in names] == expected
     assert partitions_of([], 3).tolist() == []
-
-
-def test_unknown_fields_are_ignored():
-    assert decode(b'{"id":"a","value":1,"trace":{"x":[1,2,"}"]}}').whole.tolist() == [1]
 
 
 def test_gaps_between_offsets_are_kept():

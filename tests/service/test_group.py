@@ -21,14 +21,6 @@ from tests.support.shard_play import CONTROL, GroupPlay, Member, hang, watched
 from tests.support.worker import until
 
 
-async def test_every_partition_is_paused_and_gets_a_shard(monkeypatch) -> None:
-    play = GroupPlay(monkeypatch)
-    await play.assign(1, 3)
-    assert play.consumer.paused == {TopicPartition(CONTROL, 1), TopicPartition(CONTROL, 3)}
-    assert sorted(play.group.shards) == [1, 3]
-    assert play.fatal == []
-
-
 async def test_a_worker_that_leaves_while_a_late_shard_is_cancelled_reports_no_error(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0)
@@ -43,6 +35,7 @@ async def test_a_worker_that_leaves_while_a_late_shard_is_cancelled_reports_no_e
 async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again(monkeypatch) -> None:
     play = GroupPlay(monkeypatch)
     await play.assign(0, 1)
+    assert play.consumer.paused == {TopicPartition(CONTROL, 0), TopicPartition(CONTROL, 1)}
     late, other = play.made
     late.in_time = False
     await play.revoke()
@@ -53,6 +46,7 @@ async def test_a_shard_that_does_not_pause_in_time_is_cancelled_and_opened_again
     assert other.calls == ["hold", "release"]
     assert [shard.number for shard in play.made] == [0, 1, 0]
     assert play.group.shards == {0: play.made[2], 1: other}
+    assert play.fatal == []
 
 
 async def test_a_worker_that_stops_while_its_shards_are_paused_ends_all_of_them(monkeypatch) -> None:

@@ -156,20 +156,18 @@ async def test_lost_records_and_a_client_whose_fetch_loop_ended_are_errors() -> 
         await play.fetch(0.0)
 
 
-async def test_a_client_that_does_not_start_is_an_error_and_is_tried_again() -> None:
+async def test_a_client_that_does_not_start_is_tried_again_and_one_that_has_started_stops_with_the_feed() -> (
+    None
+):
     play = Play(Brokers(refuse=KafkaConnectionError("away")))
+    await play.feed.close()
     with pytest.raises(BrokerUnavailable):
         await play.fetch()
     assert play.client.stopped
     play.brokers.refuse = None
     play.brokers.write(QUERIES)
     assert await play.fetch() == {"counts": [0]}
-
-
-async def test_a_feed_that_is_closed_stops_its_client() -> None:
-    play = Play()
-    await play.feed.close()
-    await play.fetch(0.0)
+    assert not play.client.stopped
     await play.feed.close()
     assert play.client.stopped
 
