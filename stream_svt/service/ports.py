@@ -302,13 +302,26 @@ class ShardFeed:
     async def _read(
         self, partitions: Sequence[TopicPartition], seconds: float, max_records: int
     ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
-        """Return the records available, and the next position of each partition."""
+        """Take buffered records from the consumer, `RECORDS_PER_TURN` in each turn; wait ``seconds`` for the first.
+
+        Also return the next position of each partition.
+        """
         client = await self._assigned()
-        records = await _take(client, partitions, seconds * self._spread, max_records)
-        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if records else int(IDLE_WAIT_MS * self._spread))
-        if not records:
+        taken: dict[TopicPartition, list[Any]] = {}
+        end, left = time.monotonic() + seconds * self._spread, max_records
+        while not taken or (left > 0 and aiokafka_fixes.is_buffered(client, *partitions)):
+            await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
+            await pause()
+            batch = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, left))
+            for partition, records in batch.items():
+                taken.setdefault(partition, []).extend(records)
+                left -= len(records)
+            if not taken and time.monotonic() >= end:
+                break
+        aiokafka_fixes.set_fetch_wait(client, FETCH_WAIT_MS if taken else int(IDLE_WAIT_MS * self._spread))
+        if not taken:
             self._check_topics(partitions)
-        return records, {partition: await client.position(partition) for partition in partitions}
+        return taken, {partition: await client.position(partition) for partition in partitions}
 
     async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
         """Return the consumer, started, with every partition assigned that `seek` has named."""
@@ -359,29 +372,6 @@ class ShardFeed:
 
     def _partition(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.shard)
-
-
-async def _take(
-    client: Any,  # noqa: ANN401  aiokafka has no types
-    partitions: Sequence[TopicPartition],
-    seconds: float,
-    max_records: int,
-) -> dict[TopicPartition, list[Any]]:
-    """Take buffered records from the consumer, `RECORDS_PER_TURN` in each turn; wait ``seconds`` for the first."""
-    taken: dict[TopicPartition, list[Any]] = {}
-    end, left = time.monotonic() + seconds, max_records
-    while True:
-        await aiokafka_fixes.wait_for_records(client, *partitions, seconds=end - time.monotonic())
-        await pause()
-        batch = await client.getmany(*partitions, max_records=min(RECORDS_PER_TURN, left))
-        for partition, records in batch.items():
-            taken.setdefault(partition, []).extend(records)
-            left -= len(records)
-        if taken:
-            if left <= 0 or not aiokafka_fixes.is_buffered(client, *partitions):
-                return taken
-        elif time.monotonic() >= end:
-            return taken
 
 
 def context_of(config: Config, cluster_id: str, topic: str, partition: int) -> RecordContext:
