@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 DESTINATION_HEADER = "stream-svt-destination"
 REASON_HEADER = "stream-svt-refused"
-POSITION_HEADER = "stream-svt-place"
+POSITION_HEADER = "stream-svt-position"
 _LOG_EVERY = 20
 """Of the failed attempts of an event, the first and then every 20th are logged."""
 LONGEST_REQUESTED_S = 3600.0

@@ -147,7 +147,7 @@ class Journal:
         """Return how the shard was closed, by its state; None until that is published. Raises as `inspect`."""
         raw = await self._read()
         if CLOSED in raw:
-            return self.records.decode_closed(raw[CLOSED])
+            return self.records.decode(CLOSED, raw[CLOSED], Closed, msgspec.json.decode)
         await self.records.restore(raw)
         meta = self.meta
         if self.pending or not meta.commands.closed:

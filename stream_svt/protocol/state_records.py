@@ -16,7 +16,7 @@ import hashlib
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -207,7 +207,7 @@ class ShardRecords:
                 "record 'meta' is plain although a sealing key is configured. If the state was never sealed, "
                 "set sealing.adopt_plain for one start, which seals it; if it was, somebody replaced it"
             )
-        meta = self._decode(META, opened.content, Meta)
+        meta = self.decode(META, opened.content, Meta)
         if meta.format != FORMAT or meta.sequence != opened.sequence:
             raise self.unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
         return meta, opened.key_id
@@ -225,7 +225,7 @@ class ShardRecords:
                 content = unpacking.decompress(found.content, RECORD_LIMIT + 1)
             if not unpacking.eof or unpacking.unused_data:
                 raise self.unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
-            chunk = self._decode(key, content, Chunk)
+            chunk = self.decode(key, content, Chunk)
             self.outbox += [event for event in chunk.events if event[0] > meta.published]
             if meta.charged == meta.sequence:  # else they were published with the first slice
                 self.rejects += chunk.rejects
@@ -242,21 +242,18 @@ class ShardRecords:
             raise self.unreadable(f"record {describe(key)} has a key that is no text") from None
         return found
 
-    def _decode(self, key: bytes, content: bytes, kind: type[_T]) -> _T:
+    def decode(
+        self, key: bytes, content: bytes, kind: type[_T], decode: Callable[..., Any] = msgspec.msgpack.decode
+    ) -> _T:
+        """Return the content of a record; raise `UnreadableState` if it is of another format."""
         try:
-            return msgspec.msgpack.decode(content, type=kind)
+            found: _T = decode(content, type=kind)
+            return found
         except msgspec.DecodeError as error:
             why = str(error)
         except (UnicodeDecodeError, RecursionError):
             why = "a text is no UTF-8, or it is nested too deep"
         raise self.unreadable(f"record {describe(key)} is not of this format: {why}")
-
-    def decode_closed(self, record: bytes) -> Closed:
-        """Decode the record of a shard whose state was given up."""
-        try:
-            return msgspec.json.decode(record, type=Closed)
-        except msgspec.DecodeError as error:
-            raise self.unreadable(f"record 'closed' is not of this format: {error}") from None
 
     def unreadable(self, why: str) -> UnreadableState:
         """Return the error for a state that cannot be used."""
@@ -292,8 +289,6 @@ class ShardRecords:
         self.outbox = self.outbox[published:]
         sealed: dict[bytes, bytes | None] = {}
         for key, content in commit.records.items():
-            if key == META or key.startswith(OUTBOX):
-                raise MisuseError(f"record key {describe(key)} belongs to the journal")
             self._total -= self.macs.pop(key, 0)
             sealed[key] = None
             if content is not None:

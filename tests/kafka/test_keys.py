@@ -15,12 +15,12 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.check import check_brokers
 from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
-from stream_svt.service.control import for_datasets
+from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.web import status
 from stream_svt.service.worker import Worker
 from tests.support.keys import ed25519_pair, write_secrets
-from tests.support.worker import HIGH, Scene, give, until
+from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -42,7 +42,7 @@ class Guarded:
         """Have a command accepted."""
         config = self.scene.config()
         commands = for_datasets(config, action, [dataset])
-        (reply,) = await give(config, commands, timeout=10, signing_key=key or self.alice)
+        (reply,) = await send(config, config.cluster(), commands, timeout=10, signing_key=key or self.alice)
         assert reply.accepted, reply
 
     async def copy(self, record, partition: int | None = None) -> None:

@@ -14,14 +14,14 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.check import check_brokers
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.control import for_datasets
+from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker
 from stream_svt.subscribe import subscribe
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, Grant, allow_all
 from tests.support.tls import MECHANISMS, PASSWORD, USERS, Authority, SecureKafka, connections_closed
-from tests.support.worker import HIGH, Scene, complaint, give, is_open, until
+from tests.support.worker import HIGH, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
@@ -157,7 +157,8 @@ async def test_each_permission_that_a_worker_lacks_is_named(guarded: Guarded) ->
 async def _pauses(config: Config, key: SigningKey) -> str:
     """Give a command; return what came of it."""
     try:
-        [reply] = await give(config, for_datasets(config, Action.PAUSE, ["a"]), signing_key=key)
+        commands = for_datasets(config, Action.PAUSE, ["a"])
+        [reply] = await send(config, config.cluster(), commands, timeout=20, signing_key=key)
     except BrokerError as error:
         return str(error)
     return "" if reply.accepted else reply.message

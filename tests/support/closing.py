@@ -18,14 +18,14 @@ from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic, read_balances
-from stream_svt.service.control import Reply, for_shards
+from stream_svt.service.control import Reply, for_shards, send
 from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker
 from stream_svt.settings.application import Carried
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
-from tests.support.worker import HIGH, Scene, give, until
+from tests.support.worker import HIGH, Scene, until
 
 SEALED = "sealing: {key_file: key}\n"
 SEALED_ANEW = "sealing: {key_file: another-key}\n"
@@ -114,7 +114,7 @@ class Application(Scene):
             successor=successor,
             cluster=await cluster_id_of(config.cluster()) if give_up else "",
         )
-        return await give(config, commands, timeout=timeout)
+        return await send(config, config.cluster(), commands, timeout=timeout)
 
     async def close_in_order(self, successor: str) -> None:
         """Start a worker, close every shard, and stop the worker."""

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -23,8 +23,6 @@ from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatu
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.control import Addressed, Reply, send
-from stream_svt.service.signatures import SigningKey
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
 from tests.support import records
@@ -273,16 +271,6 @@ class Scene:
 def is_open(worker: Worker) -> bool:
     """Tell whether a worker has joined its group and every shard it owns is open."""
     return worker.ready and all(status.state in OPEN for status in worker.statuses())
-
-
-async def give(
-    config: Config,
-    commands: Sequence[Addressed],
-    *,
-    timeout: float = 20,
-    signing_key: SigningKey | None = None,
-) -> list[Reply]:
-    return await send(config, config.cluster(), commands, timeout=timeout, signing_key=signing_key)
 
 
 def complaint(worker: Worker) -> str:
