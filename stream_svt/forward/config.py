@@ -43,9 +43,8 @@ def _address(text: str) -> str:
 
 def _label(name: str) -> str:
     if not re.fullmatch(_LABEL, name):
-        raise ValueError(
-            f"expected letters, digits and underscores, and no label that events set, found {quote(name)}"
-        )
+        expected = "expected letters, digits and underscores, and no label that events set"
+        raise ValueError(f"{expected}, found {quote(name)}")
     return name
 
 

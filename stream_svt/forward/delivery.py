@@ -207,11 +207,10 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         """Return the values of the gauges; ages compare the clocks of the service and of this machine."""
         now, partitions = datetime.now(UTC), self._consumer.assignment() if self.joined else ()
         undelivered = [time for progress in self._progress.values() for time in progress.undelivered.values()]
+        oldest = min(undelivered, default=now)
         gauges: Samples = {
             ("waiting_events", self.name): len(undelivered),
-            ("oldest_waiting_seconds", self.name): max(
-                0, (now - min(undelivered, default=now)).total_seconds()
-            ),
+            ("oldest_waiting_seconds", self.name): max(0, (now - oldest).total_seconds()),
             ("stopped", self.name): self.error is not None,
             ("partitions", self.name): len(partitions),
             ("last_poll_timestamp_seconds", self.name): self._polled,
@@ -339,12 +338,10 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         try:
             batch = await self._consumer.getmany(timeout_ms=_READ_MS, max_records=WINDOW)
-        except NoOffsetForPartitionError as error:
-            await self._seek_to_oldest(error.args[0])
-            return
-        except OffsetOutOfRangeError as error:
-            for tp, offset in error.args[0].items():
-                await self._seek_to_oldest(tp, lost=offset)
+        except (NoOffsetForPartitionError, OffsetOutOfRangeError) as error:
+            lost = error.args[0] if isinstance(error, OffsetOutOfRangeError) else {error.args[0]: None}
+            for tp, offset in lost.items():
+                await self._seek_to_oldest(tp, offset)
             return
         except KafkaError as error:
             doing = f"reading topic {self._config.topic!r}"
@@ -368,7 +365,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 if self._progress.get(tp) is progress:
                     progress.advance(position)
 
-    async def _seek_to_oldest(self, tp: TopicPartition, lost: int | None = None) -> None:
+    async def _seek_to_oldest(self, tp: TopicPartition, lost: int | None) -> None:
         """Continue at the oldest record: the group has no committed offset, or its record ``lost`` was deleted."""
         async with kafka.deadline(kafka.CALL_DEADLINE, f"looking up the oldest record of topic {tp.topic!r}"):
             first = (await self._consumer.beginning_offsets([tp]))[tp]

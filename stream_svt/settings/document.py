@@ -53,10 +53,8 @@ def quote(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
+    if isinstance(value, dict | list | tuple):
+        return "a mapping" if isinstance(value, dict) else "a list"
     text = str(value)
     if isinstance(value, Fraction):  # a short exact decimal if there is one, else the ratio
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
@@ -126,10 +124,8 @@ def _explained(model: type[Strict], detail: ErrorDetails) -> Iterable[InitErrorD
     else:
         words = re.findall("'([^']+)'", context.get("expected", ""))
         choice = " or ".join(", ".join(words).rsplit(", ", 1))
-        found = {**context, "found": quote(value), "expected": choice}
-        message = (
-            _MESSAGES[kind].format(**found) if kind in _MESSAGES else f"{detail['msg']}, found {quote(value)}"
-        )
+        found = {**context, "msg": detail["msg"], "found": quote(value), "expected": choice}
+        message = _MESSAGES.get(kind, "{msg}, found {found}").format(**found)
         if kind == "string_type" and not isinstance(value, dict | list):
             message += ": put it in quotes"
         yield _error(EXPLAINED, loc, message + (did_you_mean(value, words) if words else ""))

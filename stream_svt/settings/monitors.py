@@ -48,11 +48,8 @@ from stream_svt.settings.fields import (
 )
 
 _LARGEST_EPSILON = 10_000
-_CONSTRUCTORS: dict[str, Callable[..., SparseVector]] = {
-    "svt": sparse_vector,
-    "adaptive": adaptive,
-    "ladder": ladder,
-}
+_CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
+_CONSTRUCTORS = {"svt": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
 
 def _pair(value: object) -> object:
