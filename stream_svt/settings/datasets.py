@@ -12,17 +12,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from stream_svt.privacy.loss import Kind
+from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, quote
-from stream_svt.settings.fields import (
-    DatasetName,
-    Day,
-    Duration,
-    DurationOrZero,
-    LimitField,
-    Text,
-    dataset_name,
-    midnight_ms,
-)
 
 MAX_DATASETS = 1_000_000
 
@@ -95,7 +86,7 @@ def period_end(pattern: str, name: str) -> int | None:
         return None
     try:
         first = date.fromisoformat(f"{match[1].upper()}-1" if "w" in match[1] else match[1])
-        return midnight_ms(first + PERIODS[period_slot(pattern)])
+        return fields.midnight_ms(first + PERIODS[period_slot(pattern)])
     except (ValueError, OverflowError):
         return None
 
@@ -186,7 +177,7 @@ def _generator(value: object) -> str:
 
 def _generated_name(pattern: str, name: str) -> str:
     """Return a name that a generator produces; ValueError if it is not a valid dataset name."""
-    return dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
+    return fields.dataset_name(pattern.replace(period_slot(pattern), "2026-01-05").replace(NAME_SLOT, name))
 
 
 class DatasetDeclaration(Strict):
@@ -203,30 +194,30 @@ class DatasetDeclaration(Strict):
         }
     )
 
-    name: DatasetName | None = None
+    name: fields.DatasetName | None = None
     """The name of one dataset: the key of its queries."""
-    names: Annotated[tuple[DatasetName, ...], Field(min_length=1)] | None = None
+    names: Annotated[tuple[fields.DatasetName, ...], Field(min_length=1)] | None = None
     """Several names."""
-    file: Text | None = None
+    file: fields.Text | None = None
     """A file with one name a line; lines beginning with # are skipped."""
     generate: Annotated[str, BeforeValidator(_generator)] | None = None
     """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as
     well, one per name and period. Only for privacy units within one period (an event, a user's day)."""
-    from_: Day | None = Field(default=None, alias="from")
+    from_: fields.Day | None = Field(default=None, alias="from")
     """First day generated (UTC); for weeks, a Monday."""
-    until: Day | None = None
+    until: fields.Day | None = None
     """First day that is not generated (UTC); for weeks, a Monday. Default: no end."""
-    lateness: DurationOrZero = 0
+    lateness: fields.DurationOrZero = 0
     """How long after the end of its period a dataset still accepts queries, on the broker's clock. Default 0."""
     new: bool = False
     """With carried_over: the earlier application never had these datasets. Required if its alerts
     have gaps. Default false."""
-    horizon: Duration | None = None
+    horizon: fields.Duration | None = None
     """How long the budget should last, such as 90d, for metrics and alerts. For a generated dataset this is
     its period. Affects no outcome. Default: unknown."""
-    limit: LimitField
+    limit: fields.LimitField
     """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
-    unit: Text
+    unit: fields.Text
     """The privacy unit in words, such as 'one basket' or 'one user'."""
 
     @consistent
@@ -275,10 +266,10 @@ class DatasetDeclaration(Strict):
         each = replace(
             each, lateness_ms=self.lateness, horizon_ms=length_ms(self.generate), pattern=self.generate
         )
-        generator = Generator(each=each, names=names, from_ms=midnight_ms(self.from_))
+        generator = Generator(each=each, names=names, from_ms=fields.midnight_ms(self.from_))
         if self.until is None:
             return generator.period(generator.from_ms), generator
-        return generator.periods(generator.from_ms, midnight_ms(self.until)), None
+        return generator.periods(generator.from_ms, fields.midnight_ms(self.until)), None
 
     def _names(self, read_names: ReadNames | None) -> Sequence[str]:
         if self.file is None:
@@ -287,7 +278,7 @@ class DatasetDeclaration(Strict):
         for number, line in enumerate(lines_of(self.file, read_names), start=1):
             text = line.strip()
             try:
-                names += [dataset_name(text)] if text and not text.startswith("#") else []
+                names += [fields.dataset_name(text)] if text and not text.startswith("#") else []
             except ValueError as error:
                 raise ValueError(f"{quote(self.file)} line {number}: {error}") from None
         if not names:

@@ -22,30 +22,8 @@ from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
+from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, quote
-from stream_svt.settings.fields import (
-    MAX_ATTEMPTS,
-    AnnealedOptions,
-    AppendField,
-    CorrectionField,
-    Duration,
-    Exact,
-    ExposureOptions,
-    Flag,
-    Mute,
-    MuteField,
-    Name,
-    NoiseField,
-    NonNegativeExact,
-    PositiveExact,
-    Proportion,
-    Retry,
-    Sweep,
-    Table,
-    Text,
-    TopicName,
-    integer,
-)
 
 _LARGEST_EPSILON = 10_000
 _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
@@ -69,57 +47,59 @@ _STORED_BYTES = 899_900
 class MonitorSpec(Strict):
     """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
 
-    name: Name
+    name: fields.Name
     """Name of the monitor: lower-case letters, digits and dashes."""
-    topic: TopicName
+    topic: fields.TopicName
     """The one query topic that the monitor reads."""
-    datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1)] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: Literal["svt", "adaptive", "ladder"] = Field(default="svt", alias="mechanism")
     """svt: one branch. adaptive: a second branch, with which answers far above the threshold cost half. ladder: more
     such branches. Default svt."""
-    epsilon: PositiveExact
+    epsilon: fields.PositiveExact
     """Privacy loss of one whole run, exact."""
-    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)]
+    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)]
     """Tops that one run pays for; for adaptive and ladder, tops at full price."""
-    sensitivity: PositiveExact
+    sensitivity: fields.PositiveExact
     """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
     guarantee."""
-    monotonic: Flag = False
+    monotonic: fields.Flag = False
     """Whether one privacy unit moves all answers of a run in the same direction, as for counts. Halves the noise; a
     wrong declaration voids the guarantee. Default false."""
-    granularity: PositiveExact = Fraction(1)
+    granularity: fields.PositiveExact = Fraction(1)
     """Size of a step of the integer grid in real units: a decimal of at most 18 places. Default 1."""
-    bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)]
+    bounds: Annotated[tuple[fields.Exact, fields.Exact], BeforeValidator(_pair)]
     """[low, high] in real units. Values are clamped to them, and a value that is not a number counts as low."""
-    threshold: Exact
+    threshold: fields.Exact
     """Public threshold in real units; a query's own threshold replaces it."""
-    query_noise: NoiseField = Noise.EXPONENTIAL
+    query_noise: fields.NoiseField = Noise.EXPONENTIAL
     """Noise of each test. Default exponential."""
-    threshold_noise: NoiseField = Noise.EXPONENTIAL
+    threshold_noise: fields.NoiseField = Noise.EXPONENTIAL
     """Noise of a run's threshold. Only exponential noise gives certified bounds. Default exponential."""
-    split: PositiveExact | None = None
+    split: fields.PositiveExact | None = None
     """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
     below 1). Default: depends on the correction."""
-    correction: CorrectionField = Field(default=ExposureOptions(), json_schema_extra={"default": "exposure"})
+    correction: fields.CorrectionField = Field(
+        default=fields.ExposureOptions(), json_schema_extra={"default": "exposure"}
+    )
     """How far the bar is raised above the threshold. Default exposure."""
-    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(integer)] | None = None
+    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(fields.integer)] | None = None
     """Queries that one run must last for; required by the corrections exposure and optimal. Too small a number wastes
     budget, too large a number misses alerts."""
-    append: AppendField = Field(default=None, json_schema_extra={"default": "off"})
+    append: fields.AppendField = Field(default=None, json_schema_extra={"default": "off"})
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
-    mute: MuteField = Mute.PERIOD
+    mute: fields.MuteField = fields.Mute.PERIOD
     """How long a series is not tested after its top: period means as long as the dataset lives. Default period."""
-    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10_000
+    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] = 10_000
     """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
     on_halt: Literal["resample", "stop"] = "resample"
     """After a run's last top: resample (begin a new run, which pays for its threshold again) or stop. Default
     resample."""
-    resample_every: Duration | None = None
+    resample_every: fields.Duration | None = None
     """Interval after which a new run begins, on the broker's clock. Default: none."""
-    reserve: NonNegativeExact = Fraction(0)
+    reserve: fields.NonNegativeExact = Fraction(0)
     """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
-    beta: Proportion = Fraction(1, 20)
+    beta: fields.Proportion = Fraction(1, 20)
     """Largest error probability of the bound. Default 0.05."""
 
     # -- values on the grid and in ledger units
@@ -142,32 +122,33 @@ class MonitorSpec(Strict):
     @property
     def attempts(self) -> int:
         """Largest number of tests of a query, including the first."""
-        if isinstance(self.append, Retry):
+        if isinstance(self.append, fields.Retry):
             return self.append.attempts
-        if isinstance(self.append, Sweep) and isinstance(self.correction, AnnealedOptions | Table):
+        has_passes = isinstance(self.correction, fields.AnnealedOptions | fields.Table)
+        if has_passes and isinstance(self.append, fields.Sweep):
             return len(self.correction_rule().table(corrections.Comparison(scale=Fraction(1))))
         return 1
 
     @property
     def needs_broker_time(self) -> bool:
         """Whether the query topic must be LogAppendTime because the specification has durations."""
-        waits = isinstance(self.append, Retry) and self.append.lifetime.ms is not None
-        waits = waits or (isinstance(self.append, Sweep) and self.append.close_after is not None)
-        return waits or self.resample_every is not None or not isinstance(self.mute, Mute)
+        waits = isinstance(self.append, fields.Retry) and self.append.lifetime.ms is not None
+        waits = waits or (isinstance(self.append, fields.Sweep) and self.append.close_after is not None)
+        return waits or self.resample_every is not None or not isinstance(self.mute, fields.Mute)
 
     def correction_rule(self) -> corrections.Correction:
         """Return the correction as an object of the mechanisms."""
         rule = self.correction
-        if isinstance(rule, ExposureOptions):
+        if isinstance(rule, fields.ExposureOptions):
             tolerated = Fraction(self.cutoff, 10) if rule.false_alerts is None else rule.false_alerts
             return corrections.Exposure(
                 expected_queries=self.expected_queries or 1,
                 false_alerts=tolerated,
-                attempts=self.append.attempts if isinstance(self.append, Retry) else 1,
+                attempts=self.append.attempts if isinstance(self.append, fields.Retry) else 1,
             )
-        if isinstance(rule, AnnealedOptions):
+        if isinstance(rule, fields.AnnealedOptions):
             return corrections.Annealed(start=rule.start, end=rule.end, step=rule.step)
-        if isinstance(rule, Table):
+        if isinstance(rule, fields.Table):
             return corrections.Explicit(tuple(ceil(real / self.granularity) for real in rule.table))
         if rule.kind == "optimal":
             return corrections.Optimal(queries=self.expected_queries or 1, cutoff=self.cutoff)
@@ -216,8 +197,8 @@ class MonitorSpec(Strict):
         A run is never replayed under another digest. The digest excludes the name, the patterns of datasets and beta,
         which decide no outcome, and keys of `ADDED_LATER` with their default.
         """
-        fields = type(self).model_fields
-        usual = {name for name in ADDED_LATER if getattr(self, name) == fields[name].get_default()}
+        known = type(self).model_fields
+        usual = {name for name in ADDED_LATER if getattr(self, name) == known[name].get_default()}
         content = self.model_dump(mode="json", by_alias=True, exclude={"name", "datasets", "beta"} | usual)
         return digest({"sampler": SAMPLER_VERSION, **content})
 
@@ -262,16 +243,16 @@ class MonitorSpec(Strict):
         if rule.kind in {"exposure", "optimal"} and self.expected_queries is None:
             why = f"is required by the correction {rule.kind}"
             yield "expected_queries", f"{why}: how many queries one run must last for, such as 1000000"
-        if isinstance(rule, AnnealedOptions):
-            if not isinstance(self.append, Sweep):
+        if isinstance(rule, fields.AnnealedOptions):
+            if not isinstance(self.append, fields.Sweep):
                 form = "off" if self.append is None else self.append.kind
                 why = "new queries of a stream would face the lowest bar: use exposure, or declare sets"
                 yield "correction", f"annealed needs append: sweep, found {form}; {why}"
             if rule.end > rule.start:
                 message = f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}"
                 yield "correction.annealed.end", message
-            elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
-                message = f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps"
+            elif (rule.start - rule.end) / rule.step > fields.MAX_ATTEMPTS:
+                message = f"makes more than {fields.MAX_ATTEMPTS + 1} passes: take larger steps"
                 yield "correction.annealed.step", message
         if self.form == "adaptive" and self.split is not None and self.split >= 1:
             message = "for adaptive, split is the threshold's share of epsilon and must be below 1"
@@ -284,14 +265,14 @@ class MonitorSpec(Strict):
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield advice about settings that are allowed but may be unintended, as (field, advice)."""
         rule, (low, high) = self.correction, self.bounds
-        sweeps = isinstance(self.append, Sweep)
+        sweeps = isinstance(self.append, fields.Sweep)
         if not sweeps and rule.kind == "optimal":
             why = "is for a finite set tested once; on a stream it wastes budget on false alerts"
             yield "correction", f"optimal {why}: consider exposure"
         if not sweeps and rule.kind in {"mean", "none"}:
             why = "about half of the queries near the threshold are reported and soon use up the cutoff"
             yield "correction", f"with {rule.kind}, {why}: consider exposure"
-        if isinstance(self.append, Retry):
+        if isinstance(self.append, fields.Retry):
             yield "append", "retries help only if series drift: a query without a series keeps its value"
         if sweeps and self.attempts == 1:
             why = f"a sweep with the correction {rule.kind} has no further pass over its set"
@@ -324,8 +305,8 @@ _TIED = "cannot change, because the runs of the monitor depend on it: declare a 
 
 def changed_fields(old: MonitorSpec, new: MonitorSpec) -> list[str]:
     """Return the fields that differ, by their keys in the file."""
-    fields = MonitorSpec.model_fields.items()
-    return [info.alias or name for name, info in fields if getattr(old, name) != getattr(new, name)]
+    known = MonitorSpec.model_fields.items()
+    return [info.alias or name for name, info in known if getattr(old, name) != getattr(new, name)]
 
 
 def ends_runs(old: MonitorSpec, new: MonitorSpec) -> bool:

@@ -8,19 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from stream_svt.errors import Problem
+from stream_svt.settings import fields
 from stream_svt.settings.datasets import DatasetDeclaration
 from stream_svt.settings.document import Document, Strict, consistent, did_you_mean, quote
-from stream_svt.settings.fields import (
-    Duration,
-    Flag,
-    Form,
-    Name,
-    Text,
-    TopicName,
-    duration_text,
-    integer,
-    within,
-)
 from stream_svt.settings.monitors import MonitorSpec
 
 
@@ -38,7 +28,7 @@ def _servers(value: object) -> tuple[str, ...]:
 
 
 _LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-Servers = Annotated[tuple[str, ...], Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
+Servers = Annotated[tuple[str, ...], fields.Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
 
 
 class KafkaConfig(Strict):
@@ -50,20 +40,20 @@ class KafkaConfig(Strict):
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
-    username: Text | None = None
+    username: fields.Text | None = None
     """User name; with the SASL protocols. Default: none."""
-    password_file: Text | None = None
+    password_file: fields.Text | None = None
     """File whose first line is the password; with the SASL protocols. Default: none."""
-    ca_file: Text | None = None
+    ca_file: fields.Text | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
-    session_timeout: Duration = 6000
+    session_timeout: fields.Duration = 6000
     """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
-    heartbeat_interval: Duration = 500
+    heartbeat_interval: fields.Duration = 500
     """Time between heartbeats; at most a third of session_timeout. Default 500ms."""
-    transaction_timeout: Annotated[Duration, within(12_000, 900_000)] = 15_000
+    transaction_timeout: Annotated[fields.Duration, fields.within(12_000, 900_000)] = 15_000
     """Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s."""
-    group_instance_id: Annotated[Text, Field(max_length=249)] | None = None
+    group_instance_id: Annotated[fields.Text, Field(max_length=249)] | None = None
     """Permanent name of this worker in its group, unique to it (static membership): a restarted worker keeps its
     partitions. Default: none."""
 
@@ -83,7 +73,7 @@ class KafkaConfig(Strict):
         if self.ca_file is not None and not self.encrypts:
             yield "ca_file", f"{useless} SSL or SASL_SSL"
         if 3 * self.heartbeat_interval > self.session_timeout:
-            longest = duration_text(self.session_timeout // 3)
+            longest = fields.duration_text(self.session_timeout // 3)
             yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"
 
 
@@ -98,17 +88,17 @@ def _own_topic(name: str, text: str) -> Any:  # noqa: ANN401 - a field of any ty
 class TopicsConfig(Strict):
     """The service's own topics; partition p of each belongs to shard p."""
 
-    alerts: TopicName = _own_topic("alerts", "Topic of alerts and lifecycle events.")
-    state: TopicName = _own_topic(
+    alerts: fields.TopicName = _own_topic("alerts", "Topic of alerts and lifecycle events.")
+    state: fields.TopicName = _own_topic(
         "state", "Compacted topic of the shards' state: trusted, readable by the service only."
     )
-    rejects: TopicName = _own_topic("rejects", "Topic of the positions of malformed queries.")
-    control: TopicName = _own_topic("control", "Topic of operators' commands.")
-    config: TopicName = _own_topic("config", "Compacted topic of the applied configuration.")
-    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(integer)] = 4
+    rejects: fields.TopicName = _own_topic("rejects", "Topic of the positions of malformed queries.")
+    control: fields.TopicName = _own_topic("control", "Topic of operators' commands.")
+    config: fields.TopicName = _own_topic("config", "Compacted topic of the applied configuration.")
+    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(fields.integer)] = 4
     """Partitions of every topic, including query topics: the number of shards. Never changes; a successor may have
     another number. Default 4."""
-    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 1
+    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(fields.integer)] = 1
     """Replication factor of topics that stream-svt creates; use 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"
     """Where reading starts in a query topic that no monitor has read yet. Default earliest."""
@@ -117,18 +107,18 @@ class TopicsConfig(Strict):
     a lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
-Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
+Argv = Annotated[tuple[fields.Text, ...], Field(min_length=1)]
 
 
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
-    key_file: Text | None = None
+    key_file: fields.Text | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
     key_command: Argv | None = None
     """Instead of key_file: a program that prints the key, with its arguments, as a list. No shell is used.
     Default: none."""
-    previous_key_files: tuple[Text, ...] = ()
+    previous_key_files: tuple[fields.Text, ...] = ()
     """Files with older keys that may still be in use during a key rotation. Default: none."""
     previous_key_commands: tuple[Argv, ...] = ()
     """Programs that print older keys, each as a list. Default: none."""
@@ -157,9 +147,9 @@ class ControlConfig(Strict):
     signatures: Literal["required", "off"] | None = None
     """Whether commands must be signed with one of the keys below. Default: required if there is a key, else
     off."""
-    public_key_files: tuple[Text, ...] = ()
+    public_key_files: tuple[fields.Text, ...] = ()
     """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
-    hmac_key_files: tuple[Text, ...] = ()
+    hmac_key_files: tuple[fields.Text, ...] = ()
     """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; a key that verifies can also
     sign. Default: none."""
 
@@ -179,11 +169,11 @@ class ControlConfig(Strict):
 class WebConfig(Strict):
     """Metrics, health and status pages."""
 
-    host: Text = "127.0.0.1"
+    host: fields.Text = "127.0.0.1"
     """Address to listen on. Default 127.0.0.1."""
-    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(integer)] = 6066
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(fields.integer)] = 6066
     """Port. Default 6066."""
-    engine_times: Flag = False
+    engine_times: fields.Flag = False
     """Show the engine's time for each batch (`stream_svt_step_seconds`), which the guarantee does not cover: only
     if everyone who sees the metrics may see the data. Default false."""
 
@@ -191,11 +181,11 @@ class WebConfig(Strict):
 class CommitConfig(Strict):
     """When batches without tops are committed; a batch with a top is committed at once."""
 
-    interval: Annotated[Duration, within(10, 60_000)] = 2000
+    interval: Annotated[fields.Duration, fields.within(10, 60_000)] = 2000
     """Longest time between commits while queries arrive; 10ms to 1m. Default 2s."""
-    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 20_000
+    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(fields.integer)] = 20_000
     """Largest number of records between commits. Default 20000."""
-    cadence: Annotated[Duration, within(50, 60_000)] | None = None
+    cadence: Annotated[fields.Duration, fields.within(50, 60_000)] | None = None
     """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so the time of an alert
     does not depend on the time its batch took. Costs up to two ticks of latency. Default none: charged alerts are
     published at once."""
@@ -204,7 +194,7 @@ class CommitConfig(Strict):
 class ServiceDocument(Strict):
     """The sections that a worker reads from the file itself."""
 
-    application: Name
+    application: fields.Name
     """Name of the application; part of its consumer group, transactional ids and sealing context."""
     kafka: KafkaConfig = Field(default_factory=KafkaConfig)
     """Connection to the brokers."""
@@ -254,7 +244,7 @@ class ConfigDocument(ServiceDocument):
     keep two ledgers."""
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
-    carried_over: Text | None = None
+    carried_over: fields.Text | None = None
     """File written by 'stream-svt carry-over'. Keep it as long as the application exists."""
 
 
