@@ -61,7 +61,7 @@ def app() -> None:
     "--feed-only",
     "Only send the queries, to the brokers of -c; the service runs elsewhere, as --show-config configures it.",
 )
-@common.seconds_option("--pace", None, "With --feed-only: time between two sets of queries. Default 2.")
+@common.seconds_option("--pace", 2, "With --feed-only: time between two sets of queries.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -70,7 +70,7 @@ def demo(
     show_config: bool,
     path: Path | None,
     feed_only: bool,
-    pace: float | None,
+    pace: float,
 ) -> None:
     """Show private monitoring live, on real data and a real Kafka.
 
@@ -88,7 +88,7 @@ def demo(
 
         if path is None:
             raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
-        asyncio.run(feed(common.load(path), seconds=2.0 if pace is None else pace, duration=duration))
+        asyncio.run(feed(common.load(path), pace, duration))
     elif show_config:
         from stream_svt.demo.scenario import Setting
 

@@ -145,10 +145,9 @@ def _get(url: str) -> dict[str, Any]:
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
         page = url.rstrip("/") + "/api/v1/status"
-        direct = urllib.request.ProxyHandler(
-            {}
-        )  # urllib would ask the proxy of http_proxy even for 127.0.0.1
-        with urllib.request.build_opener(direct).open(page, timeout=10) as response:
+        # Without a proxy: urllib would ask that of the variable http_proxy even for 127.0.0.1.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(page, timeout=10) as response:
             answer = json.load(response)
         if not isinstance(answer, dict) or "datasets" not in answer:
             raise ValueError("the answer is not the status of a worker")
@@ -282,16 +281,13 @@ def _print(audit: Audit, topic: str) -> None:
     if audit.ledgers is not None:
         checked += f", {common.count(audit.ledgers, 'ledger')} in the state"
     if audit.balances:
-        click.echo(f"The ledgers balance: {checked}.")
+        verdict = f"The ledgers balance: {checked}."
     elif audit.found:
-        click.echo(
-            f"The ledgers do NOT balance: {common.count(audit.found, 'finding')} in {checked}.", err=True
-        )
+        verdict = f"The ledgers do NOT balance: {common.count(audit.found, 'finding')} in {checked}."
     else:
         shards = common.count(len(audit.unreadable), "shard")
-        click.echo(
-            f"The state of {shards} could not be read. What could be read balances: {checked}.", err=True
-        )
+        verdict = f"The state of {shards} could not be read. What could be read balances: {checked}."
+    click.echo(verdict, err=not audit.balances)
 
 
 def _as_json(audit: Audit) -> dict[str, Any]:

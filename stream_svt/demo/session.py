@@ -257,10 +257,10 @@ async def delete_topics(setting: Setting) -> None:
             await admin.delete_topics([setting.topic(name) for name in names])
 
 
-async def feed(config: Config, *, seconds: float = 2.0, duration: float | None = None) -> None:
+async def feed(config: Config, pace: float, duration: float | None) -> None:
     """Send the demo's queries to the brokers of a service's configuration until they end or a signal comes.
 
-    A set is sent every ``seconds``, and none after ``duration``; a line is printed for each.
+    A set is sent every ``pace`` seconds, and none after ``duration``; a line is printed for each.
     """
     topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
     if APPEND not in topics or not LIMITS.keys() <= {dataset.name for dataset in config.spec.datasets}:
@@ -279,7 +279,7 @@ async def feed(config: Config, *, seconds: float = 2.0, duration: float | None =
                     f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far"
                 )
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), seconds)
+                    await asyncio.wait_for(stopped.wait(), pace)
                 if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
                     break
     except KafkaError as error:

@@ -115,7 +115,7 @@ monitors:
 
 async def test_another_configuration_is_refused_before_anything_connects():
     with pytest.raises(ConfigError, match="demo --show-config"):
-        await feed(parse_config(OTHER))
+        await feed(parse_config(OTHER), 0, None)
 
 
 async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypatch, parsed, capsys):
@@ -128,12 +128,12 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypat
     monkeypatch.setattr(session, "producer", nullcontext)
     monkeypatch.setattr(session, "send", send)
     monkeypatch.setattr(scenario, "EVERY", 14_700)
-    await feed(parsed, seconds=0)
+    await feed(parsed, 0, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
     assert len(lines) == len(sent) == 6
     assert sent[0] == (parsed.cluster().arguments, "retail-demo.counts", 4)
-    await feed(parsed, seconds=0.2, duration=0.5)
+    await feed(parsed, 0.2, 0.5)
     assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3
