@@ -185,8 +185,7 @@ class Audit:
             elif closes:
                 self.closed[partition] = str(data.detail.get("successor", ""))
         tally = self._check_account(envelope, data)
-        if isinstance(data, Alert):
-            self.alerts += 1
+        self.alerts += isinstance(data, Alert)
         if tally is None:
             return
         # Its balance may be published once more.
@@ -222,13 +221,9 @@ class Audit:
         charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
         tally = self.datasets.get(data.dataset)
         if tally is None:
-            before, said = spent - charge, None
-            if (
-                isinstance(data, Lifecycle)
-                and envelope.type == EventType.DECLARED
-                and partition in self.carried_from
-            ):
-                said = data.detail.get("spent_before")
+            before = spent - charge
+            is_carried = envelope.type == EventType.DECLARED and partition in self.carried_from
+            said = data.detail.get("spent_before") if isinstance(data, Lifecycle) and is_carried else 0
             carried = round(said * kind.units) if isinstance(said, int | float) else 0
             tally = DatasetTally(data.dataset, kind, limit, before, carried, partition=partition)
             self.datasets[data.dataset] = tally

@@ -48,8 +48,8 @@ class CarryOverRefused(StreamSvtError):
 class Shown:
     """What the events of one dataset show, in ledger units.
 
-    ``highest`` is the most ever spent and reserved; ``last`` is the number of the newest event; ``balance`` holds the
-    final amount spent and the limit, where the owner proved them.
+    ``highest`` is the most ever spent and reserved; ``last`` is the number of the newest event. ``balance`` are the
+    final amount spent and the limit, if the owner proved them.
     """
 
     kind: Kind

@@ -150,10 +150,7 @@ class Controls:
         return self._read
 
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
-        """Read the next record.
-
-        Return a command to carry out now, one to answer again, the reason of a refusal, or None if the record waits.
-        """
+        """Return a command to carry out now, one to answer again, why a record is refused, or None if it waits."""
         if record.offset < self._read:
             return None
         self._read = record.offset + 1
