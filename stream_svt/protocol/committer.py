@@ -213,7 +213,7 @@ class Committer:
             self.observer.count("records_rejected_total", self.control, reason)
 
     def _may_report(self) -> bool:
-        """Tell whether the rate limit admits one more report."""
+        """Tell whether the rate limit, a bucket that is full again at a known time, admits one more report."""
         now = self.clock.now()
         full_at = max(self._reports_full_at, now) + 1
         if self.engine.full or full_at - now > REPORTED:

@@ -12,7 +12,7 @@ import msgspec
 
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.operations import Action, Command, CommandProgress
-from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
+from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.protocol.controls import CommandState
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
@@ -123,18 +123,13 @@ def alerts(chance: random.Random, mutated: Callable[[bytes], bytes]) -> bytes:
             event = json.loads(chance.choice(_EVENTS))
             for _ in range(chance.randint(1, 3)):
                 inner = event["data"]
-                places = [event] + [
-                    part for part in (inner, *_parts(inner)) if isinstance(part, dict) and part
-                ]
+                parts = inner.values() if isinstance(inner, dict) else ()
+                places = [event, *(part for part in (inner, *parts) if isinstance(part, dict) and part)]
                 place = chance.choice(places)
                 place[chance.choice(sorted(place))] = chance.choice(_FORGED)
                 if not isinstance(event.get("data"), dict):
                     break
             return json.dumps(event).encode()
-
-
-def _parts(inner: object) -> list[object]:
-    return list(inner.values()) if isinstance(inner, dict) else []
 
 
 # State
@@ -152,7 +147,7 @@ def state_records(
     broker = Broker(now_ms=lambda: 0)
     kept = journal(broker, entropy, *masters)
     finish(kept.open())
-    data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
+    data = lifecycle("first", dataset="a")
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
     in_progress = CommandProgress(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is already paused",))
     kept.meta.commands = CommandState(3, 4, "c", accepted=True, in_progress=in_progress)

@@ -22,19 +22,14 @@ def _judged(samples: list[Sample]) -> list[str]:
     return outcome.violations
 
 
-def _grown(memory: int, files: int) -> list[str]:
-    """Return what is said of a process that grew by so much over a thousand seconds, evenly."""
-    return _judged(
-        [Sample(float(at), 100_000_000 + memory * at // 1000, 20 + files * at // 1000) for at in range(1000)]
-    )
-
-
 @pytest.mark.parametrize(
     ("memory", "files", "said"),
     [(MEMORY_BOUND, FILES_BOUND, []), (3 * MEMORY_BOUND, 0, ["bytes of memory"]), (0, 30, ["open files"])],
 )
 def test_growth_beyond_a_bound_is_a_violation(memory: int, files: int, said: list[str]) -> None:
-    found = _grown(memory, files)
+    """Over a thousand seconds, evenly."""
+    grown = [(at, 100_000_000 + memory * at // 1000, 20 + files * at // 1000) for at in range(1000)]
+    found = _judged([Sample(*one) for one in grown])
     assert all(text.startswith(f"growth of {what}") for text, what in zip(found, said, strict=True))
 
 

@@ -15,6 +15,8 @@ from typing import Literal
 
 from aiokafka.record.memory_records import MemoryRecords
 
+MARKERS: dict[int, Literal["commit", "abort"]] = {0: "abort", 1: "commit"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
@@ -63,7 +65,7 @@ def parse_segment(data: bytes) -> Iterator[LogRecord]:
                 timestamp=record.timestamp,
                 producer_id=producer,
                 transactional=transactional,
-                marker=_marker(record.key) if control else None,
+                marker=MARKERS.get(struct.unpack_from(">hh", record.key)[1]) if control else None,
                 key=record.key,
                 value=record.value,
             )
@@ -95,8 +97,3 @@ def committed(records: list[LogRecord]) -> list[LogRecord]:
         for record in records
         if record.marker is None and (not record.transactional or record.offset in kept)
     ]
-
-
-def _marker(key: bytes | None) -> Literal["commit", "abort"] | None:
-    kind = struct.unpack_from(">hh", key or b"\0\0\xff\xff")[1]
-    return "commit" if kind == 1 else "abort" if kind == 0 else None
