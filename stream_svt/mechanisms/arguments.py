@@ -1,9 +1,8 @@
 """Checks of the arguments of mechanisms.
 
-The guarantees are theorems about integer answers, each with a noise of its own. Python and numpy silently accept more:
-unsigned answers whose difference wraps around, one noise broadcast to all answers, a run of another mechanism. Each of
-these voids the guarantee and its result looks ordinary, so the checks raise `MisuseError`. Messages contain no answer,
-no noise and no other secret.
+Python and numpy silently accept unsigned answers whose difference wraps around, one noise broadcast to all answers or a
+run of another mechanism. Each voids the guarantee and its result looks ordinary, so the checks raise `MisuseError`.
+Messages contain no answer, no noise and no other secret.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ def require(condition: bool, message: str) -> None:
 def parse_choice(kind: type[_Kind], given: object, name: str) -> _Kind:
     """Return the member of an enumeration given as itself or as its name, in any case.
 
-    Raises:
-        MisuseError: For anything else. The message lists the choices, and the reason if the kind's `refused` has one.
+    Anything else is a `MisuseError`, which lists the choices, and the reason if the kind's `refused` has one.
     """
     if isinstance(given, kind):
         return given
@@ -72,10 +70,8 @@ def integer_array(given: object, name: str) -> Integers:
 def grid_values(given: object, name: str = "answers") -> Integers:
     """Return values on the grid as int64, shape (answers,); `MisuseError` unless all are below 2^47 in magnitude."""
     values = integer_array(given, name)
-    require(
-        _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT),
-        f"one of the {name} lies beyond the grid: all must be below 2^47 in magnitude",
-    )
+    fits = _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT)
+    require(fits, f"one of the {name} lies beyond the grid: all must be below 2^47 in magnitude")
     return values
 
 
@@ -120,25 +116,18 @@ def checked_noise(noise: BranchNoise, answers: int) -> BranchNoise:
                 f"the noise of {answers} answers must be an int64 array of shape ({answers},): two answers must "
                 "never share a draw"
             )
-        require(
-            _within(drawn, -NOISE_LIMIT, NOISE_LIMIT + 1),
-            "noise must lie within 2^62 grid steps, where every sampler saturates",
-        )
+        fits = _within(drawn, -NOISE_LIMIT, NOISE_LIMIT + 1)
+        require(fits, "noise must lie within 2^62 grid steps, where every sampler saturates")
         return drawn
 
     return checked
 
 
 def next_word(word: Callable[[], int]) -> int:
-    """Return the next 64 bits of a source of uniform numbers, as an integer from 0 to 2^64 - 1.
-
-    The caller guarantees 64 uniform bits: words of a 32-bit generator would pass the check.
-    """
+    """Return the next 64 bits of a source of uniform numbers; words of a 32-bit generator would pass the check."""
     bits = word()
-    require(
-        is_integer(bits) and 0 <= bits < 2**64,
-        "a source of words must return integers of 64 uniform bits, from 0 to 2^64 - 1",
-    )
+    fits = is_integer(bits) and 0 <= bits < 2**64
+    require(fits, "a source of words must return integers of 64 uniform bits, from 0 to 2^64 - 1")
     return int(bits)
 
 

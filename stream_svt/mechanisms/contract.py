@@ -198,10 +198,8 @@ _hints_of = lru_cache(get_type_hints)
 
 def new_run(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
     """Return a new run of a mechanism with `left` units; error messages do not contain the noise or the salt."""
-    require(
-        abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT,
-        "threshold noise lies beyond 2^60 grid steps; draw it with draw_threshold",
-    )
+    fits = abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT
+    require(fits, "threshold noise lies beyond 2^60 grid steps; draw it with draw_threshold")
     require(all(0 <= half < 2**64 for half in salt), "a salt must be two integers of 64 bits")
     return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
 
@@ -217,11 +215,8 @@ def check_run(run: Run, mechanism: Hashable, max_left: int) -> None:
         run.left <= max_left,
         "this run has more units left than any run of this mechanism: its epsilon would be exceeded",
     )
-    noise = run.threshold_noise
-    require(
-        is_integer(noise) and abs(noise) <= THRESHOLD_NOISE_LIMIT,
-        "the threshold noise of a run must be an integer within 2^60 grid steps",
-    )
+    fits = is_integer(run.threshold_noise) and abs(run.threshold_noise) <= THRESHOLD_NOISE_LIMIT
+    require(fits, "the threshold noise of a run must be an integer within 2^60 grid steps")
 
 
 class Mechanism:
@@ -254,9 +249,8 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        threshold = (self.threshold_law,) if self.threshold_law else ()
         require(
-            min(law.rate for law in (*threshold, *self.branch_laws)) >= LEAST_RATE,
+            all(law.rate >= LEAST_RATE for law in (self.threshold_law, *self.branch_laws) if law),
             "noise would be wider than the grid: raise epsilon, lower the cutoff or the count, or use a coarser "
             "granularity",
         )
@@ -287,10 +281,8 @@ class Mechanism:
         `threshold_noise` is a fresh draw of `threshold_law` in grid steps, see `draw_threshold`, or 0 without a
         threshold; `salt` are 128 fresh secret bits, as two integers.
         """
-        require(
-            not threshold_noise or self.threshold_law is not None,
-            f"{type(self).__name__} has no threshold: its threshold noise must be 0",
-        )
+        fits = not threshold_noise or self.threshold_law is not None
+        require(fits, f"{type(self).__name__} has no threshold: its threshold noise must be 0")
         return new_run(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:

@@ -40,7 +40,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError, PackingError
+from stream_svt.errors import PackingError
 from stream_svt.mechanisms.arguments import (
     checked_array,
     checked_integer,
@@ -239,7 +239,6 @@ class KeyedSampler:
         return result
 
     def _encrypt(self, identity: Identity, part: slice) -> None:
-        """Fill the scratch blocks with the bits of the tests in `part`."""
         size = part.stop - part.start
         block, word = self._input[:size], self._word[:size]
         row = _words(identity.row, part)
@@ -292,19 +291,14 @@ class KeyedSampler:
 
 
 def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:
-    """Return the same bits as unsigned integers."""
     return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else np.uint64(numbers)
 
 
 def _checked_salt(salt: Salt, count: int) -> Salt:
-    """Return the salt; `MisuseError` unless it is two integers of 64 bits or two uint64 arrays, shape (count,)."""
     for half in salt:
         if isinstance(half, np.ndarray):
             fits = half.dtype == np.uint64 and half.shape == (count,)
         else:
             fits = type(half) is int and 0 <= half < 2**64
-        if not fits:
-            raise MisuseError(
-                "a salt must be two integers of 64 bits, or two uint64 arrays with one entry per test"
-            )
+        require(fits, "a salt must be two integers of 64 bits, or two uint64 arrays with one entry per test")
     return salt

@@ -111,14 +111,11 @@ class SparseVector(Mechanism):
     branches: tuple[Branch, ...]
 
     def __post_init__(self) -> None:
-        require(
-            1 <= len(self.branches) <= _MAX_BRANCHES, f"a mechanism must have 1 to {_MAX_BRANCHES} branches"
-        )
+        few = 1 <= len(self.branches) <= _MAX_BRANCHES
+        require(few, f"a mechanism must have 1 to {_MAX_BRANCHES} branches")
         Mechanism.__post_init__(self)
-        require(
-            self.threshold_rate == rate_of(self.threshold_charge, self.sensitivity),
-            "threshold_rate must be threshold_charge / sensitivity",
-        )
+        follows = self.threshold_rate == rate_of(self.threshold_charge, self.sensitivity)
+        require(follows, "threshold_rate must be threshold_charge / sensitivity")
         for branch in self.branches:
             require(
                 branch.rate == rate_of(branch.charge, self.query_sensitivity),
@@ -129,10 +126,8 @@ class SparseVector(Mechanism):
                 bool(branch.corrections) and max(map(abs, branch.corrections)) < CORRECTION_LIMIT,
                 f"branch {branch.name!r}: corrections must be one or more numbers below 2^48 in magnitude",
             )
-        require(
-            self.threshold_charge + self.smallest_charge <= self.epsilon,
-            "epsilon must pay for the threshold and one top",
-        )
+        payable = self.threshold_charge + self.smallest_charge <= self.epsilon
+        require(payable, "epsilon must pay for the threshold and one top")
 
     @property
     def threshold_law(self) -> Law:
