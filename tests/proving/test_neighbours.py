@@ -13,7 +13,6 @@ from msgspec import structs
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.monitor.batch import Segment
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.retry import RetryAppend
@@ -32,14 +31,13 @@ MAX_CASES = 150
 """Number of cases within which a mutant must be detected."""
 
 
-def choice(rng: random.Random, *options: str) -> str:
-    return rng.choice(options)
-
-
 def any_monitor(rng: random.Random, name: str) -> str:
     """A monitor with random options of every kind."""
-    append = choice(
-        rng,
+
+    def one_of(*options: str) -> str:
+        return rng.choice(options)
+
+    append = one_of(
         "",
         "",
         ", append: sweep",
@@ -49,17 +47,17 @@ def any_monitor(rng: random.Random, name: str) -> str:
     )
     sets = "sweep" in append
     return (
-        f"name: {name}, topic: {choice(rng, 't', 't', 'u')}, epsilon: {choice(rng, '1', '0.3', '2.5')}, "
-        f"cutoff: {choice(rng, '1', '3', '6')}, sensitivity: {choice(rng, '1', '2', '5/2')}, "
-        f"monotonic: {choice(rng, 'true', 'false')}, bounds: {choice(rng, '[0, 100000]', '[-50, 700]')}, "
-        f"threshold: {choice(rng, '500', '0', '20.5')}, granularity: {choice(rng, '1', '1/4', '0.01', '5/2')}"
-        + choice(rng, "", ", mechanism: adaptive", ", mechanism: ladder")
-        + choice(rng, "", "", ", query_noise: laplace", ", threshold_noise: laplace")
+        f"name: {name}, topic: {one_of('t', 't', 'u')}, epsilon: {one_of('1', '0.3', '2.5')}, "
+        f"cutoff: {one_of('1', '3', '6')}, sensitivity: {one_of('1', '2', '5/2')}, "
+        f"monotonic: {one_of('true', 'false')}, bounds: {one_of('[0, 100000]', '[-50, 700]')}, "
+        f"threshold: {one_of('500', '0', '20.5')}, granularity: {one_of('1', '1/4', '0.01', '5/2')}"
+        + one_of("", ", mechanism: adaptive", ", mechanism: ladder")
+        + one_of("", "", ", query_noise: laplace", ", threshold_noise: laplace")
         + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
-        + choice(rng, "", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
-        + choice(rng, "", "", ", resample_every: 4s")
-        + choice(rng, "", "", "", ", on_halt: stop")
-        + choice(rng, "", "", ", datasets: [a, b]")
+        + one_of("", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
+        + one_of("", "", ", resample_every: 4s")
+        + one_of("", "", "", ", on_halt: stop")
+        + one_of("", "", ", datasets: [a, b]")
         + append
     )
 
@@ -67,7 +65,7 @@ def any_monitor(rng: random.Random, name: str) -> str:
 def any_spec(rng: random.Random) -> ApplicationSpec:
     """An application with random monitors and budgets."""
     while True:
-        limit = choice(rng, "9", "30", "2.4", "{rho: 6}")
+        limit = rng.choice(["9", "30", "2.4", "{rho: 6}"])
         monitors = "".join(f"  - {{{any_monitor(rng, f'm{k}')}}}\n" for k in range(1 + rng.randrange(2)))
         text = f"application: app\ndatasets:\n  - {{names: [a, b, c], limit: {limit}, unit: one basket}}\nmonitors:\n"
         try:
@@ -80,21 +78,17 @@ def changed(spec: ApplicationSpec, rng: random.Random) -> list[ApplicationSpec]:
     """Specifications that may be applied one after another."""
     later = []
     for _ in range(rng.randrange(3)):
-        updates = (
-            {"threshold": Fraction(rng.randrange(600))},
-            {"cutoff": 1 + rng.randrange(5)},
-            {"max_mutes": 1 + rng.randrange(4)},
-            {"monotonic": False},
-            {"sensitivity": Fraction(5)},
-            {"granularity": Fraction(1, 2)},
+        update = rng.choice(
+            [
+                {"threshold": Fraction(rng.randrange(600))},
+                {"cutoff": 1 + rng.randrange(5)},
+                {"max_mutes": 1 + rng.randrange(4)},
+                {"monotonic": False},
+                {"sensitivity": Fraction(5)},  # no less than any monitor has
+                {"granularity": Fraction(1, 2)},
+            ]
         )
-        update = rng.choice(updates)
-        monitors = tuple(
-            m.model_copy(update={name: max(getattr(m, name), new) if name == "sensitivity" else new})
-            for m in spec.monitors
-            for name, new in update.items()
-        )
-        spec = replace(spec, monitors=monitors)
+        spec = replace(spec, monitors=tuple(one.model_copy(update=update) for one in spec.monitors))
         later.append(spec)
     return later
 
@@ -136,136 +130,95 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
     )
 
 
-# Mutants: each breaks one rule of the engine.
+GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")
+RETRY = FORMS["retry"].replace("epsilon: 1", "epsilon: 20")
+"""With a large epsilon values lie close together, so a neighbour changes their order."""
+MUTANTS: dict[str, tuple[type, str, Callable[..., object], str]] = {}
+"""Class, method, what is called instead (with the original first), and the form of the monitor."""
+
+
+def mutant(owner: type, method: str, form: str = FORMS["plain"]):
+    def register(changed: Callable[..., object]) -> None:
+        MUTANTS[changed.__name__] = owner, method, changed, form
+
+    return register
 
 
 def _value(entry: Waiting) -> int:
     return int.from_bytes(entry.value, "little", signed=True)
 
 
-def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
-    original = RetryAppend._arrive
-
-    def arrive(self: RetryAppend, dataset: int, queue: object, *rest: object, **options: object) -> bool:
-        if len(queue.entries) >= self.rules.capacity:
-            least = min(queue.entries, key=lambda name: _value(queue.entries[name]))
-            queue.entries = {least: queue.entries[least]} | queue.entries
-        return original(self, dataset, queue, *rest, **options)
-
-    patch.setattr(RetryAppend, "_arrive", arrive)
+@mutant(RetryAppend, "_arrive", RETRY)
+def evicts_the_smallest(original, self, dataset, queue, *rest, **options):
+    if len(queue.entries) >= self.rules.capacity:
+        least = min(queue.entries, key=lambda name: _value(queue.entries[name]))
+        queue.entries = {least: queue.entries[least]} | queue.entries
+    return original(self, dataset, queue, *rest, **options)
 
 
-def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
-    original = RetryAppend._sweep
-
-    def sweep(self: RetryAppend, dataset: int, queue: object, *rest: object) -> None:
-        queue.entries = dict(sorted(queue.entries.items(), key=lambda item: -_value(item[1])))
-        original(self, dataset, queue, *rest)
-
-    patch.setattr(RetryAppend, "_sweep", sweep)
+@mutant(RetryAppend, "_sweep", RETRY)
+def retries_the_largest_first(original, self, dataset, queue, *rest):
+    queue.entries = dict(sorted(queue.entries.items(), key=lambda item: -_value(item[1])))
+    original(self, dataset, queue, *rest)
 
 
-def is_urgent_for_an_odd_number_of_high_values(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.step
-
-    def step(self: Engine, batch: object) -> object:
-        done = original(self, batch)
-        return replace(done, urgent=done.urgent or bool((batch.whole >= 500).sum() % 2))
-
-    patch.setattr(Engine, "step", step)
+@mutant(Engine, "step")
+def is_urgent_for_an_odd_number_of_high_values(original, self, batch):
+    done = original(self, batch)
+    return replace(done, urgent=done.urgent or bool((batch.whole >= 500).sum() % 2))
 
 
-def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.take_commit
-
-    def take_commit(self: Engine) -> object:
-        commit = original(self)
-        waiting = [
-            _value(entry)
-            for runner in self.runners.values()
-            for queue in runner.runs.queues.values()
-            for entry in queue.entries.values()
-        ]
-        commit.records[b"z/values"] = bytes(sum((value.bit_length() + 7) // 8 for value in waiting))
-        return commit
-
-    patch.setattr(Engine, "take_commit", take_commit)
+@mutant(Engine, "take_commit", RETRY)
+def stores_values_in_as_few_bytes_as_they_need(original, self):
+    commit = original(self)
+    queues = [queue for runner in self.runners.values() for queue in runner.runs.queues.values()]
+    values = [_value(entry) for queue in queues for entry in queue.entries.values()]
+    commit.records[b"z/values"] = bytes(sum((value.bit_length() + 7) // 8 for value in values))
+    return commit
 
 
-def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = QueryTester._mute_rows
-
-    def mute_rows(self: QueryTester, segment: Segment, rows: object) -> None:
-        original(self, segment, rows)
-        whole = segment.view.batch.whole[segment.start : segment.stop]
-        segment.mute(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
-
-    patch.setattr(QueryTester, "_mute_rows", mute_rows)
+@mutant(QueryTester, "_mute_rows")
+def mutes_what_is_high(original, self, segment, rows):
+    original(self, segment, rows)
+    whole = segment.view.batch.whole[segment.start : segment.stop]
+    segment.mute(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
 
-def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.step
-
-    def step(self: Engine, batch: object) -> object:
-        done = original(self, batch)
-        if done.done:
-            self.accounts.next.rejects.extend(
-                (batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0]
-            )
-        return done
-
-    patch.setattr(Engine, "step", step)
+@mutant(Engine, "step")
+def refuses_what_is_negative(original, self, batch):
+    done = original(self, batch)
+    if done.done:
+        negative = batch.offset[batch.whole < 0]
+        self.accounts.next.rejects.extend((batch.topic, int(at), "bad") for at in negative)
+    return done
 
 
-def takes_the_monotonic_rate_for_all(patch: pytest.MonkeyPatch) -> None:
-    original = MonitorSpec.mechanism
-    patch.setattr(
-        MonitorSpec, "mechanism", lambda self: original(self.model_copy(update={"monotonic": True}))
-    )
+@mutant(MonitorSpec, "mechanism", GENERAL)
+def takes_the_monotonic_rate_for_all(original, self):
+    return original(self.model_copy(update={"monotonic": True}))
 
 
-def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
-    original = Runs.report
-
-    def report(self: Runs, *top: object) -> object:
-        events = self.accounts.next.events
-        number = len(events)
-        woken = original(self, *top)
-        alert = events[number].data
-        free = structs.replace(alert.account, charge=0.0)
-        events[number] = structs.replace(events[number], data=structs.replace(alert, account=free))
-        return woken
-
-    patch.setattr(Runs, "report", report)
+@mutant(Runs, "report")
+def forgets_the_charge_of_a_top(original, self, *top):
+    events = self.accounts.next.events
+    number = len(events)
+    woken = original(self, *top)
+    alert = events[number].data
+    free = structs.replace(alert.account, charge=0.0)
+    events[number] = structs.replace(events[number], data=structs.replace(alert, account=free))
+    return woken
 
 
-GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")
-RETRY = FORMS["retry"].replace("epsilon: 1", "epsilon: 20")
-"""With a large epsilon values lie close together, so a neighbour changes their order."""
-MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
-    evicts_the_smallest: RETRY,
-    retries_the_largest_first: RETRY,
-    is_urgent_for_an_odd_number_of_high_values: FORMS["plain"],
-    stores_values_in_as_few_bytes_as_they_need: RETRY,
-    mutes_what_is_high: FORMS["plain"],
-    refuses_what_is_negative: FORMS["plain"],
-    takes_the_monotonic_rate_for_all: GENERAL,
-    forgets_the_charge_of_a_top: FORMS["plain"],
-}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_rule_is_detected(mutant, monkeypatch):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_of_the_engine_is_detected(name, monkeypatch):
+    owner, method, changed, form = MUTANTS[name]
+    original = getattr(owner, method)
     monkeypatch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
-    mutant(monkeypatch)
+    monkeypatch.setattr(owner, method, lambda *given, **options: changed(original, *given, **options))
     limit = "{names: [a, b, c], limit: 300, unit: one basket}"
-    summary = prove(spec_of(MUTANTS[mutant], datasets=limit), sources(mutant.__name__, MAX_CASES))
-    assert summary.counterexample is not None
+    assert prove(spec_of(form, datasets=limit), sources(name, MAX_CASES)).counterexample is not None
 
 
 def test_cases_cover_directions_of_all_kinds():
-    seen = set()
-    for number in range(20):
-        rng = random.Random(number)
-        seen.update(case_of(spec_of(FORMS["general"]), rng).directions)
-    assert seen == set(Neighbours)
+    cases = (case_of(spec_of(FORMS["general"]), rng) for rng in sources("directions", 20))
+    assert {direction for case in cases for direction in case.directions} == set(Neighbours)
