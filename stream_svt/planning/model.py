@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.noise import Law, quantiles, tails
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.settings.fields import Retry, Sweep
@@ -42,8 +43,8 @@ class Drift:
     start: float
 
     def __post_init__(self) -> None:
-        if not (self.queries > 0 and math.isfinite(self.queries) and math.isfinite(self.start)):
-            raise MisuseError("a drift takes more than 0 queries and starts at a finite distance")
+        sound = self.queries > 0 and math.isfinite(self.queries) and math.isfinite(self.start)
+        require(sound, "a drift takes more than 0 queries and starts at a finite distance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +74,16 @@ class Workload:
     rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.queries < 1:
-            raise MisuseError("a workload has at least one query")
-        if not 0 < self.positives < 1:
-            raise MisuseError("the share of positives lies strictly between 0 and 1")
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise MisuseError("the rate is in queries per second and greater than 0")
-        if self.finite and self.drift is not None:
-            raise MisuseError("values of a finite set do not drift: leave the drift out, or plan a stream")
+        require(self.queries >= 1, "a workload has at least one query")
+        require(0 < self.positives < 1, "the share of positives lies strictly between 0 and 1")
+        known = self.rate is None or 0 < self.rate < math.inf
+        require(known, "the rate is in queries per second and greater than 0")
+        still = not self.finite or self.drift is None
+        require(still, "values of a finite set do not drift: leave the drift out, or plan a stream")
         for name in ("above", "below"):
             margins = np.sort(np.asarray(getattr(self, name), dtype=np.float64).ravel())
-            if not len(margins) or not np.isfinite(margins).all() or margins[0] < 0:
-                raise MisuseError(
-                    f"margins {name} the threshold are one or more numbers, finite and not negative"
-                )
+            sound = len(margins) > 0 and bool(np.isfinite(margins).all()) and margins[0] >= 0
+            require(sound, f"margins {name} the threshold are one or more numbers, finite and not negative")
             object.__setattr__(self, name, margins)
 
 
@@ -111,10 +108,8 @@ class Belief:
 
     def __post_init__(self) -> None:
         medians = [margin for margin in (self.above, self.below) if not isinstance(margin, np.ndarray)]
-        if not all(0 < median < math.inf for median in medians) or not 1 <= self.factor < math.inf:
-            raise MisuseError(
-                "median margins are greater than 0, and the factor of uncertainty is at least 1"
-            )
+        sound = all(0 < median < math.inf for median in medians) and 1 <= self.factor < math.inf
+        require(sound, "median margins are greater than 0, and the factor of uncertainty is at least 1")
 
     def central(
         self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
@@ -163,11 +158,12 @@ def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
     """
     levels = np.array([0.0, *(level for level, _ in points)]) / 100
     margins = np.array([0.0, *(margin for _, margin in points)])
-    if len(points) == 0 or (np.diff(levels) <= 0).any() or levels[-1] > 1 or (np.diff(margins) < 0).any():
-        raise MisuseError(
-            "percentiles are pairs such as 10:20, 50:150, 90:400: percentages above 0 and up to 100 that rise, "
-            "each with a margin at least as large as the one before"
-        )
+    rise = bool((np.diff(levels) > 0).all() and (np.diff(margins) >= 0).all())
+    require(
+        len(points) > 0 and rise and levels[-1] <= 1,
+        "percentiles are pairs such as 10:20, 50:150, 90:400: percentages above 0 and up to 100 that rise, each with a "
+        "margin at least as large as the one before",
+    )
     wanted = middles(MARGINS)
     found = np.interp(wanted, levels, margins)
     beyond = wanted > levels[-1]
@@ -333,8 +329,8 @@ def _on_grid(
     if isinstance(plan, SparseVector):
         return plan, workload, None, None
     sweep = plan.append if isinstance(plan.append, Sweep) else None
-    if workload.finite != (sweep is not None):
-        raise MisuseError("a finite set needs a monitor with append: sweep, and a stream a monitor without")
+    suits = workload.finite == (sweep is not None)
+    require(suits, "a finite set needs a monitor with append: sweep, and a stream a monitor without")
     steps, drift = float(1 / plan.granularity), workload.drift
     workload = replace(
         workload,
