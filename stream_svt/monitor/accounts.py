@@ -42,7 +42,6 @@ class Bounds:
     and 8 MB.
 
     Attributes:
-        runs: Maximum number of runs that one commit opens.
         records, size, rejects: A commit is full at this many state records, (estimated) bytes of records and events,
             or refused records.
         cost: Maximum of queries times monitors in one step: about 50 ms. A query that is tested by itself, not with
@@ -79,7 +78,6 @@ class ShardDatasets(Sequence[DatasetSpec]):
     """The datasets of one shard, by number; immutable after `fill_in_slices`, and shared by its engines.
 
     Attributes:
-        number: Dataset numbers by name.
         shown, zcdp, limit: Masks of those shown one by one, and of those in rho; declared limits, in ledger units.
         periods: Begin and end (ms) of each dataset's period; None if no dataset has a period.
         patterns: Numbers of each generator's datasets, and their longest lateness in milliseconds.
@@ -324,7 +322,6 @@ class Accounts:
         held: The account of every dataset that has one, to read; `account` returns one to change.
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
         sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
-        next: The commit in preparation.
         dirty: Numbers of the datasets whose account changed since the last commit.
     """
 

@@ -14,16 +14,14 @@ from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+NO_ROWS: Integers = np.zeros(0, np.int64)
+NO_ROWS.flags.writeable = False
 
 
 class Names(Protocol):
     """Texts by row, decoded only for the few rows that need them (tops, queued queries)."""
 
     def __getitem__(self, row: int, /) -> str: ...
-
-
-def _no_rows() -> Integers:
-    return np.zeros(0, np.int64)
 
 
 @dataclass(slots=True, repr=False)
@@ -34,27 +32,24 @@ class QueryBatch:
         first, end: Offset of the first record and offset after the last one. Rejected records and transaction
             markers lie inside this range without a row.
         offset, row: Position of each query: record offset and row inside a columnar record (0 for JSON).
-        timestamp_ms: Broker timestamp of each row's record.
-        dataset: Index of the dataset in the shard's list of datasets.
         whole, fraction: The floor of each row's value, clipped to +-2^62, and the rest of the value in units of 10^-18,
             rounded down. A value that is not a number is -2^62. ``fraction`` is None if all values are integers.
         series, set_id: Per row, or None where a query names none. ``set_id`` itself is None if no row names a set.
         threshold: Thresholds that replace the monitor's, by row index, in real units.
         monitor: The only monitor that a row is for, by row index.
         markers: Set that a marker row closes, by row index; such a row is not a query.
-        query_id: Identifier of each row, chosen by the producer.
         rejects: (offset, reason) of the refused records inside the range.
-        series_hashes: Hash of each row's series; computed once a monitor needs it.
+        series_hashes: Of each row's series; computed once a monitor needs them.
     """
 
     topic: str
     first: int
     end: int
-    offset: Integers = field(default_factory=_no_rows)
-    row: Integers = field(default_factory=_no_rows)
-    timestamp_ms: Integers = field(default_factory=_no_rows)
-    dataset: Integers = field(default_factory=_no_rows)
-    whole: Integers = field(default_factory=_no_rows)
+    offset: Integers = field(default_factory=lambda: NO_ROWS)
+    row: Integers = field(default_factory=lambda: NO_ROWS)
+    timestamp_ms: Integers = field(default_factory=lambda: NO_ROWS)
+    dataset: Integers = field(default_factory=lambda: NO_ROWS)
+    whole: Integers = field(default_factory=lambda: NO_ROWS)
     fraction: Integers | None = None
     series: list[str | None] = field(default_factory=list)
     set_id: list[str | None] | None = None
@@ -175,15 +170,3 @@ class Segment:
     live: Mask
     muted: Mask
     tops: list[int]
-
-    def later(self, row: int) -> Integers:
-        """Return the later rows of the segment that are queries of the same dataset."""
-        datasets = self.view.batch.dataset
-        same = self.view.only_eligible(datasets[row + 1 : self.stop] == datasets[row], row + 1)
-        return np.flatnonzero(same) + row + 1
-
-    def mute(self, rows: Integers) -> None:
-        """Skip the live ones of these rows: their series are muted."""
-        rows = rows[self.live[rows - self.start]] - self.start
-        self.live[rows] = False
-        self.muted[rows] = True

@@ -62,7 +62,6 @@ class Engine:
     Attributes:
         runners: The monitors in use, by name, in the order in which they read a batch.
         declared: Most cautious declaration ever made about a query topic, by topic.
-        configuration: Number and digest of the last adopted version.
         undeclared: Stored accounts of datasets that are no longer declared.
         retired, watermarks: Records of retired datasets by name; the end of the last past period by pattern.
     """

@@ -91,11 +91,9 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Progress of a command to all datasets of a shard, which are taken in the order of their names.
+    """Progress of a command to all datasets of a shard, in the order of their names; ``after`` is the last one taken.
 
-    Attributes:
-        after: The last dataset taken.
-        done, refused: Numbers of datasets on which it was carried out, and refused; ``reasons`` of the first refusals.
+    ``done`` and ``refused`` count the datasets on which it was carried out, and refused for ``reasons`` (the first).
     """
 
     command: Command

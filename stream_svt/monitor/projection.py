@@ -1,7 +1,4 @@
-"""Released state of a shard for metrics and status pages: views of the first datasets, and sums over all of them.
-
-Sums are updated by what changed since the last commit, from a few numbers of each dataset in arrays.
-"""
+"""Released state of a shard for metrics and status pages: views of the first datasets, and sums over all of them."""
 
 from __future__ import annotations
 

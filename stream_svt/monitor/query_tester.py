@@ -83,7 +83,9 @@ class QueryTester:
             for row, dataset in zip(rows.tolist(), datasets, strict=True)
             if is_muted(dataset, names[row], int(clock[row]))
         ]
-        segment.mute(np.array(muted, dtype=np.int64))
+        hit = np.array(muted, dtype=np.int64) - segment.start
+        hit = hit[segment.live[hit]]
+        segment.live[hit], segment.muted[hit] = False, True
 
     def _find_tops(self, segment: Segment) -> None:
         """Report the tops of a segment in order; each may mute later rows or shorten the segment."""
@@ -104,18 +106,18 @@ class QueryTester:
 
     def _after_top(self, segment: Segment, row: int, series: str | None, woken: list[str]) -> None:
         """Skip later rows after a top; end the segment where a run may begin or a series is no longer muted."""
-        later = segment.later(row)
+        batch, start = segment.view.batch, segment.start
+        same = batch.dataset[row + 1 : segment.stop] == batch.dataset[row]
+        later = np.flatnonzero(segment.view.only_eligible(same, row + 1)) + row + 1
         if len(later) == 0:
             return
-        batch, start = segment.view.batch, segment.start
         status = self.runs.status[batch.dataset[row]]
         if status == Status.WAITING:
             segment.stop = int(later[0])
         elif status == Status.SKIP:
             segment.live[later - start] = segment.muted[later - start] = False
         elif series is not None:
-            same = later[_hashes(batch)[later] == series_hashes([series], 1)]
-            self._mute_rows(segment, same)
+            self._mute_rows(segment, later[_hashes(batch)[later] == series_hashes([series], 1)])
             if woken:
                 rows = (k for k in later.tolist() if segment.muted[k - start] and batch.series[k] in woken)
                 segment.stop = next(rows, segment.stop)

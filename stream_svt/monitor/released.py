@@ -295,11 +295,7 @@ def number_of(event_id: str) -> int:
 
 
 def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
-    """Return envelope and content of an encoded event.
-
-    Raises:
-        msgspec.DecodeError: The record is not an event of this package.
-    """
+    """Return envelope and content of an encoded event; `msgspec.DecodeError` if it is not of this package."""
     try:
         envelope = _ENVELOPE.decode(record)
         decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
@@ -328,11 +324,9 @@ _AFTER: Mapping[str, State] = {
 
 @dataclass(slots=True)
 class Budget:
-    """A dataset's account after its latest event, in epsilon or rho as ``measure`` says.
+    """A dataset's account after its latest event; without ``reported`` no event carried it: the limit is as declared.
 
-    Attributes:
-        charges: The latest charges as (Unix time in seconds, amount), oldest first.
-        reported: Whether an event carried the account: before, the limit is that of the declaration.
+    ``charges`` are the latest ones as (Unix time in seconds, amount), oldest first.
     """
 
     limit: float
@@ -341,13 +335,6 @@ class Budget:
     reserved: float = 0.0
     charges: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=CHARGES_KEPT))
     reported: bool = False
-
-    def take(self, account: Account, time: str) -> None:
-        """Take the account of an event: every event about a dataset carries the complete account."""
-        self.measure, self.limit = account.measure, account.limit
-        self.spent, self.reserved, self.reported = account.spent, account.reserved, True
-        if account.charge > 0:
-            self.charges.append((datetime.fromisoformat(time).timestamp(), account.charge))
 
     @property
     def left(self) -> float:
@@ -372,8 +359,11 @@ class ReleasedStatus:
         budget, kind = self.budgets.get(data.dataset), envelope.type
         if budget is None:
             return
-        if data.account is not None:
-            budget.take(data.account, envelope.time)
+        if (account := data.account) is not None:
+            budget.measure, budget.limit = account.measure, account.limit
+            budget.spent, budget.reserved, budget.reported = account.spent, account.reserved, True
+            if account.charge > 0:
+                budget.charges.append((datetime.fromisoformat(envelope.time).timestamp(), account.charge))
         if kind == EventType.BUDGET_RAISED:
             for status in self.of_dataset(data.dataset).values():
                 if status.state is State.EXHAUSTED:

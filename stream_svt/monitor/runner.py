@@ -1,7 +1,4 @@
-"""Steps one monitor through batches: chooses the rows to test next, and ends runs by schedule.
-
-It stops at a row whose run is not durable yet, or when the next commit is full, until the shard has committed.
-"""
+"""Steps one monitor through batches: chooses the rows to test next, and ends runs by schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.batch import Integers, Mask, QueryBatch, View
+from stream_svt.monitor.batch import NO_ROWS, Integers, Mask, QueryBatch, View
 from stream_svt.monitor.query_tester import Append, QueryNoise, QueryTester
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Runs, Status
@@ -18,7 +15,6 @@ from stream_svt.monitor.sweep import SweepAppend
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
-_NO_ROWS = np.zeros(0, dtype=np.int64)
 _NO_ROW = np.zeros(0, dtype=np.bool_)
 _APPEND: Mapping[type, type[Append]] = {type(None): Append, Sweep: SweepAppend, Retry: RetryAppend}
 
@@ -27,7 +23,6 @@ class Runner:
     """Steps one monitor.
 
     Attributes:
-        runs, tester, append: Its runs, the tester of queries in them, and its way to append.
         offset, row: Position of the next query.
         clock_ms: Maximum of the broker's timestamps before it.
         started: Whether the monitor's topic was ever read.
@@ -54,7 +49,7 @@ class Runner:
     def advance(self, batch: QueryBatch, stop: int, end: int) -> bool:
         """Read the batch from the monitor's position up to row ``stop`` and offset ``end``.
 
-        Returns False if the engine has to commit before that: durable noise is needed, or the commit is full.
+        Returns False if it stops earlier, at a row whose run is not durable yet or because the next commit is full.
         """
         view = self._view(batch, stop)
         row = view.start
@@ -105,12 +100,12 @@ class Runner:
     def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
         """Return the mask of the queries for this monitor (None: all), and the rows that only their period excludes."""
         if self.runs.covers.all() and not batch.markers and not batch.monitor and self.periods is None:
-            return None, _NO_ROWS
+            return None, NO_ROWS
         eligible: Mask = self.runs.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         eligible[[row for row, name in batch.monitor.items() if name != self.name]] = False
         if self.periods is None:
-            return eligible, _NO_ROWS
+            return eligible, NO_ROWS
         begins, ends = self.periods
         inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
         outside = np.flatnonzero(eligible & ~inside)

@@ -246,8 +246,7 @@ def close_undeclared(engine: Engine) -> Iterator[None]:
 def retire(engine: Engine) -> Iterator[None]:
     """End the ledgers of undeclared datasets, after `close_undeclared` has closed their runs.
 
-    To be called once the configuration without them is adopted: a worker with an older one, which declares them,
-    still needs the ledgers.
+    To be called once the configuration without them is adopted: a worker with an older one still needs the ledgers.
     """
     while engine.undeclared:
         account = engine.undeclared.pop()
@@ -312,10 +311,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
 
 
 def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
-    """Change to another specification between two commits, after `check_spec` and `close_removed`.
-
-    The engine may be used, and committed, after the last slice.
-    """
+    """Change to another specification, after `check_spec` and `close_removed`; no commit before the last slice."""
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name in [name for name in engine.runners if name not in wanted]:
         _remove(engine, name)
