@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ __all__ = ["Event", "Subscription", "subscribe"]
 Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 
 _log = logging.getLogger(__name__)
-_POLL_MS = 1000
 _COMMIT_INTERVAL = 5.0
 """Seconds between two commits of a group's positions: the default of Kafka's clients."""
 _COMMIT_TIMEOUT = 5.0
@@ -94,7 +94,32 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         self._commit_at = 0.0
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        if self._consumer is not None:
+            raise MisuseError(f"the subscription to {self._topic} is already open")
+        record_connection_errors()
+        partitions = (await kafka.partition_counts(self._cluster, self._doing)).get(self._topic)
+        if partitions is None:
+            raise BrokerError(
+                f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
+                "topics.alerts of the configuration, by default '<application>.alerts'"
+            )
+        reset = "earliest" if self._from_beginning else "latest"
+        options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
+        consumer = self._cluster.consumer("stream-svt-subscriber", "read_committed", **options)
+        self._consumer = consumer
+        try:
+            async with kafka.deadline(kafka.START_DEADLINE, self._doing, group=self._group or ""):
+                if self._group is not None:
+                    consumer.subscribe([self._topic], listener=self)
+                    await consumer.start()
+                    await self._commit()
+                    return self
+                await consumer.start()
+                consumer.assign([TopicPartition(self._topic, partition) for partition in range(partitions)])
+                await (consumer.seek_to_beginning() if self._from_beginning else consumer.seek_to_end())
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,27 +139,22 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
         Raises:
             BrokerError: The brokers cannot be reached or refuse access; the message says what to change.
         """
-        opened = self._consumer is None
-        if opened:
-            await self._start()
-        try:
+        async with contextlib.AsyncExitStack() as opened:
+            if self._consumer is None:
+                await opened.enter_async_context(self)
             while True:
                 self._unhandled = None
                 if asyncio.get_running_loop().time() >= self._commit_at:
                     await self._commit()
                 try:
                     # One at a time: the consumer's position, which is committed, is then that of the yielded event.
-                    batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=1)
+                    batch = await self._consumer.getmany(timeout_ms=1000, max_records=1)
                 except KafkaError as error:
                     raise kafka.explain(error, self._doing, group=self._group or "") from error
                 for record in chain.from_iterable(batch.values()):
-                    event = self._received(record)
-                    if event is not None:
+                    if (event := self._received(record)) is not None:
                         self._unhandled = TopicPartition(record.topic, record.partition), record.offset
                         yield event
-        finally:
-            if opened:
-                await self.close()
 
     async def on_partitions_revoked(self, _: set[TopicPartition]) -> None:
         """Commit before another member of the group takes over the partitions."""
@@ -177,35 +197,6 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
             return None
         attributes: dict[str, Any] = msgspec.structs.asdict(envelope) | {"time": time, "data": data}
         return Event(**attributes, partition=record.partition, offset=record.offset)
-
-    async def _start(self) -> None:
-        if self._consumer is not None:
-            raise MisuseError(f"the subscription to {self._topic} is already open")
-        record_connection_errors()
-        partitions = (await kafka.partition_counts(self._cluster, self._doing)).get(self._topic)
-        if partitions is None:
-            raise BrokerError(
-                f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
-                "topics.alerts of the configuration, by default '<application>.alerts'"
-            )
-        reset = "earliest" if self._from_beginning else "latest"
-        options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
-        consumer = self._consumer = self._cluster.consumer(
-            "stream-svt-subscriber", "read_committed", **options
-        )
-        try:
-            async with kafka.deadline(kafka.START_DEADLINE, self._doing, group=self._group or ""):
-                if self._group is not None:
-                    consumer.subscribe([self._topic], listener=self)
-                    await consumer.start()
-                    await self._commit()
-                    return
-                await consumer.start()
-                consumer.assign([TopicPartition(self._topic, partition) for partition in range(partitions)])
-                await (consumer.seek_to_beginning() if self._from_beginning else consumer.seek_to_end())
-        except BaseException:
-            await self.close()
-            raise
 
 
 @overload

@@ -124,7 +124,7 @@ def status(worker: Worker) -> WorkerStatus:
 
 def about(worker: Worker) -> About:
     """Return the same without the datasets."""
-    spec, fault = worker.workload.spec, worker.fault
+    spec, fault, config = worker.workload.spec, worker.fault, worker.config
     return About(
         application=spec.application,
         version=__version__,
@@ -132,14 +132,14 @@ def about(worker: Worker) -> About:
         application_hash=worker.workload.hash,
         ready=worker.ready,
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
-        sealed=bool(worker.config.master_keys),
-        signatures_required=worker.config.control.required,
+        sealed=bool(config.master_keys),
+        signatures_required=config.control.required,
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
         monitors=[
             MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
             for one in spec.monitors
         ],
-        refused=RefusedRecords(worker.config.topics.rejects, worker.metrics.refused_records()),
+        refused=RefusedRecords(config.topics.rejects, worker.metrics.refused_records()),
     )
 
 
@@ -194,53 +194,47 @@ PAGES: dict[str, MakePage] = {
     "/api/v1/status": status_page,
     "/api/v1/worker": worker_page,
 }
-"""Pages by path; coroutines take long with many datasets and are wrapped in `CachedPage`."""
+"""Pages by path; coroutines take long with many datasets and are cached."""
 
 
-class CachedPage:
-    """A page that is made at most once in `CACHE_SECONDS`, by one request at a time."""
+def _cached(make: Callable[[Worker], Awaitable[Response]]) -> MakePage:
+    """Return a page that is made at most once in `CACHE_SECONDS`, by one request at a time."""
+    lock, page, made = asyncio.Lock(), Response(), -CACHE_SECONDS
 
-    def __init__(self, make: Callable[[Worker], Awaitable[Response]]) -> None:
-        self._make = make
-        self._lock = asyncio.Lock()
-        self._page = Response()
-        self._made = -CACHE_SECONDS
+    async def cached(worker: Worker) -> Response:
+        nonlocal page, made
+        async with lock:
+            if time.monotonic() - made >= CACHE_SECONDS:
+                page, made = await make(worker), time.monotonic()
+            # A response can be sent only once.
+            return Response(body=page.body, headers=page.headers)
 
-    async def __call__(self, worker: Worker) -> Response:
-        """Return a copy of the cached page, or of a new one: a response can be sent only once."""
-        async with self._lock:
-            if time.monotonic() - self._made >= CACHE_SECONDS:
-                self._page = await self._make(worker)
-                self._made = time.monotonic()
-            return Response(body=self._page.body, headers=self._page.headers)
+    return cached
 
 
 def register(app: App, worker: Worker, overview: Overview) -> None:
     """Add the pages to a Faust app; the framework refuses methods other than GET and HEAD."""
 
-    async def answer(_: Worker) -> Response:
+    async def overview_page(_: Worker) -> Response:
         return _page(await overview.answer())
 
-    for path, page in {**PAGES, OVERVIEW: answer}.items():
-        view = _view(CachedPage(page) if iscoroutinefunction(page) else page, worker)
-        app.web.web_app.router.add_get(path, view)
+    def view(page: MakePage) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            made = page(worker)
+            response = made if isinstance(made, Response) else await made
+            response.headers.update(HEADERS)
+            return response
+
+        return answer
 
     async def close(_: object) -> None:
         await overview.close()
 
+    for path, page in {**PAGES, OVERVIEW: overview_page}.items():
+        app.web.web_app.router.add_get(path, view(_cached(page) if iscoroutinefunction(page) else page))
     app.web.web_app.on_shutdown.append(close)
     # Faust has no setting for limits, and its own runner has none.
     app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
-
-
-def _view(page: MakePage, worker: Worker) -> Callable[[Request], Awaitable[Response]]:
-    async def view(_: Request) -> Response:
-        made = page(worker)
-        answer = made if isinstance(made, Response) else await made
-        answer.headers.update(HEADERS)
-        return answer
-
-    return view
 
 
 class LimitedServer(Server):

@@ -18,14 +18,13 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 from msgspec import Meta
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import Budget, DatasetView, MonitorView, ReleasedStatus, decode
 from stream_svt.planning.budget import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, edges, explain, seek_all, started
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, edges, seek_all, started
 from stream_svt.service.shard import describe
 from stream_svt.service.worker import Worker
 from stream_svt.settings.application import ApplicationSpec
@@ -97,7 +96,7 @@ class StatusSnapshot(ReleasedStatus):
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(value)
             self.take(envelope, data)
-        except (msgspec.DecodeError, ValueError, ArithmeticError):  # forged amounts can overflow sums
+        except (ValueError, ArithmeticError):  # forged amounts can overflow sums
             position = (record.partition, record.offset)
             log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *position)
             return
@@ -114,15 +113,10 @@ class StatusSnapshot(ReleasedStatus):
     def of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
         """Return the state of a dataset; ``view`` is its committed account if this worker owns its shard."""
         budget = self.budgets[dataset.name]
-        account = budget if view is None else view
-        limit, spent = account.limit, account.spent
-        if view is not None:
-            source = "state"
-        elif budget.reported:
-            source = "alerts"
-        else:
+        account, source = (budget, "alerts") if view is None else (view, "state")
+        if view is None and not budget.reported:
             source = "declaration" if self.complete else "unknown"
-        known = source != "unknown"
+        limit, spent, known = account.limit, account.spent, source != "unknown"
         return DatasetNow(
             dataset=dataset.name,
             unit=dataset.unit,
@@ -165,17 +159,14 @@ async def read_alerts(worker: Worker) -> AsyncGenerator[AlertsRead, None]:
         seek_all(consumer, starts)
         probed = 0.0
         while True:
-            try:
-                batch = await consumer.getmany(timeout_ms=READ_WAIT_MS, max_records=MAX_RECORDS)
-            except KafkaError as error:
-                raise explain(error, _DOING) from error
-            # Positions, not records, show progress: transaction markers take offsets too.
-            behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
-            yield [*chain.from_iterable(batch.values())], not any(starts.values()), not behind
-            if time.monotonic() - probed > PROBE_SECONDS:
-                async with deadline(CALL_DEADLINE, _DOING):
+            async with deadline(CALL_DEADLINE, _DOING):
+                if time.monotonic() - probed > PROBE_SECONDS:
                     await consumer.end_offsets(partitions)
-                probed = time.monotonic()
+                    probed = time.monotonic()
+                batch = await consumer.getmany(timeout_ms=READ_WAIT_MS, max_records=MAX_RECORDS)
+                # Positions, not records, show progress: transaction markers take offsets too.
+                behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+            yield [*chain.from_iterable(batch.values())], not any(starts.values()), not behind
 
 
 class Overview:
@@ -212,17 +203,16 @@ class Overview:
             datasets.append(snapshot.of(dataset, views.get(dataset.name), now))
             if number % DATASETS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return msgspec.json.encode(
-            {
-                "application": snapshot.spec.application,
-                "now": now,
-                "trouble": self._trouble,
-                "complete": snapshot.complete,
-                "datasets_declared": len(snapshot.spec.datasets),
-                "datasets": datasets,
-                "events": snapshot.events(),
-            }
-        )
+        found = {
+            "application": snapshot.spec.application,
+            "now": now,
+            "trouble": self._trouble,
+            "complete": snapshot.complete,
+            "datasets_declared": len(snapshot.spec.datasets),
+            "datasets": datasets,
+            "events": snapshot.events(),
+        }
+        return msgspec.json.encode(found)
 
     async def close(self) -> None:
         """Stop reading."""
