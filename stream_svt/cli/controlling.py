@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stream_svt.cli import common
-from stream_svt.monitor.operations import Action
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
@@ -75,9 +75,8 @@ def _add(action: Action, summary: str) -> None:
     ) -> list[Addressed]:
         if every == bool(datasets):
             raise click.UsageError("Name one or more datasets, or give --all.")
-        if every:
-            return for_all(config, action, monitor=monitor, now=now)
-        return for_datasets(config, action, datasets, monitor=monitor, now=now)
+        command = Command("", action, monitor=monitor, now=now)
+        return for_all(config, command) if every else for_datasets(config, datasets, command)
 
 
 _add(Action.PAUSE, "Skip the queries of datasets, for one monitor or all. Open runs stay open.")
@@ -100,7 +99,7 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
         exact(limit)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--limit") from None
-    commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
+    commands = for_datasets(config, datasets, Command("", Action.RAISE_BUDGET, limit=limit))
     if not yes:
         common.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
     return commands
@@ -116,7 +115,7 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Ad
     A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Any other
     shard refuses it.
     """
-    return for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
+    return for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
 
 
 @_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
@@ -148,5 +147,5 @@ def _close_application(
     if not yes:
         common.confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
     cluster_id = asyncio.run(cluster_id_of(config.cluster())) if give_up_state else ""
-    shards = None if shard is None else [shard]
-    return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)
+    command = Command("", Action.CLOSE_APPLICATION, successor=successor, cluster=cluster_id)
+    return for_shards(config, None if shard is None else [shard], command)

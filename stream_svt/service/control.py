@@ -74,51 +74,37 @@ def _require_declared(config: Config, names: Iterable[str], monitor: str) -> Non
         raise NotDeclared("\n".join(wrong))
 
 
-def for_datasets(
-    config: Config,
-    action: Action,
-    datasets: Sequence[str],
-    *,
-    monitor: str = "",
-    **fields: Any,  # noqa: ANN401
-) -> list[Addressed]:
-    """Return a command for each dataset, addressed to its shard, or raise NotDeclared."""
-    _require_declared(config, datasets, monitor)
-    return [
-        _addressed(config.home(name), action, dataset=name, monitor=monitor, **fields) for name in datasets
-    ]
+def for_datasets(config: Config, datasets: Sequence[str], command: Command) -> list[Addressed]:
+    """Return the command for each dataset, addressed to its shard, or raise NotDeclared."""
+    _require_declared(config, datasets, command.monitor)
+    return [_addressed(config.home(name), command, name) for name in datasets]
 
 
-def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
-    """Return a command for each shard with a dataset, or with one that the monitor covers."""
-    _require_declared(config, (), monitor)
+def for_all(config: Config, command: Command) -> list[Addressed]:
+    """Return the command for each shard with a dataset, or with one that the monitor covers."""
+    _require_declared(config, (), command.monitor)
     spec = config.current
-    shards = set(range(config.topics.partitions))
-    if not spec.generators:  # with generators, datasets of past periods may be open on any shard
-        covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == monitor]
-        names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
-        shards = set(map(config.home, names))
-    return [_addressed(shard, action, monitor=monitor, now=now) for shard in sorted(shards)]
+    if spec.generators:  # datasets of past periods may be open on any shard
+        return for_shards(config, None, command)
+    covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == command.monitor]
+    names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
+    return [_addressed(shard, command) for shard in sorted(set(map(config.home, names)))]
 
 
-def for_shards(
-    config: Config,
-    action: Action,
-    shards: Sequence[int] | None,
-    **fields: Any,  # noqa: ANN401
-) -> list[Addressed]:
-    """Return a command with these fields for each of the shards, or for all with None."""
+def for_shards(config: Config, shards: Sequence[int] | None, command: Command) -> list[Addressed]:
+    """Return the command for each of the shards, or for all with None."""
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
     if wrong := [shard for shard in shards or () if not 0 <= shard < count]:
         raise NotDeclared(
             "\n".join(f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong)
         )
-    return [_addressed(shard, action, **fields) for shard in (range(count) if shards is None else shards)]
+    return [_addressed(shard, command) for shard in (range(count) if shards is None else shards)]
 
 
-def _addressed(shard: int, action: Action, **fields: Any) -> Addressed:  # noqa: ANN401
-    return Addressed(shard, Command(uuid.uuid4().hex, action, issued_by=_operator(), **fields))
+def _addressed(shard: int, command: Command, dataset: str = "") -> Addressed:
+    own = {"id": uuid.uuid4().hex, "dataset": dataset, "issued_by": _operator()}
+    return Addressed(shard, msgspec.structs.replace(command, **own))
 
 
 @cache

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from stream_svt.monitor.operations import Action
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
@@ -41,7 +41,7 @@ class Guarded:
     async def command(self, action: Action, dataset: str, key: SigningKey | None = None) -> None:
         """Have a command accepted."""
         config = self.scene.config()
-        commands = for_datasets(config, action, [dataset])
+        commands = for_datasets(config, [dataset], Command("", action))
         (reply,) = await send(config, config.cluster(), commands, timeout=10, signing_key=key or self.alice)
         assert reply.accepted, reply
 

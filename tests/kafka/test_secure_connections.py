@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stream_svt.errors import BrokerError, ConfigError
-from stream_svt.monitor.operations import Action
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.check import check_brokers
@@ -157,7 +157,7 @@ async def test_each_permission_that_a_worker_lacks_is_named(guarded: Guarded) ->
 async def _pauses(config: Config, key: SigningKey) -> str:
     """Give a command; return what came of it."""
     try:
-        commands = for_datasets(config, Action.PAUSE, ["a"])
+        commands = for_datasets(config, ["a"], Command("", Action.PAUSE))
         [reply] = await send(config, config.cluster(), commands, timeout=20, signing_key=key)
     except BrokerError as error:
         return str(error)

@@ -24,7 +24,7 @@ CONFIG = parse_config(CONFIG_TEXT)
 
 
 def test_a_command_goes_to_the_home_of_its_dataset():
-    commands = control.for_datasets(CONFIG, Action.PAUSE, ["today", "later"], monitor="hot")
+    commands = control.for_datasets(CONFIG, ["today", "later"], Command("", Action.PAUSE, monitor="hot"))
     assert [one.shard for one in commands] == [partition_of(b"today", 5), partition_of(b"later", 5)]
     assert [(one.command.action, one.command.dataset, one.command.monitor) for one in commands] == [
         (Action.PAUSE, "today", "hot"),
@@ -35,26 +35,27 @@ def test_a_command_goes_to_the_home_of_its_dataset():
 
 
 def test_application_wide_commands_are_fanned_out():
-    assert [one.shard for one in control.for_shards(CONFIG, Action.ACCEPT_LOSS, None)] == [0, 1, 2, 3, 4]
-    assert [one.shard for one in control.for_shards(CONFIG, Action.ACCEPT_LOSS, [3])] == [3]
+    command = Command("", Action.ACCEPT_LOSS)
+    assert [one.shard for one in control.for_shards(CONFIG, None, command)] == [0, 1, 2, 3, 4]
+    assert [one.shard for one in control.for_shards(CONFIG, [3], command)] == [3]
 
 
 def test_of_many_declared_names_some_are_listed():
     names = ", ".join(f"d{number:02}" for number in range(14))
     many = parse_config(CONFIG_TEXT.replace("today, tomorrow, later", names), source="shop.yaml")
     with pytest.raises(control.NotDeclared) as refused:
-        control.for_datasets(many, Action.PAUSE, ["x"])
+        control.for_datasets(many, ["x"], Command("", Action.PAUSE))
     assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")
 
 
 def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
-    found = control.for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
+    found = control.for_all(CONFIG, Command("", Action.PAUSE, monitor="hot", now=True))
     assert [one.shard for one in found] == sorted(
         {partition_of(name, 5) for name in (b"today", b"tomorrow", b"later")}
     )
     assert all(one.command.for_all and one.command.now for one in found)
     with pytest.raises(control.NotDeclared, match="no monitor 'cold'"):
-        control.for_all(CONFIG, Action.PAUSE, monitor="cold")
+        control.for_all(CONFIG, Command("", Action.PAUSE, monitor="cold"))
 
 
 # --- commands to one shard

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.operations import Action
+from stream_svt.monitor.operations import Action, Command
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.sealing import RecordContext, Sealing
@@ -107,13 +107,9 @@ class Application(Scene):
     ) -> list[Reply]:
         """Give the command that closes the application, or one shard of it."""
         config = self.config()
-        commands = for_shards(
-            config,
-            Action.CLOSE_APPLICATION,
-            None if shard is None else [shard],
-            successor=successor,
-            cluster=await cluster_id_of(config.cluster()) if give_up else "",
-        )
+        cluster = await cluster_id_of(config.cluster()) if give_up else ""
+        command = Command("", Action.CLOSE_APPLICATION, successor=successor, cluster=cluster)
+        commands = for_shards(config, None if shard is None else [shard], command)
         return await send(config, config.cluster(), commands, timeout=timeout)
 
     async def close_in_order(self, successor: str) -> None:
