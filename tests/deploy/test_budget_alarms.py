@@ -64,12 +64,7 @@ class Model:
 
 
 def history(
-    random: np.random.Generator,
-    *,
-    runs: int,
-    pace: float,
-    change: float = 0.3,
-    cluster: float = 1,
+    random: np.random.Generator, *, runs: int, pace: float, change: float = 0.3, cluster: float = 1
 ) -> np.ndarray:
     """Play a budget of so many runs of ten tops, spent as planned until ``change`` of the horizon, then at ``pace``.
 

@@ -96,9 +96,10 @@ def test_a_container_may_write_to_what_it_is_given_to_write_to(name):
             assert str(owned[target][0]) == user, target
 
 
-def test_everything_that_kafka_writes_goes_to_a_writable_mount():
+def test_kafka_is_the_version_that_the_tests_start_and_writes_to_writable_mounts_only():
     """The logger and the collector write to LOG_DIR, ``docker/jvm/launch`` to the settings, Java to /tmp."""
     kafka = SERVICES["kafka"]
+    assert kafka["image"] == f"apache/kafka:{KAFKA_VERSION}"
     environment = kafka["environment"]
     places = [mount.partition(":")[0] for mount in kafka["tmpfs"]]
     places += [target for _, target, mode in mounts(kafka) if mode == "rw"]
@@ -172,18 +173,11 @@ def test_topics_come_before_workers_and_workers_before_queries():
     assert "--create-topics" in SERVICES["apply"]["command"]
 
 
-def test_a_worker_has_time_to_hand_over_before_it_is_killed():
+def test_a_worker_has_time_to_hand_over_and_workers_differ_by_the_port_of_this_machine_alone():
     assert int(SERVICES[WORKERS[0]]["stop_grace_period"].removesuffix("s")) >= STOP_DEADLINE + 10
-
-
-def test_workers_differ_by_the_port_of_this_machine_alone():
     first, second = (dict(SERVICES[name]) for name in WORKERS)
     assert first.pop("ports") != second.pop("ports")
     assert first == second
-
-
-def test_kafka_is_the_version_that_the_tests_start():
-    assert SERVICES["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
 
 
 def test_the_monitors_are_the_demos(tmp_path, monkeypatch):

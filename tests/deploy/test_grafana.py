@@ -118,6 +118,7 @@ def test_nothing_is_wrong_with(uid, problems):
 def test_the_files_are_what_the_code_writes():
     written = {path.name: path.read_text() for path in GENERATED.glob("*.json")}
     assert written == texts(), "run: python -m deploy.grafana.dashboards"
+    assert set(DASHBOARDS) == {value for name, value in vars(pages).items() if name.isupper()}
 
 
 def test_writing_them_removes_what_is_no_dashboard_any_more(tmp_path, monkeypatch):
@@ -126,10 +127,6 @@ def test_writing_them_removes_what_is_no_dashboard_any_more(tmp_path, monkeypatc
     (tmp_path / "generated" / "gone.json").write_text("{}")
     main()
     assert {path.name: path.read_text() for path in (tmp_path / "generated").iterdir()} == texts()
-
-
-def test_there_is_a_dashboard_for_every_name():
-    assert set(DASHBOARDS) == {value for name, value in vars(pages).items() if name.isupper()}
 
 
 @pytest.mark.parametrize("uid", UIDS)
@@ -147,19 +144,14 @@ def test_one_data_source_and_what_is_watched_are_chosen_above_every_dashboard(ui
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_a_dashboard_is_read_only_and_leads_to_the_others(uid):
+def test_a_dashboard_is_read_only_leads_to_the_others_and_marks_ask_the_same_of_every_grafana(uid):
     dashboard = DASHBOARDS[uid]
     assert dashboard["editable"] is False
     assert dashboard["description"]
     (others,) = [one for one in dashboard["links"] if one["type"] == "dashboards"]
-    assert others["tags"] == ["stream-svt"]
+    assert others["tags"] == dashboard["tags"] == ["stream-svt"]
     assert others["includeVars"]
     assert others["keepTime"]
-    assert dashboard["tags"] == ["stream-svt"]
-
-
-@pytest.mark.parametrize("uid", UIDS)
-def test_marks_ask_the_same_of_every_release_of_grafana(uid):
-    for mark in DASHBOARDS[uid]["annotations"]["list"]:
+    for mark in dashboard["annotations"]["list"]:
         assert (mark["target"]["expr"], mark["target"]["interval"]) == (mark["expr"], mark["step"])
         assert mark["datasource"]["uid"] == "${datasource}"

@@ -183,12 +183,9 @@ def test_pods_keep_to_the_restricted_profile(name):
         assert "memory" in container["resources"]["limits"]
 
 
-def test_the_namespace_takes_restricted_pods_only():
+def test_the_namespace_takes_restricted_pods_only_and_workers_have_an_account_without_a_token():
     labels = MANIFESTS["namespace.yaml"]["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
-def test_workers_have_an_account_without_a_token():
     account = MANIFESTS["service/serviceaccount.yaml"]
     assert account["automountServiceAccountToken"] is False
     assert WORKER["spec"]["serviceAccountName"] == account["metadata"]["name"]
@@ -246,10 +243,7 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
 
 @pytest.mark.parametrize(
     ("name", "port"),
-    [
-        ("service/deployment.yaml", WebConfig().port),
-        ("forward/deployment.yaml", ForwardWebConfig().port),
-    ],
+    [("service/deployment.yaml", WebConfig().port), ("forward/deployment.yaml", ForwardWebConfig().port)],
 )
 def test_probes_ask_for_pages_on_the_port_that_is_served(name, port):
     probes = {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
@@ -263,11 +257,8 @@ def test_probes_ask_for_pages_on_the_port_that_is_served(name, port):
     assert set(probes.values()) <= set(PAGES)
 
 
-def test_a_worker_has_time_to_hand_over_before_it_is_killed():
+def test_a_worker_has_time_to_hand_over_and_different_specifications_never_run_side_by_side():
     assert WORKER["spec"]["terminationGracePeriodSeconds"] >= STOP_DEADLINE + 10
-
-
-def test_workers_with_different_specifications_never_run_side_by_side():
     assert DEPLOYMENT["spec"]["strategy"] == {"type": "Recreate"}
 
 

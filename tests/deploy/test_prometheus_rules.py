@@ -17,14 +17,7 @@ from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service.metrics import (
-    COMMON_LABELS,
-    FAILURES,
-    METRICS,
-    REJECT_REASONS,
-    SKIP_REASONS,
-    STATES,
-)
+from stream_svt.service.metrics import COMMON_LABELS, FAILURES, METRICS, REJECT_REASONS, SKIP_REASONS, STATES
 from tests.support.prometheus import Alertmanager
 
 TOP = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stream_svt.monitor.accounts import DatasetAccount
-from stream_svt.monitor.released import Account, EventType, encode
+from stream_svt.monitor.released import EventType, encode
 from stream_svt.monitor.snapshot import from_bytes
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import MAX_FINDINGS, Audit, DatasetTally, StoredShard
@@ -21,9 +21,7 @@ from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
-
-def account_of(charge: float, spent: float, *, reserved: float = 0.0, limit: float = 1.0) -> Account:
-    return alerts.account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
+account_of = partial(alerts.account_of, limit=1.0)
 
 
 def lifecycle_event(kind: EventType, reason: str = "later", charge: float = 0, spent: float = 0.5, **more):
@@ -156,8 +154,7 @@ def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
 
 
 @pytest.mark.parametrize(
-    "record",
-    [None, b"{}", b'{"id":"\xff"}', encoded(1, alert(top=1))[:-1] + b',"subject":' + b"[" * 60_000],
+    "record", [None, b"{}", b'{"id":"\xff"}', encoded(1, alert(top=1))[:-1] + b',"subject":' + b"[" * 60_000]
 )
 def test_a_forged_record_is_a_finding_and_only_so_many_are_kept(record: bytes | None) -> None:
     audit = Audit()

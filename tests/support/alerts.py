@@ -25,20 +25,13 @@ def account_of(charge: float = 0.1, spent: float = 0.1, reserved: float = 0.0, l
 
 
 def alert(
-    *,
-    top: int = 1,
-    run: int = 1,
-    dataset: str = "shop",
-    monitor: str = "hot",
-    series: str | None = "milk",
-    account: Account | None = None,
-    **changes: Any,
+    *, top: int = 1, run: int = 1, dataset: str = "shop", account: Account | None = None, **changes: Any
 ) -> Alert:
     """Return an alert; ``changes`` replace fields."""
     plain = Alert(
         dataset=dataset,
-        monitor=monitor,
-        series=series,
+        monitor="hot",
+        series="milk",
         query_id=f"q{top}",
         position=Position(topic="queries", partition=0, offset=40 + top, row=0),
         threshold=500.0,
@@ -59,18 +52,10 @@ def alert(
     return structs.replace(plain, **changes)
 
 
-def lifecycle(
-    reason: str,
-    *,
-    dataset: str = "shop",
-    monitor: str = "hot",
-    run: int = 1,
-    account: Account | None = None,
-    detail: dict[str, object] | None = None,
-) -> Lifecycle:
-    return Lifecycle(
-        dataset=dataset, monitor=monitor, run=run, reason=reason, account=account, detail=detail or {}
-    )
+def lifecycle(reason: str, **changes: Any) -> Lifecycle:
+    """Return a life-cycle event; ``changes`` replace fields."""
+    usual = {"dataset": "shop", "monitor": "hot", "run": 1, "account": None}
+    return Lifecycle(reason=reason, **usual | changes)
 
 
 def encoded(
@@ -78,15 +63,13 @@ def encoded(
     data: Alert | Lifecycle,
     *,
     kind: EventType | None = None,
-    shard: int = 0,
     event_id: str | None = None,
-    origin: str = "1-00000000000000aa",
-    application: str = "retail-watch",
-    time: str = TIME,
+    **changes: Any,
 ) -> bytes:
+    """Return the event as a record of the alert topic; ``changes`` replace arguments of `encode`."""
     kind = kind or (EventType.ALERT if isinstance(data, Alert) else EventType.RUN_STARTED)
     subject = data.dataset + (f"/{data.series}" if isinstance(data, Alert) and data.series else "")
-    event = ReleasedEvent(
-        type=kind, id=event_id or f"{data.dataset}-{sequence}", sequence=sequence, subject=subject, data=data
-    )
-    return encode(event, application=application, shard=shard, time=time, origin=origin)
+    event_id = event_id or f"{data.dataset}-{sequence}"
+    event = ReleasedEvent(type=kind, id=event_id, sequence=sequence, subject=subject, data=data)
+    usual = {"application": "retail-watch", "shard": 0, "time": TIME, "origin": "1-00000000000000aa"}
+    return encode(event, **usual | changes)

@@ -18,11 +18,9 @@ def account_of(spent: float, *, charge: float = 0.1, reserved: float = 0.0, limi
 
 def alert(dataset: str, series: str | None = "item-1", *, at: float = 0.0, **changes: Any) -> bytes:
     """Return an alert charged at ``at`` (Unix time); ``changes`` replace fields."""
-    usual = {
-        "account": account_of(0.5),
-        "query_id": f"q{next(_numbers)}",
-        "position": Position(topic="counts", partition=0, offset=1, row=0),
-    } | {"threshold": 400.0, "correction": 27.0, "gap": 31.0, "estimate": 458.0, "bound": 432.0}
+    position = Position(topic="counts", partition=0, offset=1, row=0)
+    usual = {"account": account_of(0.5), "query_id": f"q{next(_numbers)}", "position": position}
+    usual |= {"threshold": 400.0, "correction": 27.0, "gap": 31.0, "estimate": 458.0, "bound": 432.0}
     data = alerts.alert(dataset=dataset, series=series, **usual | changes)
     return written(EventType.ALERT, data, at)
 

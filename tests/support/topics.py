@@ -65,10 +65,7 @@ async def create_topics(
         response = await admin.create_topics(
             [
                 NewTopic(
-                    name,
-                    num_partitions=count,
-                    replication_factor=replicas,
-                    topic_configs=dict(configs or {}),
+                    name, num_partitions=count, replication_factor=replicas, topic_configs=dict(configs or {})
                 )
                 for name, count in partitions.items()
             ]
