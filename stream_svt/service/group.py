@@ -213,12 +213,12 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         log.info("event=assigned shards=%s", _listed(numbers))
         for number in self.shards.keys() - set(numbers):
             self._discard(self.shards.pop(number))
-        if kept := sorted(self.shards):
-            log.info("event=kept shards=%s", _listed(kept))
-        for number in kept:
-            self.shards[number].release()
+        if self.shards:
+            log.info("event=kept shards=%s", _listed(sorted(self.shards)))
         for number in numbers:
-            if number not in self.shards:
+            if number in self.shards:
+                self.shards[number].release()
+            else:
                 self.shards[number] = Shard(number, self._parts, self._consumer)
 
     def _discard(self, shard: Shard) -> None:
