@@ -213,7 +213,6 @@ async def test_a_hand_over_that_takes_too_long_is_reported(play) -> None:
 
 async def test_an_opening_shard_completes_the_opening_and_then_pauses(played) -> None:
     ready = asyncio.Event()
-
     play = played(ready.wait)
     await asyncio.sleep(0.02)
     await play.hold()  # it does not wait for the opening, which may take minutes

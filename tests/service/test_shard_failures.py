@@ -361,11 +361,7 @@ async def test_a_shard_without_progress_is_restarted(played, monkeypatch) -> Non
 
 
 async def test_unreachable_brokers_do_not_make_a_shard_stuck(played, monkeypatch, caplog) -> None:
-    async def away() -> None:
-        await asyncio.sleep(0.6 * STUCK)
-        raise BrokerUnavailable("x")
-
-    play = played(*[away] * 4)
+    play = played(*[fails(BrokerUnavailable("x"), 0.6 * STUCK)] * 4)
     async with watched(monkeypatch, play):
         await play.until(ShardState.RUNNING)
     assert play.opened == 5

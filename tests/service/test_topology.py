@@ -76,14 +76,13 @@ def test_a_topic_that_would_lose_what_must_stay_is_refused(topic: str, policy: s
     assert why in message
 
 
-def test_durations_need_the_brokers_clock() -> None:
-    (message,) = found(config(", mute: 10m"))
-    assert "expected LogAppendTime" in message
-
-
-def test_a_retry_lifetime_beyond_retention_is_refused() -> None:
-    good = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "1000"}}
-    (message,) = found(config(", append: {retry: {lifetime: 10m}}"), settings=good)
+def test_durations_need_the_brokers_clock_and_a_retry_lifetime_within_retention() -> None:
+    by_broker = {"message.timestamp.type": "LogAppendTime", "retention.ms": "1000"}
+    for wanted in (config(", mute: 10m"), config(", append: {retry: {lifetime: 1s}}")):
+        (message,) = found(wanted)
+        assert "expected LogAppendTime" in message
+        assert found(wanted, settings=GOOD | {"counts": by_broker}) == []
+    wanted = config(", append: {retry: {lifetime: 10m}}")
+    (message,) = found(wanted, settings=GOOD | {"counts": by_broker})
     assert "600000 ms is longer than topic 'counts' keeps records" in message
-    unlimited = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}}
-    assert found(config(", append: {retry: {lifetime: 10m}}"), settings=unlimited) == []
+    assert found(wanted, settings=GOOD | {"counts": by_broker | {"retention.ms": "-1"}}) == []
