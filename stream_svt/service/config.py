@@ -63,15 +63,7 @@ class Config:
 
     def cluster(self) -> Cluster:
         """Return how to reach the brokers."""
-        arguments = {
-            "bootstrap_servers": list(self.kafka.bootstrap_servers),
-            "security_protocol": self.kafka.security_protocol,
-            "sasl_mechanism": self.kafka.sasl_mechanism,
-            "sasl_plain_username": self.kafka.username,
-            "sasl_plain_password": self.password,
-            "ssl_context": ssl.create_default_context(cafile=self.ca_file) if self.kafka.encrypts else None,
-        }
-        return Cluster(arguments, self.kafka)
+        return Cluster.of(self.kafka, self.password, self.ca_file)
 
     def home(self, dataset: str) -> int:
         """Return the shard of a dataset."""

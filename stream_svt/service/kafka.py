@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
@@ -189,6 +190,19 @@ class Cluster:
 
     arguments: Mapping[str, Any] = field(repr=False)
     config: KafkaConfig = field(default_factory=KafkaConfig)
+
+    @classmethod
+    def of(cls, kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> Cluster:
+        """Return the cluster of a section `kafka` whose secrets were read."""
+        arguments = {
+            "bootstrap_servers": list(kafka.bootstrap_servers),
+            "security_protocol": kafka.security_protocol,
+            "sasl_mechanism": kafka.sasl_mechanism,
+            "sasl_plain_username": kafka.username,
+            "sasl_plain_password": password,
+            "ssl_context": ssl.create_default_context(cafile=ca_file) if kafka.encrypts else None,
+        }
+        return cls(arguments, kafka)
 
     @property
     def commit_deadline(self) -> float:
