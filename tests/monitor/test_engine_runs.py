@@ -15,7 +15,16 @@ from stream_svt.monitor.accounts import Commit, DatasetAccount
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import SECRETS, Block, RunState, Waiting, from_bytes
+from stream_svt.monitor.snapshot import (
+    SECRETS,
+    Block,
+    OpenSet,
+    QueueGroup,
+    RunState,
+    StoredMute,
+    Waiting,
+    from_bytes,
+)
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -163,6 +172,8 @@ def test_no_repr_shows_a_secret():
     things = [
         Block(1, 1, b"123456789", ["x"], ["q"]),
         waiting,
+        QueueGroup(1, "m0", "a", 123456789, 0, [123456789], [waiting, StoredMute(123456789, "x", 0)]),
+        OpenSet(123456789, "x", 0, 0),
         RetryQueue(QueueJournal(), "m0", "a", entries={"x": waiting}),
         RunState(secrets=b"123456789" + bytes(15)),
         batch,

@@ -14,7 +14,7 @@ from stream_svt.errors import UnreadableState
 from stream_svt.monitor import queue_journal
 from stream_svt.monitor.queue_journal import Queue, QueueJournal, record_key
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.snapshot import QueueRecord, Waiting
+from stream_svt.monitor.snapshot import Waiting
 from stream_svt.monitor.sweep import OpenSets
 from stream_svt.monitor.takeover import KINDS
 from tests.support.monitor_forms import make_small
@@ -152,10 +152,3 @@ def test_entries_that_do_not_fit_are_refused(change: Callable[[Any], object], me
     change(record[1][0])
     with pytest.raises(UnreadableState, match=message):
         loaded({key: msgspec.msgpack.encode(record)})
-
-
-def test_records_do_not_show_their_numbers() -> None:
-    for data in _stored().values():
-        for group in msgspec.msgpack.decode(data, type=QueueRecord).groups:
-            assert repr(group) == "QueueGroup()"
-            assert all(repr(entry) == f"{type(entry).__name__}()" for entry in group.entries)

@@ -94,13 +94,6 @@ def test_the_name_is_never_used_again() -> None:
     play.take_over(_spec("a, c"))
 
 
-def test_a_configuration_that_was_not_applied_retires_nothing() -> None:
-    play = _played()
-    play.spec = _spec("a, c")
-    with pytest.raises(ConfigError, match="dataset b, which the configuration does not declare for shard 0"):
-        play.crash()
-
-
 def test_before_the_adoption_an_older_configuration_continues_the_ledger() -> None:
     """Queries read meanwhile are not tested again: the open run costs all that it reserved."""
     play = _played()

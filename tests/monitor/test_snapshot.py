@@ -157,7 +157,10 @@ def test_a_record_that_no_release_writes_is_refused_by_key(change, message):
         ),
         ("{names: [a, b, c], limit: {rho: 100}, unit: one basket}", "the measure cannot change"),
         ("{names: [a, b, c], limit: 100, unit: one user}", "privacy unit is journaled as 'one basket'"),
-        ("{names: [b, c], limit: 100, unit: one basket}", "the state holds dataset a"),
+        (
+            "{names: [b, c], limit: 100, unit: one basket}",
+            "dataset a, which the configuration does not declare for shard 0",
+        ),
     ],
 )
 def test_a_changed_declaration_is_refused_with_what_to_do(declaration, problem):

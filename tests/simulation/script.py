@@ -32,24 +32,9 @@ class Fault(StrEnum):
 
 RARE = (Fault.ROLLBACK, Fault.BESIDE, Fault.RETENTION, Fault.ANEW, Fault.CLOSE)
 """What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
-HANDS_ON = (
-    Fault.KILL_BEFORE,
-    Fault.PAUSE,
-    Fault.UNKNOWN,
-    Fault.STOP,
-    Fault.COMMAND,
-    Fault.COMMAND,
-    Fault.COMMAND,
-)
+HANDS_ON = (Fault.KILL_BEFORE, Fault.PAUSE, Fault.UNKNOWN, Fault.STOP, *[Fault.COMMAND] * 3)
 """An operator who reaches for the commands whenever a worker is in trouble."""
-RECONFIGURING = (
-    Fault.KILL_BEFORE,
-    Fault.KILL_AFTER,
-    Fault.UNKNOWN,
-    Fault.STOP,
-    Fault.RECONFIGURE,
-    Fault.RECONFIGURE,
-)
+RECONFIGURING = (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.STOP, *[Fault.RECONFIGURE] * 2)
 """One who applies another configuration instead."""
 
 Faults = tuple[tuple[int, Fault], ...]

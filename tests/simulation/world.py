@@ -704,14 +704,7 @@ class World:
         """Return what goes on from here by itself; no process lives, and nobody has a transaction under way."""
         self.rules.computed.newest = None
         entries = chain(*self.broker.partitions.values())
-        shared = (
-            self._application,
-            self._variant,
-            *self.rules.specs,
-            *self._backups,
-            *self._beside,
-            *entries,
-        )
+        shared = self._application, self._variant, *self.rules.specs, *self._backups, *self._beside, *entries
         other = deepcopy(self, {id(one): one for one in shared})
         other.script = replace(self.script, seed=seed, faults=())
         other.chance, other._writer = random.Random(seed), random.Random(seed + 1)
