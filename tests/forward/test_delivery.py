@@ -245,6 +245,7 @@ async def test_a_revocation_waits_for_deliveries_and_cancels_those_that_are_late
         scene.schedule(*one)
     await scene.finish()
     revoking = asyncio.create_task(scene.route.on_partitions_revoked({PARTITION}))
+    await scene.finish()
     await scene.finish(0)
     await revoking
     assert (scene.delivered, scene.open, scene.route._failure) == ([0], [], None)

@@ -307,6 +307,7 @@ def test_a_file_reads_as_it_was_written() -> None:
     assert parse(LINES) == CARRIED
     assert parse(["", *LINES, " "]).digest == CARRIED.digest
     assert replace(CARRIED, successor="other").digest != CARRIED.digest
+    assert NOTHING.digest == ""
 
 
 @pytest.mark.parametrize(

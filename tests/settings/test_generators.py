@@ -122,6 +122,7 @@ def test_every_dataset_that_a_generator_makes_is_found_by_its_name(pattern: str)
     named = f"{{generate: '{pattern}', names: [a, b-2026-01-05, '{{date}}'], {declared}}}"
     (weeks,) = spec_of(named).generators
     made = list(weeks.periods(0, at(800)))
+    assert [*weeks.periods(at(400.5), at(800))] == [one for one in made if one.until_ms > at(400.5)]
     assert len(made) == 3 * len(weeks.begins(0, at(800))) == len({one.name for one in made})
     for one in made[:: len(made) // 40]:
         assert weeks.find(one.name) == one
