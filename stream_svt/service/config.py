@@ -70,13 +70,10 @@ class Config:
         return partition_of(dataset.encode(), self.topics.partitions)
 
 
-def load_config(
-    path: Path | str, environ: Mapping[str, str] | None = None, *, is_whole: bool = True
-) -> Config:
+def load_config(path: Path, environ: Mapping[str, str] | None = None, *, is_whole: bool = True) -> Config:
     """Return the configuration in a file; see `parse_config`."""
-    path = Path(path)
-    source, directory = str(path), path.parent
-    return parse_config(content(path), source=source, directory=directory, environ=environ, is_whole=is_whole)
+    text, source = content(path), str(path)
+    return parse_config(text, source=source, directory=path.parent, environ=environ, is_whole=is_whole)
 
 
 def bundle_of(path: Path) -> Bundle:

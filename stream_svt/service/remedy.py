@@ -61,10 +61,8 @@ def cause_outside(error: BaseException) -> Cause:
 
 def ends_start(error: BaseException) -> bool:
     """Return whether an error ends a worker that has not joined its group yet: no retry can succeed."""
-    return (
-        isinstance(error, errors.ConfigError | errors.BrokerError | errors.MisuseError)
-        and not error.retriable
-    )
+    kinds = errors.ConfigError | errors.BrokerError | errors.MisuseError
+    return isinstance(error, kinds) and not error.retriable
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ async def survey(cluster: Cluster, shard: int, own: TopicsConfig, queries: Seque
                 await reader.getmany(*partitions, timeout_ms=300)
     except Denied as error:
         faults.append(str(error))
+    ends = {tp.topic: end for tp, (_, end) in found.items()}
     spans = tuple(
-        (one.topic, first, end if one.topic in written else None) for one, (first, end) in found.items()
+        (tp.topic, first, ends[tp.topic] if tp.topic in written else None) for tp, (first, _) in found.items()
     )
-    _, control_end = found.get(TopicPartition(own.control, shard), (None, None))
-    return Survey(spans, tuple(faults), bool(gone), control_end)
+    return Survey(spans, tuple(faults), bool(gone), ends.get(own.control))
