@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 from aiokafka import TopicPartition
 
@@ -60,7 +59,7 @@ async def audit_topic(
     cluster: Cluster,
     topic: str,
     monitors: Iterable[MonitorSpec] = (),
-    known: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    known: Mapping[int, tuple[int, int]] | None = None,
 ) -> Audit:
     """Audit all events on an alert topic; ``monitors`` are the configured ones, whose prices alerts must have.
 
@@ -77,7 +76,7 @@ async def audit_topic(
         )
     async with kafka.started(cluster.reader(), doing) as reader:
         for partition in range(partitions):
-            end, last = known.get(partition, (0, LARGEST_SEQUENCE))
+            end, last = (known or {}).get(partition, (0, LARGEST_SEQUENCE))
             async for records in kafka.read_partition(reader, topic, partition, None, doing):
                 for record in records:
                     if record.offset < end or identity_of(record.value)[0] <= last:

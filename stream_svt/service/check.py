@@ -97,8 +97,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
             findings += [one async for one in check(config, cluster, topology)]
         except BrokerError as error:
             findings.append(_problem("permissions", str(error)))
-    # Several checks may fail for the same reason.
-    return list(dict.fromkeys(findings))
+    return list(dict.fromkeys(findings))  # several checks may fail for the same reason
 
 
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
@@ -161,25 +160,20 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     return {"cleanup.policy": "delete", "retention.ms": str(kept), **others}
 
 
-# Checks
-
-
 def advice(config: Config, topology: Topology) -> Iterator[Finding]:
     """Check topic settings with which the service works, but not well."""
     own = config.topics
     state, alerts = (topology.settings.get(topic, {}) for topic in (own.state, own.alerts))
+    weak = partial(_note, "topics.state")
     if state.get("unclean.leader.election.enable") == "true":
-        weak = "unclean.leader.election.enable=true can lose the newest charges; set it to false"
-        yield _note("topics.state", weak)
+        yield weak("unclean.leader.election.enable=true can lose the newest charges; set it to false")
     if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
-        weak = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
-        yield _note("topics.state", weak)
+        yield weak("min.insync.replicas=1: a charge counts as durable on one broker; set it to 2")
     if int(state.get("segment.bytes", 0)) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS:
-        weak = (
+        yield weak(
             f"topic {own.state!r} rolls segments so rarely that compaction hardly ever runs: closed runs stay readable "
             "and a takeover reads all of it; set segment.bytes=67108864"
         )
-        yield _note("topics.state", weak)
     names = ("retention.ms", "retention.bytes")
     if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
         # After a loss of state, the remaining budgets are derived from these events.

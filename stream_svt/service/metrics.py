@@ -30,7 +30,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "stream_svt_"
 OTHERS = "(others)"
 """Label of the sums over datasets that are not shown individually; no dataset may have this name."""
-
 COMMON_LABELS = ("application",)
 """Labels of every metric: without them, a scrape configuration that forgets the target's label would mix the budgets of
 two applications whose datasets have the same names."""
@@ -38,7 +37,6 @@ two applications whose datasets have the same names."""
 SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
-
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SCALES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)

@@ -227,12 +227,9 @@ def register(app: App, worker: Worker, overview: Overview) -> None:
 
         return answer
 
-    async def close(_: object) -> None:
-        await overview.close()
-
     for path, page in {**PAGES, OVERVIEW: overview_page}.items():
         app.web.web_app.router.add_get(path, view(_cached(page) if iscoroutinefunction(page) else page))
-    app.web.web_app.on_shutdown.append(close)
+    app.web.web_app.on_shutdown.append(lambda _: overview.close())
     # Faust has no setting for limits, and its own runner has none.
     app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
 
