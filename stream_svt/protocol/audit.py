@@ -198,11 +198,6 @@ class Audit:
         else:
             self._check_run(envelope.type, data, tally)
 
-    def mark_truncated(self, partition: int) -> None:
-        """Note that events of a partition are gone; if any is left, its number shows that."""
-        if not self.last_sequence[partition]:
-            self.truncated.add(partition)
-
     def _report(self, message: str) -> None:
         self.report(message, "partition {} offset {}".format(*self._position))
 

@@ -136,12 +136,9 @@ class Controls:
 
     def may_continue(self, *, replayed: bool) -> bool:
         """Tell whether a command to all datasets may continue; one that closes the application is not meant."""
-        in_progress = self.in_progress
-        return (
-            in_progress is not None
-            and not in_progress.closes
-            and (replayed or acts_at_once(in_progress.command))
-        )
+        if (in_progress := self.in_progress) is None or in_progress.closes:
+            return False
+        return replayed or acts_at_once(in_progress.command)
 
     def begin_at(self, first: int, end: int) -> int:
         """Return where to read on, given the partition's offsets: its beginning if the stored one is outside."""
