@@ -95,7 +95,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def _duration_or_zero(value: object) -> int:
-    return 0 if value in {"0s", "0ms"} or (value == 0 and not isinstance(value, bool)) else duration_ms(value)
+    return 0 if value in ("0s", "0ms", 0) and not isinstance(value, bool) else duration_ms(value)
 
 
 def _limited(**limits: int) -> WithJsonSchema:

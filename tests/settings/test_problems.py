@@ -113,6 +113,7 @@ DATASETS = [
     ("name: week 1", 3, "name", "a dataset name without spaces"),
     ("name: 2026", 3, "name", "found 2026: put it in quotes"),
     ("name: week-1\n    names: [b]", 3, "", "found name and names together"),
+    ("name: week-1\n    lateness: []", 4, "lateness", "expected a duration"),
     ("name: week-1\n    lateness: 1h", 4, "lateness", "generated datasets only"),
     ("generate: 'w-{date}'\n    horizon: 1d\n    until: 2026-01-06", 4, "horizon", "horizon is its period"),
     ("generate: week", 3, "generate", "with one of {iso_week} or {date}"),
