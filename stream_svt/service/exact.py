@@ -39,8 +39,6 @@ _CHUNK = 4096
 _FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
 """More digits than a number below `LIMIT` has in units of 10^-18."""
 
-_THRESHOLD_LENGTH = 64
-
 
 def number(token: bytes) -> Decimal | None:
     """Return the number of a valid JSON token, infinite where a double is, None where it is not a number."""
@@ -210,7 +208,7 @@ def doubles(values: NDArray[np.float64]) -> Columns:
 @lru_cache(maxsize=4096)
 def threshold(token: bytes) -> Fraction | None:
     """Return the threshold of a JSON token, None where it is not a number of at most 64 characters."""
-    if len(token) > _THRESHOLD_LENGTH:
+    if len(token) > 64:
         return None
     value = number(token)
     if value is None or not value.is_finite() or 0 < value.copy_abs() <= _TINY:
