@@ -40,10 +40,9 @@ async def audit_state(config: Config, cluster: Cluster) -> Audit:
     known = {state.shard: (spans[partitions[state.shard]][1], state.last_event) for state in states}
     audit = await audit_topic(cluster, alerts, config.spec.monitors, known)
     audit.unreadable += unreadable
+    # Where events are left, the number of the first one shows that others were deleted.
     for tp, (first, _) in spans.items():
-        if (
-            first and not audit.last_sequence[tp.partition]
-        ):  # else the number of the first event left shows it
+        if first and not audit.last_sequence[tp.partition]:
             audit.truncated.add(tp.partition)
     return audit.compare(states, config.home)
 
