@@ -255,11 +255,12 @@ async def publish(
     """
     topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
     context = context_of(config, cluster_id, topic, PARTITION)
-    doing = f"writing configuration topic {topic!r}"
+    doing, client = (
+        f"writing configuration topic {topic!r}",
+        cluster.producer(f"{config.spec.application}-config"),
+    )
     try:
-        async with kafka.started(
-            cluster.producer(f"{config.spec.application}-config"), doing, "WRITE"
-        ) as producer:
+        async with kafka.started(client, doing, "WRITE") as producer:
             current = (await read_versions(config, cluster)).current
             if current != before:
                 newest_now = "no version" if current is None else f"version {current.number}"
@@ -270,9 +271,8 @@ async def publish(
                 futures = []
                 for name, value in records(version, before):
                     headers = [key.header(context, value)] if key and value and name == CURRENT else []
-                    futures.append(
-                        await producer.send(topic, value, key=name, partition=PARTITION, headers=headers)
-                    )
+                    record = {"key": name, "partition": PARTITION, "headers": headers}
+                    futures.append(await producer.send(topic, value, **record))
                 await kafka.all_sent(futures)
                 await producer.commit_transaction()
     except kafka.Fenced:
@@ -291,13 +291,10 @@ async def adoptions(
     config: Config, cluster: Cluster, number: int, starts: dict[int, int], timeout: float
 ) -> AsyncIterator[int]:
     """Yield each shard that has adopted the version or a newer one, as its event is read, for ``timeout`` seconds."""
-    doing = f"reading alert topic {config.topics.alerts!r}"
-    pending, now = set(starts), asyncio.get_running_loop().time
-    until = now() + timeout
+    topic, pending, now = config.topics.alerts, set(starts), asyncio.get_running_loop().time
+    doing, until = f"reading alert topic {topic!r}", now() + timeout
     async with kafka.started(cluster.reader(), doing) as reader:
-        kafka.seek_all(
-            reader, {TopicPartition(config.topics.alerts, shard): at for shard, at in starts.items()}
-        )
+        kafka.seek_all(reader, {TopicPartition(topic, shard): at for shard, at in starts.items()})
         while pending and (seconds := until - now()) > 0:
             async with kafka.deadline(seconds + kafka.CALL_DEADLINE, doing):
                 batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))

@@ -221,11 +221,9 @@ class _Dialog:
                 message = f"the shard is closed for ever, for successor {known.successor!r}"
                 self._answer(message, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
-            fields = (
-                {"event": known.event, "origin": known.origin}
-                if command.gives_up
-                else {"number": known.number + 1}
-            )
+            fields: dict[str, Any] = {"number": known.number + 1}
+            if command.gives_up:
+                fields = {"event": known.event, "origin": known.origin}
             self.sent = msgspec.structs.replace(command, state=known.state, **fields)
             return self.sent
         return None
