@@ -75,17 +75,19 @@ def explain(spec: ApplicationSpec) -> list[str]:
             others = [
                 one.name for one in spec.monitors if one is not monitor and one.covers(datasets[0].name)
             ]
-            lines += [*_paragraph(monitor, datasets, others), ""]
+            endless = datasets[0].pattern in {one.pattern for one in spec.generators}
+            lines += [*_paragraph(monitor, datasets, others, endless), ""]
     return lines[:-1]
 
 
-def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str]) -> list[str]:
+def _paragraph(
+    monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str], endless: bool
+) -> list[str]:
     first = max(datasets, key=lambda dataset: dataset.spent_before)
     measure = first.kind.measure
     which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
-    limit = as_text(first.limit, first.kind)
     parts = {
-        "Protects": f"{first.unit}: everything published about it costs at most {measure} {limit} in all.",
+        "Protects": _protects(first, len(datasets), endless),
         "Detects": _detects(monitor),
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.kind),
@@ -98,6 +100,16 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
     if others:
         parts["Shares"] = f"the budget with {', '.join(others)}: what they spend reduces these figures."
     return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
+
+
+def _protects(dataset: DatasetSpec, count: int, endless: bool) -> str:
+    measure, limit = dataset.kind.measure, as_text(dataset.limit, dataset.kind)
+    if count == 1 and not endless:
+        return f"{dataset.unit}: everything published about it costs at most {measure} {limit} in all."
+    total = f"In all {count} datasets together: {measure} {as_text(count * dataset.limit, dataset.kind)}."
+    if endless:
+        total = f"In several datasets: {measure} {limit} for each, and every period adds datasets."
+    return f"{dataset.unit} in one dataset: everything published about it costs at most {measure} {limit}. {total}"
 
 
 def _detects(monitor: MonitorSpec) -> str:

@@ -20,6 +20,7 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
 from stream_svt.errors import BrokerError, UnreadableState
+from stream_svt.planning.budget import reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
@@ -30,6 +31,7 @@ from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.topology import Topology, problems, read_topology, wanted_topics
 from stream_svt.settings.fields import Retry
+from stream_svt.settings.monitors import MonitorSpec
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
@@ -60,6 +62,7 @@ def check_offline(config: Config) -> list[Finding]:
         _ok("configuration", f"{config.source}: {size}"),
         _ok("memory", takes),
         *(_note("configuration", str(note)) for note in config.notes),
+        *(_note(f"monitors.{one.name}.bounds", why) for one in spec.monitors if (why := _unreachable(one))),
     ]
     if not config.master_keys:
         message = (
@@ -75,6 +78,17 @@ def check_offline(config: Config) -> list[Finding]:
         "keeps a second ledger, and the two losses add up. No check can see that"
     )
     return [*findings, _ok("control", f"commands {rule}"), _note("ledger", alone)]
+
+
+def _unreachable(monitor: MonitorSpec) -> str:
+    """Return why an alert of a monitor is unlikely whatever the values are, or ""."""
+    needed, high = monitor.threshold + reported_margin(monitor, 0.5), monitor.bounds[1]
+    if needed <= high:
+        return ""
+    return (
+        f"values are clamped to {float(high):,g}, and a value of {float(needed):,g} is reported half of the time only: "
+        "an alert is unlikely. Raise the upper bound or epsilon, or lower the threshold or the cutoff"
+    )
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_loss, to_units
+from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     MAX_DATASETS,
     DatasetSpec,
@@ -420,17 +422,44 @@ def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, ca
                 document.report((*path, "reserve"), message)
 
 
+_PERSON = re.compile(
+    r"\b(account|client|customer|device|employee|household|member|patient|person|people|subscriber|user|visitor)s?\b",
+    re.IGNORECASE,
+)
+_WITHIN_PERIOD = re.compile(r"day|daily|week|date|hour|period", re.IGNORECASE)
+
+
 def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> Iterator[Problem]:
     """Yield advice about settings that are allowed but may be unintended."""
     for index, monitor in enumerate(config.monitors):
         yield from (document.problem(("monitors", index, name), note) for name, note in monitor.notes())
     declared: dict[int, list[DatasetSpec]] = {}
+    once: dict[int, str] = {}
     for dataset, index in datasets.values():
         declared.setdefault(index, []).append(dataset)
     for index, mine in declared.items():
-        users = sum(any(monitor.covers(one.name) for one in mine) for monitor in config.monitors)
+        path, unit = ("datasets", index), config.datasets[index].unit
+        if mine[0].pattern and config.datasets[index].lateness == 0:
+            message = "is 0: a query that arrives after the end of its period is refused, even the last one of a day"
+            yield document.problem((*path, "lateness"), message)
+        if mine[0].pattern and _PERSON.search(unit) and not _WITHIN_PERIOD.search(unit):
+            message = f"{quote(unit)} may be in many periods and loses the limit in each: for one limit in all, declare"
+            advice = (
+                "one dataset without periods; else name a unit within a period, such as 'one user on one day'"
+            )
+            yield document.problem((*path, "unit"), f"{message} {advice}")
+        users = [n for n, one in enumerate(config.monitors) if any(one.covers(name.name) for name in mine)]
         if not users:
-            yield document.problem(("datasets", index), "no monitor runs on these datasets")
-        elif mine[0].kind is Kind.ZCDP and users > 1:
-            message = f"with rho only one run at a time is open on a dataset: its {users} monitors take turns"
-            yield document.problem(("datasets", index, "limit"), message)
+            yield document.problem(path, "no monitor runs on these datasets")
+        elif mine[0].kind is Kind.ZCDP and len(users) > 1:
+            message = (
+                f"with rho only one run at a time is open on a dataset: its {len(users)} monitors take turns"
+            )
+            yield document.problem((*path, "limit"), message)
+        once.update({} if mine[0].until_ms else dict.fromkeys(users, mine[0].name))
+    for n, name in once.items():
+        if config.monitors[n].mute is fields.Mute.PERIOD:
+            message = f"dataset {quote(name)} has no period, so a series is reported once in the dataset's whole life"
+            yield document.problem(
+                ("monitors", n, "mute"), f"{message}: set a duration, such as 1d, for more reports"
+            )

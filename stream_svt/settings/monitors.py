@@ -277,6 +277,9 @@ class MonitorSpec(Strict):
         if sweeps and self.attempts == 1:
             why = f"a sweep with the correction {rule.kind} has no further pass over its set"
             yield "append", f"{why}: consider annealed"
+        if isinstance(rule, fields.ExposureOptions) and (rule.false_alerts or 0) > self.cutoff:
+            why = f"false_alerts exceeds the cutoff {self.cutoff}: values near the threshold may use up whole runs"
+            yield "correction", why
         if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
             yield "expected_queries", f"is not used by the correction {rule.kind}"
         if self.threshold > high:

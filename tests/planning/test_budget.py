@@ -116,6 +116,25 @@ def test_datasets_alike_are_described_once_and_sharing_is_mentioned():
     assert any("Shares   the budget with m1" in line for line in text)
 
 
+@pytest.mark.parametrize(
+    ("datasets", "total"),
+    [
+        ("{names: [a, b, c], limit: 4, unit: one user}", "In all 3 datasets together: epsilon 12."),
+        (
+            '{generate: "{date}", from: 2026-01-01, until: 2026-03-03, limit: 4, unit: one user}',
+            "In all 61 datasets together: epsilon 244.",
+        ),
+        (
+            '{generate: "{date}", from: 2026-01-01, limit: 4, unit: one user}',
+            "In several datasets: epsilon 4 for each, and every period adds datasets.",
+        ),
+    ],
+)
+def test_the_loss_of_a_unit_that_is_in_several_datasets_is_said(datasets, total):
+    text = "\n".join(explain(spec_of(HOT + STREAM, datasets=datasets).at(0)))
+    assert f"one user in one dataset: everything published about it costs at most epsilon 4. {total}" in text
+
+
 def test_of_what_was_carried_over_only_the_rest_lasts():
     whole = spec(STREAM)
     halves = enumerate("abc")

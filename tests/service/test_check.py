@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stream_svt.planning.budget import reported_margin
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import advice as advice_of
@@ -179,6 +180,14 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
 def test_a_state_that_the_configured_keys_do_not_open_is_a_problem_said_once_for_all_shards(keys, metas, why):
     found = unreadable_states(replace(config(), **keys), "c", metas)
     assert (len(found), why in "".join(found)) == (bool(why), True), found
+
+
+@pytest.mark.parametrize(("below", "noted"), [(1, True), (0, False)])
+def test_bounds_that_make_an_alert_unlikely_are_noted(below, noted):
+    (monitor,) = config().spec.monitors
+    high = monitor.threshold + reported_margin(monitor, 0.5) - below
+    report = check_offline(parse_config(YAML.replace("COPIES", "1").replace("[0, 9]", f"[0, {high}]")))
+    assert any("an alert is unlikely" in finding.message for finding in report) is noted
 
 
 def test_each_note_is_made_once():

@@ -47,8 +47,12 @@ def only(text: str) -> tuple[int, str, str]:
     return problem.line, problem.field, problem.message
 
 
-def test_the_good_file_has_no_problems_and_no_notes():
-    assert load_spec(GOOD).notes == ()
+def notes(text: str) -> dict[str, str]:
+    return {note.field: note.message for note in load_spec(text).notes}
+
+
+def test_a_good_file_has_no_problems_and_no_notes():
+    assert notes(GOOD.replace("cutoff: 10", "cutoff: 10\n    mute: 1d")) == {}
 
 
 ADDED = [
@@ -279,21 +283,38 @@ def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
         ("cutoff: 10", "cutoff: 10\n    threshold_noise: laplace", "monitors[0].threshold_noise", "no bound"),
         ("cutoff: 10", "cutoff: 10\n    granularity: 3", "monitors[0].granularity", "rounds up to 3"),
         ("topic: counts", "topic: counts\n    datasets: [w*]", "datasets[1]", "no monitor runs"),
+        ("exposure\n", "{exposure: {false_alerts: 11}}\n", "monitors[0].correction", "exceeds the cutoff 10"),
+        ("topic: counts", "topic: counts\n    mute: period", "monitors[0].mute", "'week-1' has no period"),
     ],
 )
 def test_what_is_allowed_but_may_not_be_meant_is_noted(good, changed, field, advice):
     text = GOOD.replace(good, changed, 1)
     if field == "datasets[1]":
         text = text.replace("monitors:", "  - {name: other, limit: 1, unit: x}\nmonitors:")
-    notes = {note.field: note.message for note in load_spec(text).notes}
-    assert advice in notes[field]
+    assert advice in notes(text)[field]
+
+
+@pytest.mark.parametrize(
+    ("unit", "lateness", "noted"),
+    [
+        ("one user", "0", {"datasets[0].unit", "datasets[0].lateness"}),
+        ("one Patient", "1h", {"datasets[0].unit"}),
+        ("one user on one day", "1h", set()),
+        ("one visit", "1h", set()),
+    ],
+)
+def test_a_person_in_many_periods_and_a_period_without_lateness_are_noted(unit, lateness, noted):
+    period = f'generate: "{{date}}"\n    from: 2026-01-05\n    lateness: {lateness}'
+    text = GOOD.replace("name: week-1", period).replace("one basket", unit)
+    assert set(notes(text)) == noted
+    assert set(notes(text.replace("from:", "until: 2026-02-05\n    from:"))) == noted
 
 
 def test_monitors_that_take_turns_under_zcdp_are_noted():
     text = GOOD.replace("{epsilon: 4}", "{rho: 4}")
     second = GOOD[GOOD.index("  - name: hot-items") :].replace("hot-items", "second")
-    (note,) = load_spec(text + second).notes
-    assert (note.line, note.field) == (4, "datasets[0].limit")
+    note = next(note for note in load_spec(text + second).notes if note.field == "datasets[0].limit")
+    assert note.line == 4
     assert "take turns" in note.message
 
 
