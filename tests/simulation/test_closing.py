@@ -123,6 +123,14 @@ def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no
     assert parse(list(carried.lines())) == carried
 
 
+def test_a_closed_shard_of_which_retention_took_some_balances_is_not_complete(model: Model) -> None:
+    close_for_ever(model)
+    first = next(at for at, event in enumerate(events(model)) if event["type"] == EventType.BALANCE)
+    carried, _ = left(history(model, shown=[*model.broker.read("alerts", committed=False)][first + 3 :]))
+    assert not carried.complete
+    assert all(spent(carried).get(name, 0) >= amount for name, amount in model.spent.items())
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(2, 9))
 def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
