@@ -1,18 +1,18 @@
-"""Datasets of a shard, their ledgers and monitors' states, and the next commit: stored records and released events."""
+"""Ledgers and monitors' states of a shard's datasets, and the next commit: stored records and released events."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.batch import Integers, Mask
+from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import (
     Account,
@@ -23,15 +23,12 @@ from stream_svt.monitor.released import (
     ReleasedEvent,
     Totals,
 )
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import NO_SECRETS, VERSION, RunState, Signal, State, StateRecord, to_bytes
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
-from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
-
-if TYPE_CHECKING:
-    from stream_svt.monitor.runs import Mutes, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,88 +66,6 @@ EVENT_BYTES = 800
 _RUNNING = State.RUNNING
 
 
-AT_ONCE = 5_000
-"""Datasets, names or monitors' states taken between two yields: a few milliseconds of work."""
-NEVER = np.iinfo(np.int64).max
-
-
-class ShardDatasets(Sequence[DatasetSpec]):
-    """The datasets of one shard, by number; immutable after `fill_in_slices`, and shared by its engines.
-
-    Attributes:
-        shown, zcdp, limit: Masks of those shown one by one, and of those in rho; declared limits, in ledger units.
-        periods: Begin and end (ms) of each dataset's period; None if no dataset has a period.
-        patterns: Numbers of each generator's datasets, and their longest lateness in milliseconds.
-    """
-
-    def __init__(self, names_shown: Container[str] = frozenset()) -> None:
-        self._names_shown = names_shown
-        self._datasets: list[DatasetSpec] = []
-        self._covered: dict[tuple[str, ...], Mask] = {}
-        self.number: dict[str, int] = {}
-        self.periods: tuple[Integers, Integers] | None = None
-        self.patterns: dict[str, tuple[Integers, int]] = {}
-
-    @classmethod
-    def of_names(cls, spec: ApplicationSpec, names: Sequence[str]) -> ShardDatasets:
-        """Return the datasets of these names; KeyError if one is not declared."""
-        datasets = cls(spec.names_shown)
-        for _ in datasets.fill_in_slices([spec.dataset(name) for name in names]):
-            pass
-        return datasets
-
-    def __len__(self) -> int:
-        return len(self._datasets)
-
-    def __getitem__(self, number: int) -> DatasetSpec:  # type: ignore[override]  # no slices
-        return self._datasets[number]
-
-    def covers(self, monitor: MonitorSpec) -> Mask:
-        """Return the mask of the datasets that a monitor covers."""
-        for _ in self.cover_in_slices(monitor):
-            pass
-        return self._covered[monitor.datasets]
-
-    def cover_in_slices(self, monitor: MonitorSpec) -> Iterator[None]:
-        """Compute the mask of a monitor in slices, so that `covers` returns it at once."""
-        if monitor.datasets in self._covered:
-            return
-        covered = np.ones(len(self), dtype=np.bool_)
-        if "*" not in monitor.datasets:
-            covers = monitor.covers
-            for start in range(0, len(self), AT_ONCE):
-                part = self._datasets[start : start + AT_ONCE]
-                covered[start : start + len(part)] = [covers(dataset.name) for dataset in part]
-                yield
-        self._covered[monitor.datasets] = covered
-
-    def fill_in_slices(self, datasets: Sequence[DatasetSpec]) -> Iterator[None]:
-        """Add the datasets, in slices; they may be used after the last one."""
-        self.shown, self.zcdp = np.zeros((2, len(datasets)), dtype=np.bool_)
-        self.limit, begins = np.zeros((2, len(datasets)), dtype=np.int64)
-        ends = np.full(len(datasets), NEVER, dtype=np.int64)
-        generated: dict[str, list[int]] = defaultdict(list)
-        lateness: dict[str, int] = defaultdict(int)
-        for start in range(0, len(datasets), AT_ONCE):
-            part = datasets[start : start + AT_ONCE]
-            rows = slice(start, start + len(part))
-            self._datasets += part
-            self.number.update((dataset.name, number) for number, dataset in enumerate(part, start))
-            self.shown[rows] = [dataset.name in self._names_shown for dataset in part]
-            self.zcdp[rows] = [dataset.kind is Kind.ZCDP for dataset in part]
-            self.limit[rows] = [dataset.limit for dataset in part]
-            for number, one in enumerate(part, start):
-                if one.from_ms is not None:
-                    begins[number], ends[number] = one.from_ms, NEVER if one.ends_ms is None else one.ends_ms
-                if one.pattern:
-                    generated[one.pattern].append(number)
-                    lateness[one.pattern] = max(lateness[one.pattern], one.lateness_ms or 0)
-            yield
-        if begins.any() or (ends != NEVER).any():
-            self.periods = begins, ends
-        self.patterns = {name: (np.array(numbers), lateness[name]) for name, numbers in generated.items()}
-
-
 class DatasetAccount(StateRecord, array_like=True, gc=False):
     """A dataset's ledger and the states of its monitors, stored in this layout. Amounts are in ledger units."""
 
@@ -182,17 +97,17 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
             limit=to_float(self.ledger.limit, kind),
         )
 
-    def admit(self, run_state: RunState, plan: Plan) -> int | None:
+    def admit(self, run_state: RunState, spec: MonitorSpec, mechanism: SparseVector) -> int | None:
         """Open a run: return the charge for its threshold, None if the ledger cannot pay for a run.
 
-        The run gets the plan's full epsilon or, if the ledger cannot pay that, a shorter run with fewer tops, and with
-        at least the cheapest of several branches. The monitor's reserve stays available to other monitors. Under zCDP
-        the full run is charged now, and no run is admitted while another one is open.
+        The run gets the mechanism's full epsilon or, if the ledger cannot pay that, a shorter run with fewer tops, and
+        with at least the cheapest of several branches. The monitor's reserve stays available to other monitors. Under
+        zCDP the full run is charged now, and no run is admitted while another one is open.
         """
-        mechanism, ledger = plan.mechanism, self.ledger
-        available = ledger.available - plan.spec.reserve_units(ledger.kind)
+        ledger = self.ledger
+        available = ledger.available - spec.reserve_units(ledger.kind)
         if ledger.kind is Kind.ZCDP:
-            price = plan.spec.run_price(Kind.ZCDP)
+            price = spec.run_price(Kind.ZCDP)
             if ledger.run_open or price > available:
                 return None
             ledger.open_run(price)

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from stream_svt.mechanisms.sampler import KeyedSampler
-from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount, ShardDatasets
+from stream_svt.monitor.accounts import BOUNDS, Accounts, Bounds, Commit, DatasetAccount
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.runs import Plan, Status
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import VERSION, ProgressRecord, SpecRecord, TopicRecord, to_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import period_at

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
-from stream_svt.monitor.accounts import AT_ONCE, DatasetAccount
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import State, from_bytes
 from stream_svt.privacy.loss import as_text, exact, to_units
 

@@ -75,7 +75,6 @@ class Projection:
         self.changed: set[int] = set()
         self._views_changed = True
         datasets = accounts.datasets
-        self._shown = np.flatnonzero(datasets.shown).tolist()
         self._group = np.where(datasets.shown, 0, 1 + datasets.zcdp).astype(np.int8)
         spent, reserved, charges = np.zeros((3, len(datasets)), dtype=np.int64)
         limit = datasets.limit.copy()
@@ -96,13 +95,17 @@ class Projection:
         del self._monitors[name]
         self._views_changed = True
 
+    def shown(self) -> list[DatasetView]:
+        """Return the views of all datasets that are shown one by one."""
+        self._views_changed = False
+        return list(map(self.view, np.flatnonzero(self._accounts.datasets.shown).tolist()))
+
     def take_views(self) -> list[DatasetView]:
         """Return the views that the next commit changes: at first, and if the monitors changed, all."""
-        changed = (
-            self._shown if self._views_changed else sorted(self._accounts.dirty.intersection(self._shown))
-        )
-        self._views_changed = False
-        return list(map(self.view, changed))
+        if self._views_changed:
+            return self.shown()
+        is_shown = self._accounts.datasets.shown
+        return [self.view(number) for number in sorted(self._accounts.dirty) if is_shown[number]]
 
     def take(self) -> Totals:
         """Return the sums with the changes of the next commit."""

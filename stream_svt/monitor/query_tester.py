@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity
 from stream_svt.monitor.batch import Crossing, Integers, Mask, QueryBatch, Segment, Tests, View
+from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.runs import Runs, Status, series_hashes
+from stream_svt.monitor.runs import Runs, Status
 
 QueryNoise = Callable[[Law, Identity], Integers]
 """Source of query noise: see `KeyedSampler.draw`."""

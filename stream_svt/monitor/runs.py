@@ -1,27 +1,27 @@
-"""The runs of one monitor: only this module opens, charges and ends them; and the series that their tops mute.
+"""The runs of one monitor: only this module opens, charges and ends them.
 
 The state that a query needs is in arrays over the shard's datasets, so that its time does not depend on their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice, takewhile
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.accounts import NEVER, Accounts, DatasetAccount
-from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
+from stream_svt.monitor.accounts import Accounts, DatasetAccount
+from stream_svt.monitor.batch import Crossing, Grid, Mask
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
-from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State, StoredMute
+from stream_svt.monitor.shard_datasets import NEVER
+from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.fields import Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -29,47 +29,6 @@ from stream_svt.settings.monitors import MonitorSpec
 _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # as in `accounts`
 
 Q = TypeVar("Q", bound=Queue[Any])
-
-FOR_EVER, UNTIL_RUN_ENDS = -1, -2
-"""Ends of mutes that are not a clock."""
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_SMALLEST, _LOAD = 2**12, 16
-
-
-@dataclass(slots=True, repr=False, eq=False)
-class Mutes(Queue[StoredMute]):
-    """Muted series of a monitor on a dataset, oldest first."""
-
-    kind: ClassVar[int] = 2
-    entry_types: ClassVar[tuple[type, ...]] = (StoredMute,)
-
-    def is_muted(self, series: str | None, clock_ms: int) -> bool:
-        """Return whether a series is muted at a clock."""
-        mute = None if series is None else self.entries.get(series)
-        return mute is not None and _is_active(mute, clock_ms)
-
-    def add(self, series: str, until: int, clock_ms: int, max_mutes: int) -> list[str]:
-        """Mute a series and remove expired mutes; return the oldest series, unmuted because of ``max_mutes``."""
-        self._discard(takewhile(lambda mute: not _is_active(mute, clock_ms), self.entries.values()))
-        if series in self.entries:
-            self.remove(series)
-        self.count += 1
-        self.put(StoredMute(self.count, series, until))
-        return self._discard(islice(self.entries.values(), max(0, len(self.entries) - max_mutes)))
-
-    def end_run(self) -> None:
-        """End the mutes that hold until the run ends."""
-        self._discard(mute for mute in self.entries.values() if mute.until == UNTIL_RUN_ENDS)
-
-    def _discard(self, mutes: Iterable[StoredMute]) -> list[str]:
-        names = [mute.name for mute in mutes]
-        for series in names:
-            self.remove(series)
-        return names
-
-
-def _is_active(mute: StoredMute, clock_ms: int) -> bool:
-    return mute.until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < mute.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +46,6 @@ class Plan:
         """Return the plan of a specification; cached, because every takeover of a shard needs the same few."""
         low, high = spec.grid_bounds
         return cls(spec, spec.hash(), spec.mechanism(), Grid(spec.granularity, low, high))
-
-
-def series_hashes(series: Iterable[object], count: int) -> NDArray[np.uint64]:
-    """Return the hashes of some series; equal series have equal hashes."""
-    return np.fromiter(map(hash, series), dtype=np.int64, count=count).view(np.uint64)
-
-
-class MuteFilter:
-    """A Bloom filter, with one hash function, of a monitor's mutes: finds all muted queries and few others.
-
-    The caller looks each hit up: outcomes do not depend on Python's hash, which differs between processes.
-    """
-
-    def __init__(self, mutes: Mapping[int, Mutes]) -> None:
-        self._mutes = mutes
-        self._rebuild(mutes)
-
-    def hits(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
-        """Return the indexes of queries that may be muted, given dataset and hash of their series."""
-        return np.flatnonzero(self._marks[self._indexes(datasets, hashes)])
-
-    def add(self, dataset: int, series: Collection[object]) -> None:
-        """Add new mutes of a dataset; a full filter is rebuilt without the mutes that have ended."""
-        self._count += len(series)
-        self._datasets.add(dataset)
-        if self._count * _LOAD > len(self._marks):
-            self._rebuild(self._datasets)
-        else:
-            hashes = series_hashes(series, len(series))
-            self._marks[self._indexes(np.full(len(series), dataset), hashes)] = True
-
-    def _rebuild(self, datasets: Collection[int]) -> None:
-        """Mark the mutes of these datasets, which are all that may have some."""
-        entries = {
-            number: held.entries
-            for number in datasets
-            if (held := self._mutes.get(number)) is not None and held.entries
-        }
-        self._datasets = set(entries)
-        sizes = [len(series) for series in entries.values()]
-        self._count = sum(sizes)
-        self._marks = np.zeros(max(_SMALLEST, 1 << (2 * _LOAD * self._count).bit_length()), dtype=np.bool_)
-        numbers = np.repeat(np.array(list(entries), dtype=np.int64), sizes)
-        hashes = series_hashes(chain.from_iterable(entries.values()), self._count)
-        self._marks[self._indexes(numbers, hashes)] = True
-
-    def _indexes(self, datasets: Integers, hashes: NDArray[np.uint64]) -> Integers:
-        keys = (hashes ^ (datasets.view(np.uint64) * _SPREAD)) * _SPREAD
-        return (keys >> np.uint64(64 - (len(self._marks).bit_length() - 1))).view(np.int64)
 
 
 class Status:
@@ -228,7 +138,7 @@ class Runs:
         if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
             self.refresh([dataset])
             return
-        charge = account.admit(run_state, plan)
+        charge = account.admit(run_state, plan.spec, plan.mechanism)
         if charge is None:
             run_state.signal(Signal.REFUSED)
             self._announce(EventType.EXHAUSTED, dataset, "budget")

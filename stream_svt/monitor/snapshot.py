@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -267,6 +268,12 @@ def from_bytes(kind: type[R], data: bytes, *, key: str) -> R:
 def _decoded(kind: type[R], data: bytes) -> R | None:
     """Return a record, None if it is not of this kind; `StateRecord` accepts any kind, with its version only."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        found: R = _decoder(kind).decode(data)
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MisuseError):
         return None
+
+
+@cache
+def _decoder(kind: type[R]) -> msgspec.msgpack.Decoder[R]:
+    return msgspec.msgpack.Decoder(kind)

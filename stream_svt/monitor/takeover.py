@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.monitor.accounts import AT_ONCE, DatasetAccount
+from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import OTHER_FILE, Engine
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import Queue, record_number
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.retry import RetryQueue
-from stream_svt.monitor.runs import Mutes, Plan, Runs
+from stream_svt.monitor.runs import Plan, Runs
+from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import (
     ProgressRecord,
     Signal,
@@ -41,6 +43,8 @@ LOADED_AT_ONCE = 80_000
 """Bytes of state records that are loaded between two yields."""
 QUEUES_AT_ONCE = 10
 """Queues that are loaded between two yields: a thousand entries take a millisecond."""
+NAMES_AT_ONCE = 500
+"""Names that are compared with periods between two yields: ten microseconds each."""
 
 Named = list[tuple[str, bytes]]
 """State records of one kind: the rest of the key after the kind, and the content."""
@@ -211,7 +215,7 @@ def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
         if not dataset.pattern and is_over(dataset.name, engine.watermarks):
             message = f"dataset {dataset.name} has the name of a period that a generator made and that is over {again}"
             raise ConfigError([Problem(0, "datasets", message)])
-        if count % AT_ONCE == 0:
+        if count % NAMES_AT_ONCE == 0:
             yield
     for account in () if may_retire else engine.undeclared:
         if not is_over(account.name, engine.watermarks):
@@ -220,6 +224,7 @@ def check_declared(engine: Engine, *, may_retire: bool) -> Iterator[None]:
                 f"{engine.shard}; declare it again, or apply a configuration without it, which retires it"
             )
             raise ConfigError([Problem(0, "datasets", message)])
+        yield
 
 
 def close_undeclared(engine: Engine) -> Iterator[None]:
@@ -230,14 +235,12 @@ def close_undeclared(engine: Engine) -> Iterator[None]:
     """
     accounts = engine.accounts
     for account in engine.undeclared:
-        over = is_over(account.name, engine.watermarks)
         for name, run_state in account.run_states.items():
             if run_state.state is State.RUNNING:
+                over = is_over(account.name, engine.watermarks)
                 run_state.signal(Signal.ENDED)
-                lost, reason = (
-                    account.end_run(run_state, full_price=not over),
-                    PERIOD_OVER if over else "retired",
-                )
+                lost = account.end_run(run_state, full_price=not over)
+                reason = PERIOD_OVER if over else "retired"
                 accounts.announce(EventType.RUN_CLOSED, account, reason, name, run_state.run, lost)
                 accounts.next.records[f"d/{account.name}".encode()] = to_bytes(account)
         yield

@@ -263,7 +263,8 @@ class Audit:
             self._report(f"{subject}: a top after run {run.run} had ended")
         elif alert.top != run.top + 1:
             self._report(f"{subject} run {run.run}: top {alert.top}, expected {run.top + 1}")
-        run.run, run.top, run.over = alert.run, alert.top, False
+        run.over = run.over and alert.run == run.run
+        run.run, run.top = alert.run, alert.top
 
     def _check_prices(self, alert: Alert, tally: DatasetTally, run: RunTally, subject: str) -> None:
         mechanism, kind = self._mechanisms.get(alert.spec_hash), tally.kind

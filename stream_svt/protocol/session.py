@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, TimestampAhead
 from stream_svt.monitor import operations
@@ -45,6 +46,7 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
+_TIMESTAMP = attrgetter("timestamp")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,7 +80,7 @@ class ShardSession(Committer):
         self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
         await self.in_slices(close_undeclared(engine), commits=True)
         await self.in_slices(engine.projection.sum_up())
-        self.status.views = {view.dataset: view for view in engine.projection.take_views()}
+        self.status.views = {view.dataset: view for view in engine.projection.shown()}
         self.status.totals = engine.projection.totals()
         if self.commands.closing:  # nothing is tested any more, so nothing is replayed
             await self.in_slices(retire(engine), commits=True)
@@ -294,9 +296,9 @@ class ShardSession(Committer):
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first one stamped too far ahead, and the error for that one, if any."""
         latest = int((self.clock.epoch() + FARTHEST_AHEAD) * 1000)
-        late = (index for index, record in enumerate(found) if record.timestamp > latest)
-        if not self.engine.needs_timestamps(topic) or (index := next(late, None)) is None:
+        if not self.engine.needs_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
             return found, None
+        index = next(index for index, record in enumerate(found) if record.timestamp > latest)
         record = found[index]
         error = TimestampAhead(
             f"shard {self.shard}: the record at offset {record.offset} of {topic!r} is stamped "

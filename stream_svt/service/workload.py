@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.accounts import ShardDatasets
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, partitions_of
 from stream_svt.service.event_loop import free_gradually
 from stream_svt.settings.application import ApplicationSpec

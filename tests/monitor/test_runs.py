@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stream_svt.monitor.mutes import UNTIL_RUN_ENDS, MuteFilter, Mutes, series_hashes
 from stream_svt.monitor.queue_journal import QueueJournal
-from stream_svt.monitor.runs import UNTIL_RUN_ENDS, MuteFilter, Mutes, series_hashes
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -24,7 +24,7 @@ from stream_svt.settings.datasets import RetiredDatasets
 from tests.simulation.log import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, has
 from tests.simulation.script import Script
-from tests.simulation.world import Process, World
+from tests.simulation.world import ModelWorkload, Process, World
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
@@ -94,6 +94,18 @@ def test_a_long_work_in_slices_is_no_silence(
     finish(lived(session))
     assert len(silences) > 20
     assert max(silences) <= 1.0
+
+
+def test_a_takeover_that_commits_between_the_runs_it_closes_shows_every_dataset() -> None:
+    model = Model(declared(PLAIN, names="d0, d1, d2"))
+    for name in ("d0", "d1", "d2"):
+        model.send(1, name, dataset=name)
+    model.serve()
+    model.spec, model.version = declared(PLAIN, names="d0, d1"), (1, "digest")
+    session = model.session()
+    session.workload = ModelWorkload(model.spec, 1, model.version, bounds=Bounds(records=1))
+    finish(session.open())
+    assert [view.spent > 0 for view in session.status.views.values()] == [True, True]
 
 
 # Over a rebalance nothing is left to repeat while a shard waits, and without a proof it steps nothing more

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream_svt.monitor import accounts
+from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.service import codec, event_loop, workload
 from stream_svt.service.codec import partition_of
@@ -51,7 +51,7 @@ def engine(workload: AppliedWorkload, shard: int, gone: RetiredDatasets | None =
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "AT_ONCE", 10)
+    monkeypatch.setattr(shard_datasets, "AT_ONCE", 10)
     monkeypatch.setattr(codec, "NAMES_AT_ONCE", 10)
     monkeypatch.setattr(workload, "NAMES_AT_ONCE", 10)
 
@@ -89,7 +89,7 @@ def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPa
         raise AssertionError("the datasets are processed again")
 
     monkeypatch.setattr(workload, "partitions_of", again)
-    monkeypatch.setattr(accounts.ShardDatasets, "fill_in_slices", again)
+    monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
     monkeypatch.setattr(codec.DatasetIndex, "fill_in_slices", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
     for shard in range(PARTITIONS):
