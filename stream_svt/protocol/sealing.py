@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from stream_svt.errors import UnknownKey, UnreadableState
+from stream_svt.errors import MisuseError, UnknownKey, UnreadableState
 
 VERSION = 1
 PLAIN, SEALED = 0, 1
@@ -97,7 +97,7 @@ class Sealing:
         self._context = context
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
-        self._ciphers: dict[bytes, AESGCM] = {}
+        self._ciphers: dict[bytes, tuple[AESGCM, str]] = {}
         first = next(iter(self._masters), b"")
         self.key_id = first.hex() or NO_KEY
         self._prefix = first and first + entropy(SALT_BYTES)
@@ -108,7 +108,8 @@ class Sealing:
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
         nonce = self._entropy(NONCE_BYTES)
-        sealed = self._cipher(key, self._prefix).encrypt(nonce, content, bound)
+        cipher, _ = self._cipher(key, self._prefix)
+        sealed = cipher.encrypt(nonce, content, bound)
         return _HEAD.pack(VERSION, SEALED, sequence) + self._prefix + nonce + sealed
 
     def open(self, key: bytes, record: bytes) -> Opened:
@@ -132,19 +133,18 @@ class Sealing:
         prefix, nonce = record[_HEAD.size : _SALTED], record[_SALTED:_NONCED]
         if len(nonce) < NONCE_BYTES:
             raise self._refuse(key, f"it is cut off after {len(record)} bytes")
-        cipher = self._cipher(key, prefix)
+        cipher, name = self._cipher(key, prefix)
         try:
-            content = cipher.decrypt(nonce, record[_NONCED:], bound)
+            return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
         except InvalidTag:
             raise self._refuse(key, f"its seal is broken: it {_ALTERED}") from None
-        return Opened(sequence, content, prefix[:KEY_ID_BYTES].hex())
 
     def prover(self) -> Callable[[bytes], str] | None:
         """Return a function that proves content with the key; None without a key."""
         return _prover(next(iter(self._masters.values()))) if self._masters else None
 
-    def _cipher(self, key: bytes, prefix: bytes) -> AESGCM:
-        """Return the cipher for records that begin with a key's id and a salt."""
+    def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:
+        """Return the cipher for records that begin with a key's id and a salt, and the key's name."""
         if prefix not in self._ciphers:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
             if name not in self._masters:
@@ -155,7 +155,7 @@ class Sealing:
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._context.shard)
-            self._ciphers[prefix] = AESGCM(_derived(self._masters[name], info, salt))
+            self._ciphers[prefix] = AESGCM(_derived(self._masters[name], info, salt)), name.hex()
         return self._ciphers[prefix]
 
     def _refuse(self, key: bytes, why: str, kind: type[UnreadableState] = UnreadableState) -> UnreadableState:
@@ -184,6 +184,8 @@ def _prover(master: bytes) -> Callable[[bytes], str]:
 
 
 def _derived(master: bytes, info: bytes, salt: bytes | None = None, size: int = KEY_BYTES) -> bytes:
+    if len(master) != KEY_BYTES:  # HKDF takes any length, even none
+        raise MisuseError(f"a sealing key has {KEY_BYTES} bytes, this one has {len(master)}")
     return HKDF(hashes.SHA256(), size, salt, info).derive(master)
 
 

@@ -165,13 +165,14 @@ class ShardRecords:
             return {}
         meta, key_id = self._read_meta(raw)
         records: dict[bytes, bytes] = {}
+        own = self.sealing.key_id
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
                 await self._settings.yield_to_loop()
             if key != META and not key.startswith(OUTBOX):
                 found = self._open(key, record, meta)
                 records[key] = found.content
-                if found.key_id != self.sealing.key_id:
+                if found.key_id != own:
                     self.stale.append(key)
         self._read_outbox(raw, meta)
         await self._add_up(raw, records, meta)
@@ -180,7 +181,7 @@ class ShardRecords:
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
                 "to an older version"
             )
-        if key_id != self.sealing.key_id:
+        if key_id != own:
             # The digest's secret is known to holders of the old key, and to readers of a plain state.
             meta.digest_key = entropy(SECRET_BYTES)
             await self._add_up(raw, records, meta)

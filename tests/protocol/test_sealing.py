@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from stream_svt.errors import UnreadableState
-from stream_svt.protocol.sealing import RecordContext, Sealing
+from stream_svt.errors import MisuseError, UnreadableState
+from stream_svt.protocol.sealing import RecordContext, Sealing, proof_checker
 
 CONTEXT = RecordContext(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -74,3 +74,10 @@ def test_each_tenure_and_each_record_is_sealed_differently() -> None:
     for one, other in itertools.combinations(records, 2):
         assert one[-23:] != other[-23:]
     assert records[0][18:34] == records[1][18:34] != records[2][18:34]
+
+
+def test_a_key_of_another_length_is_refused() -> None:
+    for master in (b"", bytes(16)):
+        for use in (sealing_with, proof_checker):
+            with pytest.raises(MisuseError, match=f"32 bytes, this one has {len(master)}"):
+                use((master,))
