@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -140,14 +141,17 @@ def status(path: Path | None, url: str | None, as_json: bool) -> None:
         _show(answer)
 
 
+_THIS_MACHINE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104  nothing listens
+
+
 def _get(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
         page = url.rstrip("/") + "/api/v1/status"
-        # Without a proxy: urllib would ask that of the variable http_proxy even for 127.0.0.1.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(page, timeout=10) as response:
+        # urllib would ask the proxy of the variable http_proxy for an address of this machine, too.
+        direct = [urllib.request.ProxyHandler({})] if urlsplit(page).hostname in _THIS_MACHINE else []
+        with urllib.request.build_opener(*direct).open(page, timeout=10) as response:
             answer = json.load(response)
         if not isinstance(answer, dict) or "datasets" not in answer:
             raise ValueError("the answer is not the status of a worker")

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from aiokafka import AIOKafkaProducer
@@ -122,11 +122,6 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
         for item, count in enumerate(counts.tolist(), 1)
     ]
     return [record.encode("ascii") for record in [*records, json.dumps({"set": name, "closed": True})]]
-
-
-def producer(kafka: Mapping[str, Any]) -> AIOKafkaProducer:
-    """Return a client for `send`; ``kafka`` are the keywords of every client."""
-    return AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
 
 
 async def send(

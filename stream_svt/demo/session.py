@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import click
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from rich.console import Console
 from rich.live import Live
@@ -36,7 +36,6 @@ from stream_svt.demo.scenario import (
     LINES,
     Setting,
     load_baskets,
-    producer,
     running_counts,
     send,
 )
@@ -69,10 +68,16 @@ async def run_demo(duration: float | None, broker: str | None, console: Console)
     try:
         board = await _demo(duration, broker, console)
     except asyncio.CancelledError:
-        console.out("demo interrupted; everything it started has ended")
+        click.echo("demo interrupted; everything it started has ended", err=True)
         raise
+    except KafkaError as error:
+        raise explain(error, "running the demo") from error
+    except BrokenPipeError:  # the reader of the output has ended
+        raise
+    except OSError as error:
+        raise StreamSvtError(f"the demo failed: {error}") from error
     console.print(report(board))
-    console.out(ACKNOWLEDGEMENT, style="dim")
+    console.print(ACKNOWLEDGEMENT, style="dim")
     return board
 
 
@@ -202,6 +207,8 @@ class Session:
         try:
             while not sending.done() or board.tested < board.sent:
                 require_running(self.service, self.log)
+                if sending.done():
+                    sending.result()  # raises its error: what was not sent is never tested
                 await self._take()
                 if (body := await self._fetched("/api/v1/status")) is not None:
                     board.tested = processed_queries(json.loads(body), self.setting.topic("counts"))
@@ -222,10 +229,11 @@ class Session:
 
     async def _send(self, duration: float | None) -> None:
         board, setting, began = self.board, self.setting, time.monotonic()
-        async with producer({"bootstrap_servers": setting.bootstrap}) as client:
+        topic, kafka = setting.topic("counts"), {"bootstrap_servers": setting.bootstrap}
+        async with sender(kafka, topic) as client:
             for point, counts in running_counts(load_baskets()):
                 board.add_counts(point, counts)
-                await send(client, setting.topic("counts"), setting.partitions, point, counts)
+                await send(client, topic, setting.partitions, point, counts)
                 while board.sent > board.tested + MAX_AHEAD:  # noqa: ASYNC110  `_follow` refreshes it
                     await asyncio.sleep(0.05)
                 if duration is not None and time.monotonic() - began >= duration:
@@ -270,20 +278,27 @@ async def feed(config: Config, pace: float, duration: float | None) -> None:
     await require(config, cluster)
     stopped, began = asyncio.Event(), time.monotonic()
     on_signals(stopped.set)
+    async with sender(cluster.arguments, topic) as client:
+        for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
+            await send(client, topic, config.topics.partitions, point, counts)
+            closed = f"set {point.set_id} of {point.dataset} is closed"
+            click.echo(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), pace)
+            if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
+                break
+
+
+@contextlib.asynccontextmanager
+async def sender(kafka: Mapping[str, Any], topic: str) -> AsyncIterator[AIOKafkaProducer]:
+    """Return a client for `send`, and explain its errors; ``kafka`` are the keywords of every client."""
+    doing = f"sending to topic {topic!r}"
+    client = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=512 * 1024)
     try:
-        async with producer(cluster.arguments) as client:
-            for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
-                await send(client, topic, config.topics.partitions, point, counts)
-                closed = f"set {point.set_id} of {point.dataset} is closed"
-                click.echo(
-                    f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far"
-                )
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), pace)
-                if stopped.is_set() or (duration is not None and time.monotonic() - began >= duration):
-                    break
+        async with started(client, doing, "WRITE"):
+            yield client
     except KafkaError as error:
-        raise explain(error, f"sending to topic {topic!r}", "WRITE") from error
+        raise explain(error, doing, "WRITE") from error
 
 
 def on_signals(end: Callable[[], object]) -> None:

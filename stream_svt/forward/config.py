@@ -18,7 +18,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import SecretFiles, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
-from stream_svt.settings.fields import Duration, Name, Text, TopicName, integer
+from stream_svt.settings.fields import Duration, Name, PathText, Text, TopicName, integer
 from stream_svt.settings.sections import KafkaConfig, apply_environment
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
@@ -77,9 +77,9 @@ class WebhookConfig(Strict):
 
     url: Url | None = None
     """Address of the receiver. Either this or url_file."""
-    url_file: Text | None = None
+    url_file: PathText | None = None
     """File whose first line is the address, if that is a secret."""
-    key_files: Annotated[tuple[Text, ...], Field(max_length=2)] = ()
+    key_files: Annotated[tuple[PathText, ...], Field(max_length=2)] = ()
     """Files with a shared key of 32 bytes as 64 hex digits or base64. With two, each request carries both signatures,
     so that a key can be replaced. Default: not signed."""
 
@@ -131,7 +131,7 @@ class DestinationConfig(Strict):
     """Waits between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(integer)] = 4
     """Largest number of requests at a time, for different datasets. Default 4."""
-    authorization_file: Text | None = None
+    authorization_file: PathText | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
 
     @consistent

@@ -198,7 +198,7 @@ class DatasetDeclaration(Strict):
     """The name of one dataset: the key of its queries."""
     names: Annotated[tuple[fields.DatasetName, ...], Field(min_length=1)] | None = None
     """Several names."""
-    file: fields.Text | None = None
+    file: fields.PathText | None = None
     """A file with one name a line; lines beginning with # are skipped."""
     generate: Annotated[str, BeforeValidator(_generator)] | None = None
     """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset per period; with {name} as

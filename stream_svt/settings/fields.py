@@ -204,6 +204,16 @@ Text = Annotated[
 ]
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character")
+    return text
+
+
+PathText = Annotated[Text, AfterValidator(_without_nul)]
+"""The name of a file, or an argument of a program."""
+
+
 def _day(value: object) -> date:
     try:
         return date.fromisoformat(value)  # type: ignore[arg-type]  # raises TypeError for other types
@@ -290,8 +300,8 @@ def _options(name: str, model: type[Strict]) -> dict[str, Any]:
 
 _CORRECTION_NAMES = ("exposure", "annealed", "optimal", "mean", "none")
 _CORRECTION_WORDS = (
-    f"{', '.join(_CORRECTION_NAMES)}, a number in real units, or one of them with options such as "
-    "{annealed: {start: 12, end: 3}}"
+    f"{', '.join(_CORRECTION_NAMES)}, a number in real units, {{table: [20, 10]}} with one for each pass, or a "
+    "name with options such as {annealed: {start: 12, end: 3}}"
 )
 
 

@@ -42,9 +42,9 @@ class KafkaConfig(Strict):
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
     username: fields.Text | None = None
     """User name; with the SASL protocols. Default: none."""
-    password_file: fields.Text | None = None
+    password_file: fields.PathText | None = None
     """File whose first line is the password; with the SASL protocols. Default: none."""
-    ca_file: fields.Text | None = None
+    ca_file: fields.PathText | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
     session_timeout: fields.Duration = 6000
@@ -107,18 +107,18 @@ class TopicsConfig(Strict):
     a lost state a dataset without a remaining alert has no budget left. Default false."""
 
 
-Argv = Annotated[tuple[fields.Text, ...], Field(min_length=1)]
+Argv = Annotated[tuple[fields.PathText, ...], Field(min_length=1)]
 
 
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
-    key_file: fields.Text | None = None
+    key_file: fields.PathText | None = None
     """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
     key_command: Argv | None = None
     """Instead of key_file: a program that prints the key, with its arguments, as a list. No shell is used.
     Default: none."""
-    previous_key_files: tuple[fields.Text, ...] = ()
+    previous_key_files: tuple[fields.PathText, ...] = ()
     """Files with older keys that may still be in use during a key rotation. Default: none."""
     previous_key_commands: tuple[Argv, ...] = ()
     """Programs that print older keys, each as a list. Default: none."""
@@ -147,9 +147,9 @@ class ControlConfig(Strict):
     signatures: Literal["required", "off"] | None = None
     """Whether commands must be signed with one of the keys below. Default: required if there is a key, else
     off."""
-    public_key_files: tuple[fields.Text, ...] = ()
+    public_key_files: tuple[fields.PathText, ...] = ()
     """Files with Ed25519 public keys (PEM) that verify commands. Default: none."""
-    hmac_key_files: tuple[fields.Text, ...] = ()
+    hmac_key_files: tuple[fields.PathText, ...] = ()
     """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; a key that verifies can also
     sign. Default: none."""
 
@@ -244,7 +244,7 @@ class ConfigDocument(ServiceDocument):
     keep two ledgers."""
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
-    carried_over: fields.Text | None = None
+    carried_over: fields.PathText | None = None
     """File written by 'stream-svt carry-over'. Keep it as long as the application exists."""
 
 

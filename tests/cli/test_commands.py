@@ -229,10 +229,8 @@ def worker_page():
 
 
 @pytest.mark.loopback
-def test_status_shows_budgets_and_monitors(stream_svt, worker_page, monkeypatch):
+def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     url, answer = worker_page
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not asked
     ended = stream_svt("status", "--url", url)
     assert ended.code == 0
     head = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed"
@@ -250,6 +248,18 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page, monkeypatch)
     assert "3 records refused (not-json 1, undeclared 2): see topic shop.rejects\n" in changed
     (row,) = [line for line in changed.splitlines() if "parked" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]
+
+
+@pytest.mark.loopback
+def test_status_asks_the_proxy_for_other_machines_only(stream_svt, worker_page, monkeypatch):
+    page = "http://worker.invalid/api/v1/status"
+    monkeypatch.setenv("no_proxy", "")
+    with answering(page, {"body": json.dumps(STATUS).encode(), "code": 200}) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+        urls = [worker_page[0].replace("127.0.0.1", host) for host in ("127.0.0.1", "localhost", "0.0.0.0")]  # noqa: S104
+        for url in (*urls, "http://worker.invalid"):
+            assert stream_svt("status", "--url", url).code == 0
+        assert stream_svt("status", "--url", "http://other.invalid").code == 1
 
 
 @pytest.mark.loopback

@@ -8,14 +8,17 @@ import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import AsyncMock
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from aiokafka.errors import TopicAuthorizationFailedError
 from rich.console import Console
+from rich.live import Live
 
 from stream_svt.demo import scenario, session
-from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, checkpoints
-from stream_svt.demo.session import feed, require_running, run_demo, start, stop
+from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, Setting, checkpoints
+from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import Cluster, partition_counts
@@ -23,6 +26,13 @@ from stream_svt.service.kafka import Cluster, partition_counts
 
 def plain(**options) -> Console:
     return Console(file=io.StringIO(), width=200, **options)
+
+
+@pytest.fixture
+def no_clients(monkeypatch):
+    """Let the sender's client be its keywords."""
+    monkeypatch.setattr(session, "AIOKafkaProducer", dict)
+    monkeypatch.setattr(session, "started", lambda client, *_: nullcontext(client))
 
 
 async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_variables_of_the_user(
@@ -37,6 +47,30 @@ async def test_a_service_that_ends_too_early_fails_the_demo_and_never_gets_the_v
     with pytest.raises(StreamSvtError, match=ended):
         require_running(child, tmp_path / "log")
     assert await stop(child) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (OSError(28, "No space left on device"), StreamSvtError, "the demo failed: .*No space left"),
+        (TopicAuthorizationFailedError("alerts"), BrokerError, "permission is missing: operation READ"),
+        (BrokenPipeError(), BrokenPipeError, None),  # `main` ends quietly
+    ],
+)
+async def test_an_error_of_the_demo_is_one_line(monkeypatch, error, raised, message):
+    monkeypatch.setattr(session, "free_ports", Mock(side_effect=error))
+    with pytest.raises(raised, match=message):
+        await run_demo(None, "127.0.0.1:1", plain())
+
+
+@pytest.mark.loopback
+async def test_an_error_of_sending_ends_the_demo_at_once(monkeypatch, tmp_path, no_clients):
+    monkeypatch.setattr(session, "send", AsyncMock(side_effect=TopicAuthorizationFailedError("counts")))
+    events = SimpleNamespace(getmany=AsyncMock(return_value={}))
+    setting, service = Setting(port=1), SimpleNamespace(returncode=None)
+    with pytest.raises(BrokerError, match=r"sending to topic 'retail-demo.counts': .* operation WRITE"):
+        async with asyncio.timeout(10):
+            await Session(setting, service, tmp_path, events, plain())._follow(None, Live(console=plain()))
 
 
 @pytest.mark.loopback
@@ -80,7 +114,7 @@ async def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behin
 
 
 @pytest.mark.kafka
-async def test_an_interrupted_demo_ends_what_it_started(broker):
+async def test_an_interrupted_demo_ends_what_it_started(broker, capsys):
     console = plain(force_terminal=True, height=40)
     demo = asyncio.create_task(run_demo(None, broker.bootstrap_servers, console))
     while "ALERT" not in console.file.getvalue() and not demo.done():
@@ -88,7 +122,7 @@ async def test_an_interrupted_demo_ends_what_it_started(broker):
     os.kill(os.getpid(), signal.SIGINT)
     await asyncio.wait([demo])
     assert demo.cancelled()
-    assert "interrupted" in console.file.getvalue()
+    assert "interrupted" in capsys.readouterr().err
     assert children() == []
 
 
@@ -118,14 +152,15 @@ async def test_another_configuration_is_refused_before_anything_connects():
         await feed(parse_config(OTHER), 0, None)
 
 
-async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypatch, parsed, capsys):
+async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
+    monkeypatch, parsed, capsys, no_clients
+):
     sent = []
 
     async def send(client, *arguments):
         sent.append((client, *arguments[:2]))
 
     monkeypatch.setattr(session, "require", AsyncMock())
-    monkeypatch.setattr(session, "producer", nullcontext)
     monkeypatch.setattr(session, "send", send)
     monkeypatch.setattr(scenario, "EVERY", 14_700)
     await feed(parsed, 0, None)
@@ -134,6 +169,8 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(monkeypat
         "line 14,700 of 88,162: set line-14700 of retail-week-1 is closed, 16,470 queries so far"
     )
     assert len(lines) == len(sent) == 6
-    assert sent[0] == (parsed.cluster().arguments, "retail-demo.counts", 4)
+    client, *where = sent[0]
+    assert parsed.cluster().arguments.items() <= client.items()
+    assert where == ["retail-demo.counts", 4]
     await feed(parsed, 0.2, 0.5)
     assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

@@ -107,6 +107,7 @@ URL = 'url: "https://example.org/hook"'
         (f"{URL},", "", "or url_file is required, and only one of them"),
         (URL, "url_file: torn", "file 'torn': expected an address such as https://"),
         ("[hook.key]", "[hook.key, old.key, token]", "at most 2 in the list"),
+        ("[hook.key]", '["hook\\0"]', "must not contain a NUL character"),
         ("[hook.key]", "[missing]", "cannot read 'missing': No such file"),
         ("name: hook,", "name: hook, types: [alerts],", "did you mean 'alert'?"),
         ("name: hook,", "name: hook, retry: {first: 1h},", "must not be shorter than first"),

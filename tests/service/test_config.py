@@ -157,6 +157,8 @@ def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_pat
         ("topics: {partitions: 0}", "topics.partitions", "at least 1"),
         ("topics: {start_at: begin}", "topics.start_at", "expected earliest or latest"),
         ("sealing: {key: x}", "sealing.key", "did you mean 'key_file'?"),
+        ('sealing: {key_file: "k\\0"}', "sealing.key_file", "must not contain a NUL character"),
+        ('sealing: {key_command: [cat, "k\\0"]}', "sealing.key_command[1]", "must not contain a NUL"),
         ("sealing: {previous_key_files: [k]}", "sealing.key_file", "is required with previous_key_files"),
         ("sealing: {previous_key_commands: [[k]]}", "sealing.key_file", "with previous_key_commands"),
         ("sealing: {adopt_plain: true}", "sealing.adopt_plain", "has no effect without"),

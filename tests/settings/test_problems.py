@@ -85,6 +85,7 @@ CORRECTIONS = [
     ("{annealed: {start: 1, end: 2}}\n    append: sweep", "annealed.end", "must not be above start"),
     ("{annealed: {step: 0.01}}\n    append: sweep", "annealed.step", "more than 256 passes"),
     ("{table: []}", "table", "at least 1"),
+    ("{tabel: [1]}", "", "{table: [20, 10]} with one for each pass"),
     ("{annealed: 3}", "", "expected a mapping of options"),
     ("[1, 2]", "", "found a list"),
 ]
