@@ -14,7 +14,7 @@ from click.core import ParameterSource
 import stream_svt
 from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.cli import common
-from stream_svt.cli.configuring import apply, check, prove, run, schema, show_config
+from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.planning import plan
 from stream_svt.cli.showing import audit, carry_over, forward, status, watch
@@ -101,7 +101,7 @@ def demo(
         asyncio.run(run_demo(duration, broker, Console(highlight=False)))
 
 
-for _command in (demo, run, apply, show_config, check, prove, plan, schema):
+for _command in (demo, run, apply, show_config, check, lint, prove, plan, schema):
     app.add_command(_command)
 for _command in (watch, forward, status, control, carry_over, audit):
     app.add_command(_command)

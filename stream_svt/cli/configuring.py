@@ -61,6 +61,31 @@ def _print(findings: list[Finding]) -> None:
         click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
 
 
+@common.command("lint -c monitors.yaml", "lint -c monitors.yaml --sample 100000")
+@common.config_option()
+@common.option(
+    "--sample", "Newest records of each topic to read.", click.IntRange(1), default=1000, metavar="N"
+)
+def lint(path: Path, sample: int) -> int:
+    """Examine the newest records of the query topics.
+
+    Counts records that the service refuses, values that are missing, not numbers, or outside the bounds, repeated
+    ids, and partitions of another partitioner. The output depends on private values: it is for those who may read
+    the query topics. Exit code 1: something was found.
+    """
+    from stream_svt.service.sample import sample as examine
+
+    config = common.load(path)
+    samples = asyncio.run(examine(config, config.cluster(), sample))
+    for topic, found in samples.items():
+        click.echo(
+            f"{topic}: {common.count(found.records, 'record')}" + ("" if found.found else ", all as expected")
+        )
+        for line in found.lines():
+            click.echo(f"  {line}")
+    return 1 if any(found.found for found in samples.values()) else 0
+
+
 @common.command("schema > stream-svt.schema.json")
 @common.flag("--forward forwarder", "Print the schema of the forwarder's configuration instead.")
 def schema(forwarder: bool) -> None:

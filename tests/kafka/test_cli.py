@@ -52,10 +52,15 @@ def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, sc
     assert "reading, writing, transactions and the group are allowed" in again.out
     ends = asyncio.run(scene.ends("state", "alerts", "rejects"))
     assert set(ends.values()) == {0}
+    empty = stream_svt("lint", "-c", config)
+    assert (empty.code, empty.out) == (0, f"{scene.queries}: 0 records, all as expected\n")
     ended = stream_svt("control", "pause", "-c", config, "today", "--timeout", 0.5)
     assert ended.code == 1
     assert "today: not sent: shard 1 has not started yet" in ended.err
     asyncio.run(records.send(scene.servers, scene.queries, *[(0, None, b"x")] * 20))
+    found = stream_svt("lint", "-c", config, "--sample", 8)
+    assert found.code == 1
+    assert "4 of 4: refused, no key" in found.out
     asyncio.run(scene.delete_before("counts", 15))
     short = stream_svt("check", "-c", config)
     assert short.code == 2

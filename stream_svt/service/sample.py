@@ -1,0 +1,127 @@
+"""Examines the newest records of the query topics: what the service refuses, clamps or takes for the lower bound.
+
+The result depends on values: it is for those who may read the query topics.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from stream_svt.errors import BrokerError
+from stream_svt.protocol.ports import Record
+from stream_svt.service import kafka
+from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason, partition_of
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.topology import unseen
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
+
+_NOT_A_NUMBER = -(1 << 62)
+"""`QueryBatch.whole` of a value that is not a number."""
+_NO_VALUE = object()
+
+_ADVICE = {
+    "no value": "the field 'value' is missing: the query counts as the lower bound",
+    "text": "'value' is a string: the query counts as the lower bound; send a JSON number",
+    "not a number": "'value' is not a number: the query counts as the lower bound",
+    "repeated": "the id was used before on the same dataset: a copy is tested, and may be reported, twice",
+    "outside-period": "the broker's timestamp is outside the period of the dataset: the query is refused",
+    Reason.NO_KEY: "refused, no key: the key of a record names the dataset",
+    Reason.UNDECLARED: "refused, the key is not a declared dataset",
+    Reason.MISROUTED: "refused, on another partition than the dataset's (murmur2 of the key, as Kafka's Java client)",
+    "crc32": "refused, on the partition that CRC32 of the key chooses, the default of librdkafka's clients: set "
+    "partitioner=murmur2_random in the producer",
+}
+
+
+class Sample:
+    """Counts of what is unusual in records of one query topic, each with the position of its first record."""
+
+    def __init__(self, spec: ApplicationSpec, topic: str, partitions: int) -> None:
+        self.records = 0
+        self.found: Counter[str] = Counter()
+        self.first: dict[str, tuple[int, int]] = {}
+        self._spec, self._topic, self._partitions = spec, topic, partitions
+        self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
+        self._ids: set[tuple[str, str]] = set()
+
+    def add(self, partition: int, records: Sequence[Record]) -> None:
+        """Examine consecutive records of a partition, at least one."""
+        self.records += len(records)
+        datasets = list(self._datasets(partition, records))
+        index = DatasetIndex([one.name for one in datasets], partition=partition, partitions=self._partitions)
+        batch = QueryDecoder(self._topic, index, [one.name for one in self._monitors]).decode(records)
+        by_offset = {record.offset: record for record in records}
+        for offset, reason in batch.rejects:
+            key = by_offset[offset].key or b""
+            crc32 = reason == Reason.MISROUTED and zlib.crc32(key) % self._partitions == partition
+            self._count("crc32" if crc32 else reason, partition, offset)
+        for row in (row for row in range(len(batch)) if row not in batch.markers):
+            dataset, offset = datasets[batch.dataset[row]], int(batch.offset[row])
+            whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
+            if (identity := (dataset.name, batch.query_id[row])) in self._ids:
+                self._count("repeated", partition, offset)
+            self._ids.add(identity)
+            if not (dataset.from_ms or 0) <= batch.timestamp_ms[row] < (dataset.ends_ms or 1 << 62):
+                self._count("outside-period", partition, offset)
+            if whole == _NOT_A_NUMBER:
+                self._count(_kind(by_offset[offset]), partition, offset)
+                continue
+            for low, high in {one.bounds for one in self._monitors if one.covers(dataset.name)}:
+                if whole < low or whole + more > high:
+                    self._count(f"outside the bounds [{low}, {high}]", partition, offset)
+
+    def _datasets(self, partition: int, records: Sequence[Record]) -> Iterator[DatasetSpec]:
+        for key in {record.key for record in records if record.key is not None}:
+            try:
+                dataset = self._spec.dataset(key.decode())
+            except (KeyError, UnicodeDecodeError):
+                continue
+            if partition_of(key, self._partitions) == partition:
+                yield dataset
+
+    def _count(self, what: str, partition: int, offset: int) -> None:
+        self.found[what] += 1
+        self.first.setdefault(what, (partition, offset))
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each kind of finding, the most frequent first."""
+        for what, count in self.found.most_common():
+            refused = f"refused, {what}" if what in set(Reason) else f"{what}: the value is clamped"
+            where = "first at partition {}, offset {}".format(*self.first[what])
+            yield f"{count} of {self.records}: {_ADVICE.get(what, refused)} ({where})"
+
+
+def _kind(record: Record) -> str:
+    """Return why a value is not a number."""
+    try:
+        document: Any = json.loads(record.value or b"")
+        value = document.get("value", _NO_VALUE)
+    except (ValueError, RecursionError, AttributeError):  # a columnar record, or a value that is not JSON
+        return "not a number"
+    return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
+
+
+async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
+    """Return what the newest ``records`` of each query topic show, evenly from its partitions."""
+    found = {}
+    for topic in config.spec.topics():
+        doing = f"reading topic {topic!r}"
+        count = (await kafka.partition_counts(cluster, doing)).get(topic, 0)
+        if not count:
+            raise BrokerError(unseen(topic, "READ"))
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        one = found[topic] = Sample(config.spec, topic, config.topics.partitions)
+        async with kafka.started(cluster.reader(), doing) as reader:
+            for tp, (_, end) in (await kafka.edges(reader, partitions, doing)).items():
+                start = max(0, end - -(-records // count))
+                async for batch in kafka.read_partition(reader, topic, tp.partition, start, doing):
+                    one.add(tp.partition, batch)
+    return found

@@ -1,0 +1,89 @@
+"""What is unusual in records of a query topic is counted by kind, with the position of the first one."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+from aiokafka.structs import ConsumerRecord
+
+from stream_svt.service.codec import partition_of
+from stream_svt.service.sample import Sample
+from stream_svt.settings.application import load_spec
+
+PARTITIONS = 6
+SPEC = load_spec("""
+application: shop
+datasets:
+  - {name: today, limit: 4, unit: one basket}
+  - {generate: "{date}", from: 2026-01-05, limit: 4, unit: one basket}
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 100], threshold: 50,
+     expected_queries: 1000}
+""")
+HOME = partition_of(b"today", PARTITIONS)
+LIBRDKAFKA = zlib.crc32(b"today") % PARTITIONS
+DAY = b"2026-01-06"
+NOON = 1_767_700_800_000
+"""Noon of that day, in UTC milliseconds."""
+
+
+def record(offset: int, value: bytes, key: bytes | None = b"today", timestamp: int = NOON) -> ConsumerRecord:
+    return ConsumerRecord("counts", 0, offset, timestamp, 0, key, value, None, -1, len(value), ())
+
+
+def query(**fields: object) -> bytes:
+    return json.dumps({"id": "q", "value": 1} | fields).encode()
+
+
+def lines(partition: int, *records: ConsumerRecord) -> list[str]:
+    sample = Sample(SPEC, "counts", PARTITIONS)
+    sample.add(partition, records)
+    return list(sample.lines())
+
+
+@pytest.mark.parametrize(
+    ("made", "partition", "finding"),
+    [
+        (record(7, b'{"id": "q"}'), HOME, "'value' is missing"),
+        (record(7, query(value="12")), HOME, "'value' is a string"),
+        (record(7, query(value=None)), HOME, "'value' is not a number"),
+        (record(7, b'{"id": "q", "value": 1e}'), HOME, "'value' is not a number"),
+        (record(7, query(value=101)), HOME, "outside the bounds [0, 100]"),
+        (record(7, query(value=100.5)), HOME, "outside the bounds [0, 100]"),
+        (record(7, query(value=-0.5)), HOME, "outside the bounds [0, 100]"),
+        (record(7, query(), key=None), HOME, "refused, no key"),
+        (
+            record(7, query(), key=b"tomorrow"),
+            partition_of(b"tomorrow", PARTITIONS),
+            "not a declared dataset",
+        ),
+        (record(7, query()), LIBRDKAFKA, "partitioner=murmur2_random"),
+        (record(7, query()), ({*range(PARTITIONS)} - {HOME, LIBRDKAFKA}).pop(), "another partition"),
+        (record(7, b"{"), HOME, "refused, not-json"),
+        (record(7, query(), DAY, NOON + 86_400_000), partition_of(DAY, PARTITIONS), "outside the period"),
+    ],
+)
+def test_each_kind_has_a_line_with_its_count_and_first_position(made, partition, finding):
+    [line] = lines(partition, made)
+    assert line.startswith("1 of 1: ")
+    assert finding in line
+    assert line.endswith(f"(first at partition {partition}, offset 7)")
+
+
+def test_an_id_is_repeated_on_its_own_dataset_only():
+    again = [record(0, query()), record(1, query(id="r")), record(2, query())]
+    [line] = lines(HOME, *again)
+    assert line.startswith("1 of 3: the id was used before on the same dataset")
+    assert line.endswith("offset 2)")
+
+
+def test_good_records_are_not_mentioned():
+    good = [
+        record(0, query(value=100)),
+        record(1, query(id="r", value=0)),
+        record(2, b'{"set": "s", "closed": true}'),
+    ]
+    assert lines(HOME, *good) == []
+    assert lines(partition_of(DAY, PARTITIONS), record(0, query(), DAY)) == []
