@@ -18,9 +18,10 @@ from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import CONTENT_TYPE, Account, Alert, EventType, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
-from stream_svt.service.codec import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
+from stream_svt.service.codec import ARROW_STREAM
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.ports import Reject
+from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.service.signatures import HEADER
 
 Schema = dict[str, Any]

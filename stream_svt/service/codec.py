@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Final, TypeVar
@@ -22,39 +21,12 @@ from numpy.typing import NDArray
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
-
-MAX_BYTES: Final = 1 << 20
-"""Maximum size of a message in bytes."""
-
-MAX_TEXT: Final = 256
-"""Maximum length of an id, series or set in characters."""
+from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 NAMES_AT_ONCE: Final = 10_000
 """Names added to a dataset index between two yields: a few milliseconds of work."""
-
-
-class Reason(StrEnum):
-    """Why a record was rejected. Reasons are public: none depends on a value."""
-
-    NO_KEY = "no-key"
-    UNDECLARED = "undeclared"
-    MISROUTED = "misrouted"
-    EMPTY = "empty"
-    TOO_LARGE = "too-large"
-    UNSUPPORTED_CONTENT_TYPE = "unsupported-content-type"
-    INVALID_UTF8 = "invalid-utf8"
-    NOT_JSON = "not-json"
-    NOT_AN_OBJECT = "not-an-object"
-    NOT_ARROW = "not-arrow"
-    MISSING_ID = "missing-id"
-    BAD_ID = "bad-id"
-    BAD_SERIES = "bad-series"
-    BAD_SET = "bad-set"
-    BAD_THRESHOLD = "bad-threshold"
-    UNKNOWN_MONITOR = "unknown-monitor"
-    BAD_TIME = "bad-time"
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -170,6 +142,8 @@ _FIELD_REASONS: Final = {
 
 _HEADERS: Final = attrgetter("headers")
 _BLANK: Final = _Query()
+_UNREAD: Final = b'{"id":"-"}'
+"""Replaces a message whose key is refused."""
 _GROUP: Final = 256
 _UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
@@ -240,12 +214,13 @@ class QueryDecoder:
         else:
             offset = np.fromiter([r.offset for r in records], np.int64, count)
         values = [record.value for record in records]
+        strays = np.flatnonzero(dataset < 0).tolist()
+        for stray in strays:
+            values[stray] = _UNREAD
         queries: Sequence[_Plain | _Query]
         plain = _decode_lines(values, _PLAIN)
         queries, rejects = self._with_options(values) if plain is None else (plain, {})
-        if dataset.min() < 0:  # the key's reason comes before the content's
-            strays = np.flatnonzero(dataset < 0).tolist()
-            rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
+        rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
         rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
         if rejects:
             kept = [index for index in range(count) if index not in rejects]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream_svt.service import exact
-from stream_svt.service.codec import MAX_TEXT, Reason
+from stream_svt.service.reasons import MAX_TEXT, Reason
 
 if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
@@ -77,8 +77,11 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str]) -> None:
                 raise MalformedColumns(Reason.UNKNOWN_MONITOR)
             batch.monitor[row] = name
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    limits = enumerate(_gather(parts, "threshold", Reason.BAD_THRESHOLD, *kinds))
-    batch.threshold = {row: _limit(limit) for row, limit in limits if limit is not None and not closed[row]}
+    limits = _gather(parts, "threshold", Reason.BAD_THRESHOLD, *kinds)
+    # Each limit is converted once: a dictionary can repeat it at the cost of one byte.
+    fractions = {limit: _limit(limit) for limit in set(limits) if limit is not None}
+    given = ((row, limit) for row, limit in enumerate(limits) if limit is not None and not closed[row])
+    batch.threshold = {row: fractions[limit] for row, limit in given}
     batch.whole, batch.fraction = _values(parts)
     markers = list(batch.markers)
     batch.whole[markers] = batch.fraction[markers] = 0

@@ -22,7 +22,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.shard_states import OPEN, ShardState, ShardStatus
 from stream_svt.service import __version__
-from stream_svt.service.codec import Reason
+from stream_svt.service.reasons import Reason
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 

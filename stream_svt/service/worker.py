@@ -10,9 +10,10 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
@@ -33,6 +34,7 @@ from stream_svt.service.shard import WorkerParts, describe
 from stream_svt.service.topology import require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
+from stream_svt.transitions import follow
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,39 @@ CLOCK_TOLERANCE = 600.0
 """Seconds that the worker's clock may differ from the brokers'."""
 
 
+class WorkerState(StrEnum):
+    """State of a worker; *outside* its group after a failed self-test or a failed membership."""
+
+    JOINING = "joining"
+    OUTSIDE = "outside"
+    MEMBER = "member"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class WorkerSignal(StrEnum):
+    """Events that change the state of a worker."""
+
+    JOINED = "joined"
+    FAULT = "fault"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+_LIVING = (WorkerState.JOINING, WorkerState.OUTSIDE, WorkerState.MEMBER)
+_ENDED = (WorkerState.FAILED, WorkerState.STOPPED)
+
+TRANSITIONS: Mapping[tuple[WorkerState, WorkerSignal], WorkerState] = {
+    (WorkerState.JOINING, WorkerSignal.JOINED): WorkerState.MEMBER,
+    (WorkerState.OUTSIDE, WorkerSignal.JOINED): WorkerState.MEMBER,
+    **{(state, WorkerSignal.FAULT): WorkerState.OUTSIDE for state in _LIVING},
+    **{(state, WorkerSignal.FAILED): WorkerState.FAILED for state in _LIVING},
+    # A task in progress at the end may still signal.
+    **{(state, signal): state for state in _ENDED for signal in WorkerSignal},
+    **{(state, WorkerSignal.STOPPED): WorkerState.STOPPED for state in WorkerState},
+}
+
+
 class WorkerFault(NamedTuple):
     """Why this worker cannot join its group: a code, and a text with the remedy."""
 
@@ -60,9 +95,9 @@ class Worker:
     """Joins the application's group and runs the shards assigned to it.
 
     After a failed self-test or a failed membership the worker leaves the group with all its shards, and joins again
-    once it can. Only a permanent error before its first assignment ends it: the task ``running`` then raises the error.
-    ``fault`` is why the worker is outside the group, None while it is a member or about to join. Before each try to
-    join again, ``reread`` reads the worker's own file.
+    once it can. Only a permanent error at the start ends the worker: the task ``running`` then raises it. ``fault`` is
+    why the worker is outside the group, None while it is a member or about to join. Before each try to join again,
+    ``reread`` reads the worker's own file.
     """
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
@@ -80,7 +115,7 @@ class Worker:
             control=config.topics.control,
             engine_times=config.web.engine_times,
         )
-        self.is_member = False
+        self.state = WorkerState.JOINING
         self.running: asyncio.Task[None] | None = None
         self.fault: WorkerFault | None = None
         self.epoch: Callable[[], float] = time.time
@@ -95,27 +130,35 @@ class Worker:
 
     def start(self) -> asyncio.Task[None]:
         """Start and return the task that joins the group; it raises permanent errors of the start (`ends_start`)."""
-        self.running = asyncio.create_task(self._maintain_membership(), name="membership")
+        self.running = asyncio.create_task(self._run(), name="membership")
         return self.running
+
+    async def _run(self) -> None:
+        apply_fixes()
+        try:
+            await self._maintain_membership()
+        except Exception:
+            self._signal(WorkerSignal.FAILED)
+            raise
 
     async def _maintain_membership(self) -> None:
         """Join the group, stay a member without faults; outside the group, retry with increasing backoff."""
-        apply_fixes()
-        tries, since = 0, time.monotonic()
+        tries, since, is_start = 0, time.monotonic(), True
         while True:
             fault: WorkerFault | None = None
-            try:
-                if self._group is None:
+            if self._group is None:
+                try:
                     fault = await self._join()
-                    since = time.monotonic()
-                elif await self._wait(PERIODS_CHECK_INTERVAL):
-                    self._has_joined = self._has_joined or self._group.has_joined
-                    tries = 0 if time.monotonic() - since > JOIN_BACKOFF[-1] else tries
-                    fault = await self._member_fault()
-            except Exception as error:
-                if not self._has_joined and ends_start(error):
-                    raise
-                fault = WorkerFault(cause_outside(error), describe(error))
+                    since, is_start = time.monotonic(), False
+                except Exception as error:
+                    if is_start and ends_start(error):
+                        raise
+                    fault = _fault_of(error)
+            elif await self._wait(PERIODS_CHECK_INTERVAL):
+                self._has_joined = self._has_joined or self._group.has_joined
+                fault = await self._member_fault()
+                if time.monotonic() - since > JOIN_BACKOFF[-1]:
+                    tries = 0
             if fault is not None:
                 self._report_fault(fault)
                 await self._leave()
@@ -147,7 +190,8 @@ class Worker:
         self._wake.clear()
         self._group = Group(self._parts, self._group_failed)
         await self._group.start()
-        self.is_member, self.fault, self.metrics.fault = True, None, None
+        self._signal(WorkerSignal.JOINED)
+        self.fault = self.metrics.fault = None
         web, names = self.config.web, (self.config.spec.application, self.workload.hash, self.identity)
         page = f"http://{f'[{web.host}]' if ':' in web.host else web.host}:{web.port}/"
         log.info("event=started application=%s spec=%s worker=%s page=%s", *names, page)
@@ -167,12 +211,18 @@ class Worker:
             if fault.reason == NOTHING_APPLIED:  # the normal start of a worker
                 level = logging.INFO
             log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
-        self.is_member, self.fault, self.metrics.fault = False, fault, str(fault.cause)
+        self._signal(WorkerSignal.FAULT)
+        self.fault, self.metrics.fault = fault, str(fault.cause)
+
+    def _signal(self, signal: WorkerSignal) -> None:
+        self.state = follow(TRANSITIONS, self.state, signal, "a worker")
 
     async def _member_fault(self) -> WorkerFault | None:
-        """Return the fault of a failed self-test, or raise the error of the membership."""
+        """Return why this worker must leave the group: an error of its membership, or a failed self-test."""
         if self._group_error is not None:
-            raise self._group_error
+            if not self._has_joined and ends_start(self._group_error):
+                raise self._group_error
+            return _fault_of(self._group_error)
         try:
             return await self._self_test()
         except Exception as error:  # noqa: BLE001  a test that could not run shows no fault
@@ -198,7 +248,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Publish what is charged, end the shards, leave the group."""
-        self.is_member = False
+        self._signal(WorkerSignal.STOPPED)
         if self.running is not None:
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
@@ -244,12 +294,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the worker runs or recovers without a restart: always, unless its start failed."""
-        return self.running is None or not self.running.done() or self.running.cancelled()
+        return self.state is not WorkerState.FAILED
 
     @property
     def ready(self) -> bool:
         """Whether the group has been joined and every shard owned, if any, is open or parked."""
-        joined = self.alive and self.is_member and self._group is not None and self._group.joined
+        joined = self.state is WorkerState.MEMBER and self._group is not None and self._group.joined
         return joined and all(status.state in _SETTLED for status in self.statuses())
 
     def _clock_fault(self, brokers: float) -> WorkerFault | None:
@@ -257,9 +307,8 @@ class Worker:
         if abs(off) <= CLOCK_TOLERANCE:
             return None
         side = "ahead of" if off > 0 else "behind"
-        return WorkerFault(
-            Cause.CLOCK, f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
-        )
+        reason = f"this machine's clock is {abs(off):.0f} s {side} the brokers'; set it"
+        return WorkerFault(Cause.CLOCK, reason)
 
     def _compare_clocks(self, brokers: float) -> None:
         """Request a self-test where the brokers' time of a commit differs too much from this machine's."""
@@ -274,12 +323,17 @@ class Worker:
             loop.call_at(self._tested_at, self._wake.set)
 
     def _group_failed(self, error: BaseException) -> None:
+        """Record an error that ends the membership, and wake the task that acts on it."""
         log.critical("event=membership_failed cause=%s error=%r", cause_outside(error), describe(error))
         self._group_error = error
         self._wake.set()
 
 
 _SETTLED = OPEN | {ShardState.PARKED}
+
+
+def _fault_of(error: BaseException) -> WorkerFault:
+    return WorkerFault(cause_outside(error), describe(error))
 
 
 async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:

@@ -12,6 +12,7 @@ from stream_svt.errors import MisuseError
 from stream_svt.monitor import snapshot
 from stream_svt.monitor.snapshot import TRANSITIONS, RunState, Signal, State
 from stream_svt.protocol import shard_states
+from stream_svt.service import worker
 
 _EVERY = list(itertools.product(State, Signal))
 
@@ -28,7 +29,7 @@ def test_a_signal_leads_to_the_state_in_the_table_or_is_refused_and_changes_noth
     assert run_state.state is state
 
 
-@pytest.mark.parametrize("module", [snapshot, shard_states], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [snapshot, shard_states, worker], ids=lambda module: module.__name__)
 def test_the_page_in_the_docs_shows_where_every_signal_leads(module):
     [(state, signal), *_] = module.TRANSITIONS
     states, signals = type(state), type(signal)

@@ -368,6 +368,7 @@ def test_options_reach_their_rows_in_messages_and_in_the_numbered_rows_of_a_colu
         ({"id": ["a"], "monitor": ["hot"], "threshold": ["x"]}, "bad-threshold"),
         ({"id": ["a"], "threshold": [float("nan")]}, "bad-threshold"),
         ({"id": ["a"], "threshold": [float("inf")]}, "bad-threshold"),
+        ({"set": ["x"], "closed": [True], "threshold": [float("inf")]}, "bad-threshold"),
     ],
 )
 def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
@@ -377,10 +378,28 @@ def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
     assert (batch.markers, batch.monitor, batch.threshold) == ({}, {}, {})
 
 
-def test_an_invalid_value_slows_down_only_its_group(monkeypatch):
-    decoded = []
-    one = codec._decode_one
+def test_a_threshold_of_a_dictionary_is_converted_once():
+    thresholds = pa.array([0.1] * 3).dictionary_encode()
+    found = columnar_batch(arrow(id=["a", "b", "c"], threshold=thresholds)).threshold
+    assert found == dict.fromkeys(range(3), Fraction(0.1))
+    assert found[0] is found[1] is found[2]
+
+
+@pytest.fixture
+def decoded(monkeypatch) -> list[bytes]:
+    """Return the messages that are decoded one by one."""
+    decoded, one = [], codec._decode_one
     monkeypatch.setattr(codec, "_decode_one", lambda value: (decoded.append(value), one(value))[1])
+    return decoded
+
+
+def test_a_message_whose_key_is_refused_is_not_decoded(decoded):
+    rejects = decode(b"[", None, b'{"id":"a","value":NaN}', key=b"unknown").rejects
+    assert rejects == [(100, "misrouted"), (101, "misrouted"), (102, "misrouted")]
+    assert decoded == []
+
+
+def test_an_invalid_value_slows_down_only_its_group(decoded):
     values = [
         b'{"id":"q%d","value":%b,"series":"s"}' % (i, b"NaN" if i == 9000 else b"7") for i in range(20_000)
     ]

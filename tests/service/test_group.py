@@ -166,7 +166,7 @@ async def test_a_membership_that_the_client_ended_is_reported(
     play = Watched(monkeypatch)
     ended = getattr(play.coordinator, task)
     ended.cancel() if isinstance(error, asyncio.CancelledError) else ended.set_exception(error)
-    await asyncio.sleep(0.1)
+    await until(lambda: bool(play.fatal))
     assert [type(error) for error in play.fatal] == [kind]
     assert "consumer group 'shop'" in str(play.fatal[0])
 

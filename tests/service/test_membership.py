@@ -14,7 +14,7 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable, Denied
-from stream_svt.service.worker import Worker, WorkerFault
+from stream_svt.service.worker import Worker, WorkerFault, WorkerSignal
 from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC
 
@@ -46,17 +46,21 @@ class Play:
     Attributes:
         tests: Fault or error of each self-test, in order; later ones pass.
         groups: The memberships so far.
+        refusal: Error of the brokers at each try to join, None if they are reached.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tests: list[WorkerFault | Exception | None] = []
         self.groups: list[Group] = []
+        self.refusal: Exception | None = None
 
         def made(*arguments: Any) -> Group:
             self.groups.append(Group(*arguments))
             return self.groups[-1]
 
         async def found(*_: object) -> SimpleNamespace:
+            if self.refusal is not None:
+                raise self.refusal
             return SimpleNamespace(cluster_id="c")
 
         async def self_test(_: Worker) -> WorkerFault | None:
@@ -152,6 +156,42 @@ async def test_a_former_member_does_not_end_where_joining_again_fails(play: Play
     (await play.joins(2)).fatal(DENIED)
     await play.joins(3)
     assert not play.ended()
+
+
+async def test_a_permanent_error_of_the_first_try_to_join_ends_the_worker(play: Play) -> None:
+    assert play.worker.alive
+    assert not play.worker.ready
+    play.refusal = DENIED
+    with pytest.raises(Denied):
+        await play.worker.start()
+    assert not play.worker.alive
+    assert not play.worker.ready
+
+
+async def test_a_permanent_error_does_not_end_a_worker_that_was_outside_its_group(play: Play) -> None:
+    """A restart would not mend what changed since the start, and would end every worker of the group in turn."""
+    play.tests = [CLOCK]
+    play.worker.start()
+    await asyncio.sleep(0.005)
+    assert play.worker.fault == CLOCK
+    play.refusal = DENIED
+    await asyncio.sleep(0.05)
+    assert play.worker.fault == WorkerFault(Cause.PERMISSION, str(DENIED))
+    assert not play.ended()
+    play.refusal = None
+    await play.joins(1)
+    play.assigned()
+    assert play.worker.ready
+
+
+async def test_a_worker_that_stops_is_alive_and_never_ready_again(play: Play) -> None:
+    await play.start()
+    assert play.worker.ready
+    await play.worker.stop()
+    play.assigned()
+    play.worker._signal(WorkerSignal.JOINED)  # a task in progress at the end
+    assert play.worker.alive
+    assert not play.worker.ready
 
 
 async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_kept(

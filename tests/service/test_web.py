@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from stream_svt.errors import MisuseError
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import web as pages
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import ASSETS, HEADERS, OVERVIEW, PAGES
-from stream_svt.service.worker import WorkerFault
+from stream_svt.service.worker import WorkerFault, WorkerSignal
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
@@ -78,8 +77,7 @@ async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(wor
 
 
 async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
-    worker.running = asyncio.get_running_loop().create_future()
-    worker.running.set_exception(MisuseError("start"))
+    worker._signal(WorkerSignal.FAILED)
     assert pages.live(worker).status == 503
     assert pages.ready(worker).status == 503
 

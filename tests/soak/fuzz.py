@@ -31,8 +31,9 @@ from stream_svt.protocol.controls import CommandState, Controls, Gate, Refusal, 
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
-from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import parse_config
+from stream_svt.service.reasons import Reason
 from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
 from tests.protocol.test_state_records import CONTENTS

@@ -10,7 +10,8 @@ import pytest
 
 from stream_svt.protocol import sealing
 from stream_svt.service import columnar
-from stream_svt.service.codec import QueryDecoder, Reason
+from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.reasons import Reason
 from stream_svt.service.signatures import Verifier
 from tests.soak import fuzz
 from tests.soak.fuzz import COMMAND_REASONS, DEFAULT_COUNT, REASONS, Fuzzer

@@ -13,7 +13,7 @@ from stream_svt.service.app import Monitoring, build
 from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.overview import AlertsRead, Overview
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, WorkerState
 from tests.support.process import free_port
 
 
@@ -70,7 +70,7 @@ class Stub(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.is_member = True
+        self.state = WorkerState.MEMBER
 
     async def stop(self) -> None:
         """Nothing runs."""

@@ -23,7 +23,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatu
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, WorkerState
 from stream_svt.service.workload import AppliedWorkload
 from tests.support import records
 from tests.support.process import Service, free_port
@@ -128,7 +128,7 @@ class Scene:
         worker = Worker(config or self.config())
         self.workers.append(worker)
         running = worker.start()
-        await until(lambda: running.done() or worker.is_member or worker.fault is not None)
+        await until(lambda: running.done() or worker.state is not WorkerState.JOINING)
         if running.done():
             await running
         if ready:
