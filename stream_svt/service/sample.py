@@ -16,9 +16,10 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError
 from stream_svt.protocol.ports import Record
 from stream_svt.service import kafka
-from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason, partition_of
+from stream_svt.service.codec import DatasetIndex, QueryDecoder, partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
+from stream_svt.service.reasons import Reason
 from stream_svt.service.topology import unseen
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
