@@ -45,6 +45,8 @@ FOLLOW_WAIT: Final = 1.0
 RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
 PIECE_SIZE = 500
+"""Datasets in a piece that the subprocess returns."""
+
 _PROGRAM = f"from {__name__} import parse; parse()"
 
 
@@ -255,10 +257,8 @@ async def publish(
     """
     topic, cluster_id = config.topics.config, "" if key is None else await kafka.cluster_id_of(cluster)
     context = context_of(config, cluster_id, topic, PARTITION)
-    doing, client = (
-        f"writing configuration topic {topic!r}",
-        cluster.producer(f"{config.spec.application}-config"),
-    )
+    doing = f"writing configuration topic {topic!r}"
+    client = cluster.producer(f"{config.spec.application}-config")
     try:
         async with kafka.started(client, doing, "WRITE") as producer:
             current = (await read_versions(config, cluster)).current
@@ -291,8 +291,10 @@ async def adoptions(
     config: Config, cluster: Cluster, number: int, starts: dict[int, int], timeout: float
 ) -> AsyncIterator[int]:
     """Yield each shard that has adopted the version or a newer one, as its event is read, for ``timeout`` seconds."""
-    topic, pending, now = config.topics.alerts, set(starts), asyncio.get_running_loop().time
-    doing, until = f"reading alert topic {topic!r}", now() + timeout
+    topic, pending = config.topics.alerts, set(starts)
+    doing = f"reading alert topic {topic!r}"
+    now = asyncio.get_running_loop().time
+    until = now() + timeout
     async with kafka.started(cluster.reader(), doing) as reader:
         kafka.seek_all(reader, {TopicPartition(topic, shard): at for shard, at in starts.items()})
         while pending and (seconds := until - now()) > 0:

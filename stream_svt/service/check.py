@@ -135,8 +135,8 @@ async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
     findings = [_ok("topics", f"created {name!r} with {count} partitions") for name in sorted(created)]
     for name, code, *rest in answer.topic_errors:
         if code:
-            detail = name if code == TopicAuthorizationFailedError.errno else [*filter(None, rest), name][0]
-            error = kafka.explain(for_code(code)(detail), f"creating topic {name!r}", "CREATE")
+            reason = rest[0] if rest and code != TopicAuthorizationFailedError.errno else None
+            error = kafka.explain(for_code(code)(reason or name), f"creating topic {name!r}", "CREATE")
             findings.append(_problem("topics", str(error)))
     # The controller has created the topics; brokers learn of them a moment later.
     end = time.monotonic() + kafka.CALL_DEADLINE
@@ -249,16 +249,17 @@ async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> 
         _begin_transactions(cluster, f"{name}-check"),
         kafka.group_offsets(cluster, name, f"looking at group {name!r}"),
     ]
-    good = "reading, writing, transactions and the group are allowed, as far as can be tried"
+    refused = False
     for attempt in attempts:
         try:
             if isinstance(answer := await attempt, Finding):
                 yield answer
         except BrokerError as error:
-            good = ""
+            refused = True
             yield _problem("permissions", str(error))
-    if good:
-        yield _ok("permissions", good)
+    if not refused:
+        tried = "reading, writing, transactions and the group are allowed, as far as can be tried"
+        yield _ok("permissions", tried)
 
 
 async def _read(cluster: Cluster, topic: str) -> None:

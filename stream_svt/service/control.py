@@ -282,7 +282,8 @@ async def newest_events(
 
     Partitions are read from the end backwards, at most `MAX_LOOKBACK` offsets.
     """
-    doing, found = "looking for the newest events", {}
+    doing = "looking for the newest events"
+    found: dict[int, NewestEvent] = {}
     spans = await kafka.edges(reader, partitions, doing)
     for tp in partitions:
         if (event := await kafka.newest(reader, tp, _event, doing, max_lookback=MAX_LOOKBACK)) is not None:

@@ -279,7 +279,9 @@ def _tail(output: bytes) -> str:
 @click.option("--port", default=9092, show_default=True, help="Port on 127.0.0.1.")
 def main(port: int) -> None:
     """Run an Apache Kafka on this machine for trying things out. Its data are removed when it ends."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell may start a program in the background without SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     click.echo(f"Starting Apache Kafka {KAFKA_VERSION}; the first start downloads it.")
     try:
         with contextlib.suppress(KeyboardInterrupt), EmbeddedKafka(ports=(port, *free_ports(1))) as kafka:

@@ -146,7 +146,7 @@ class Shard:
         self._parts.metrics.count("failures_total", "stuck")
         self._task.cancel()
         ended, _ = await asyncio.wait({self._task}, timeout=kafka.START_DEADLINE)
-        if ended and not self.handed_over:  # meanwhile, perhaps
+        if ended and not self.handed_over:  # during the wait the group may have ended the shard
             self._start()
 
     # Sessions

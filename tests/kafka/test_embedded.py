@@ -111,7 +111,14 @@ def test_jars_are_resolved_once_and_again_if_one_is_gone(monkeypatch, tmp_path):
 def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():
     port = embedded.free_ports(1)[0]
     command = [sys.executable, "-m", "stream_svt.service.embedded", "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    in_background = [
+        "/bin/sh",
+        "-c",
+        'trap "" INT; exec "$@"',
+        "sh",
+        *command,
+    ]  # as scripts start it: without SIGINT
+    with subprocess.Popen(in_background, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("Starting Apache Kafka ")
