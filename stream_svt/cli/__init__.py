@@ -98,7 +98,10 @@ def demo(
 
         from stream_svt.demo.session import run_demo
 
-        asyncio.run(run_demo(duration, broker, Console(highlight=False)))
+        try:
+            asyncio.run(run_demo(duration, broker, Console(highlight=False)))
+        except asyncio.CancelledError:
+            raise click.Abort from None
 
 
 for _command in (demo, run, apply, show_config, check, lint, prove, plan, schema):
@@ -117,7 +120,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except (click.Abort, KeyboardInterrupt, asyncio.CancelledError):
+    except (click.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     except StreamSvtError as error:
         click.echo(f"stream-svt: {error}", err=True)
