@@ -458,7 +458,10 @@ def _notes(document: Document, config: ConfigDocument, datasets: _Datasets) -> I
             yield document.problem((*path, "limit"), message)
         once.update({} if mine[0].until_ms else dict.fromkeys(users, mine[0].name))
     for n, name in once.items():
-        if config.monitors[n].mute is fields.Mute.PERIOD:
+        if (
+            config.monitors[n].mute is fields.Mute.PERIOD
+            and "mute" not in config.monitors[n].model_fields_set
+        ):
             message = f"dataset {quote(name)} has no period, so a series is reported once in the dataset's whole life"
             yield document.problem(
                 ("monitors", n, "mute"), f"{message}: set a duration, such as 1d, for more reports"

@@ -19,7 +19,7 @@ application: shop
 datasets: [{name: week-1, limit: 4, unit: one basket}]
 monitors:
   - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
-     expected_queries: 10}
+     expected_queries: 10, mute: period}
 """
 KEY = bytes(range(32))
 

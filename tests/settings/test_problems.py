@@ -52,7 +52,8 @@ def notes(text: str) -> dict[str, str]:
 
 
 def test_a_good_file_has_no_problems_and_no_notes():
-    assert notes(GOOD.replace("cutoff: 10", "cutoff: 10\n    mute: 1d")) == {}
+    for mute in ("1d", "period"):
+        assert notes(GOOD.replace("cutoff: 10", f"cutoff: 10\n    mute: {mute}")) == {}
 
 
 ADDED = [
@@ -285,7 +286,7 @@ def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
         ("cutoff: 10", "cutoff: 10\n    granularity: 3", "monitors[0].granularity", "rounds up to 3"),
         ("topic: counts", "topic: counts\n    datasets: [w*]", "datasets[1]", "no monitor runs"),
         ("exposure\n", "{exposure: {false_alerts: 11}}\n", "monitors[0].correction", "exceeds the cutoff 10"),
-        ("topic: counts", "topic: counts\n    mute: period", "monitors[0].mute", "'week-1' has no period"),
+        ("topic: counts", "topic: queries", "monitors[0].mute", "'week-1' has no period"),
     ],
 )
 def test_what_is_allowed_but_may_not_be_meant_is_noted(good, changed, field, advice):
