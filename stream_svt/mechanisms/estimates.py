@@ -117,14 +117,15 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
     if t < 0:  # the complement, with the two noises exchanged
         return 1 - exact_survival(threshold_noise, a, query_noise, b, 1 - t)
     two_sided = query_noise is Noise.LAPLACE
-    reached = 1 / (1 + b) if two_sided else b**0  # P(query noise >= 0)
-    from_zero = (
-        (1 - a) * reached * b**t / (1 - a * b)
-    )  # of threshold noise from 0 on, if it is never negative
+    one = b**0  # a Fraction or a Decimal
+    reached = one / (1 + b) if two_sided else one  # P(query noise >= 0)
+    # The sum over threshold noise 0, 1, ..; exponential noise has no other values.
+    from_zero = (1 - a) * reached * b**t / (1 - a * b)
     if threshold_noise is Noise.EXPONENTIAL:
         return from_zero
-    above = t * a**t if a == b else a * (b**t - a**t) / (b - a)  # sum of a^j b^(t - j) for j = 1 .. t
-    below = a ** (t + 1) * (1 / (1 - a) - (reached * b**2 / (1 - a * b) if two_sided else 0 * b))
+    # The sums over threshold noise -1, .., -t, and over all that is less, without the factor (1 - a).
+    above = t * a**t if a == b else a * (b**t - a**t) / (b - a)
+    below = a ** (t + 1) * (one / (1 - a) - (reached * b**2 / (1 - a * b) if two_sided else 0))
     return (from_zero + (1 - a) * (reached * above + below)) / (1 + a)
 
 

@@ -319,7 +319,7 @@ def adaptive(
             the paper, but nothing for `Exposure` and `Annealed`, which set each branch's bar by its own noise and
             account for the number of branches.
     """
-    run = _Run(**options)
+    run = _Run(**options, split=None)
     if theta is None and not isinstance(run.correction, Annealed):
         theta = run.least_variance_theta()
     return run.build((2, 1), theta=theta, margin=margin)
@@ -403,7 +403,9 @@ class _Run:
         `margin` grid steps, by `scales` scales of their noise or by two standard deviations.
         """
         if theta is None:
-            split = self.split or self.correction.default_split(self.cutoff, self.monotonic)
+            split = self.split
+            if split is None:
+                split = self.correction.default_split(self.cutoff, self.monotonic)
             theta = 1 / (1 + Fraction(split))
         require(0 < theta < 1, "theta, the threshold's share of epsilon, must lie strictly between 0 and 1")
         if margin is None and isinstance(self.correction, Exposure | Annealed):
@@ -424,12 +426,18 @@ class _Run:
                 base=share == 1,
                 threshold_mean=mean(self.threshold_noise, threshold_rate),
             )
-            steps, name = 0, "middle" if len(shares) > 1 else "top"
-            if share != 1:
-                wide = 2 * math.sqrt(variance(self.query_noise, rate)) if scales is None else scales / rate
-                steps = math.ceil(wide) if margin is None else margin
+            table = self.correction.table(comparison)
+            if share == 1:
+                name = "middle" if len(shares) > 1 else "top"
+            else:
                 name = "top" if len(shares) == 2 else f"top/{share}"
-            table = tuple(r + steps for r in self.correction.table(comparison))
+                if margin is not None:
+                    steps = margin
+                elif scales is not None:
+                    steps = math.ceil(scales / rate)
+                else:
+                    steps = math.ceil(2 * math.sqrt(variance(self.query_noise, rate)))
+                table = tuple(r + steps for r in table)
             branches.append(Branch(name=name, charge=base // share, rate=rate, corrections=table))
         return SparseVector(
             epsilon=self.epsilon,

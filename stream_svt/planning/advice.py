@@ -171,12 +171,12 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         "default" if split is None else f"{float(split):g}",
         _correction(candidate),
         str(candidate.monitor.attempts),
-        "-" if candidate.lifetime is None else _number(candidate.lifetime),
+        "-" if candidate.lifetime is None else _short(candidate.lifetime),
         ranged("precision", "{:.2f}".format),
         ranged("recall", "{:.2f}".format),
-        ranged("false_alerts", _number),
-        *([] if workload.finite else [_number(plan.delay)]),
-        ranged("life.middle", _number),
+        ranged("false_alerts", _short),
+        *([] if workload.finite else [_short(plan.delay)]),
+        ranged("life.middle", _short),
     ]
 
 
@@ -237,14 +237,19 @@ def _time(queries: float, workload: Workload) -> str:
     return f" ({_number(seconds)} seconds)"
 
 
-def _number(value: float) -> str:
-    """Return a number with about three digits, such as 1.23M for 1,230,000."""
+def _short(value: float) -> str:
+    """Return a number with about three digits for a table, such as 1.23M for 1,230,000."""
     if value < 0.1:
         return "0" if value < 0.005 else f"{value:.2f}"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
             return f"{value / size:.3g}{unit}" if math.isfinite(value) else "unlimited"
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def _number(value: float) -> str:
+    """Return a number with about three digits for a sentence, such as 1,230,000."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 100 <= value < math.inf else _short(value)
 
 
 def draw(recommendation: Recommendation) -> Figure:
@@ -272,6 +277,7 @@ def draw(recommendation: Recommendation) -> Figure:
         counts, edges = np.histogram(values, np.linspace(-reach, reach, 49))
         heights = 0.45 * counts / max(counts.max(), 1)
         left.stairs(heights, edges, fill=True, alpha=0.45, label=f"{kind} (no scale)")
+    left.axvline(0, color="0.6", lw=0.8)
     left.set(title="What is reported", xlabel="distance from the threshold", ylabel="chance of a report")
 
     run = course(monitor, workload)
@@ -282,9 +288,10 @@ def draw(recommendation: Recommendation) -> Figure:
     right.axhline(monitor.cutoff, color="black", lw=1, ls="--", label="cutoff")
     time = "passes over the set" if workload.finite else "queries"
     right.set(title="Alerts during a run", xlabel=time, ylabel="alerts so far")
-    right.margins(y=0.3)
-    for axes in (left, right):
+    right.margins(y=0.3)  # room for the legend above the cutoff
+    for axes, columns in ((left, 1), (right, 2)):
+        axes.margins(x=0)
         axes.locator_params(axis="x", nbins=4, integer=True)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(loc="upper left", fontsize="small")
+        axes.legend(loc="upper left", fontsize="small", ncols=columns)
     return figure

@@ -13,11 +13,10 @@ is not a proof; the test detects changes of the code that break the proof.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,11 +31,8 @@ from stream_svt.monitor.operations import Command
 from stream_svt.monitor.released import Alert, ReleasedEvent
 from stream_svt.monitor.takeover import change_spec, close_removed, load
 from stream_svt.privacy.loss import Kind
-from stream_svt.proving.streams import Case, StepTo, Stream, batch_of, case_of, reduce_spec
+from stream_svt.proving.streams import Case, RandomSource, StepTo, Stream, batch_of, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec
-
-if TYPE_CHECKING:
-    from random import Random
 
 _SHOWN = 300
 _SALT_BYTES = 16
@@ -46,6 +42,9 @@ _LEAST_WORD = 1 << 46
 
 Test = tuple[int, ...]
 """Number of the run, offset, row, attempt and branch."""
+
+Observation = tuple[str, object]
+"""Something visible: its name and its content."""
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class NoiseSource:
         tests: Grid value and noise of every test so far.
     """
 
-    rng: Random
+    rng: RandomSource
     first: NoiseSource | None = None
     run_words: Mapping[int, list[int]] = field(default_factory=dict)
     shifts: Mapping[Test, int] = field(default_factory=dict)
@@ -161,7 +160,7 @@ class _Execution:
     """An engine on one of the two streams, its state as stored on Kafka, and all that is visible of it.
 
     Attributes:
-        observations: What is visible: a name and a content.
+        observations: All that is visible.
         runs, numbers: Durable runs by the number of their salt, and these numbers by monitor, dataset and run.
         seen: Number of runs that drew noise before the last commit or crash.
         alerts: Every alert with the test that it reports.
@@ -174,7 +173,7 @@ class _Execution:
     engine: Engine = field(init=False)
     records: dict[bytes, bytes] = field(default_factory=dict)
     progress: bytes | None = None
-    observations: list[tuple[str, object]] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
     events: list[ReleasedEvent] = field(default_factory=list)
     alerts: list[tuple[Alert, Test]] = field(default_factory=list)
     runs: dict[int, _DurableRun] = field(default_factory=dict)
@@ -267,7 +266,7 @@ class _Execution:
                 self.alerts.append((alert, (number, *row, names.index(alert.branch))))
 
 
-def prove(spec: ApplicationSpec, rngs: Iterable[Random]) -> Summary:
+def prove(spec: ApplicationSpec, rngs: Iterable[RandomSource]) -> Summary:
     """Test a pair of neighbouring streams for each source of pseudo-random numbers, up to a counterexample."""
     summary = Summary()
     for rng in rngs:
@@ -277,7 +276,7 @@ def prove(spec: ApplicationSpec, rngs: Iterable[Random]) -> Summary:
     return summary
 
 
-def check_case(case: Case, rng: Random, summary: Summary) -> str | None:
+def check_case(case: Case, rng: RandomSource, summary: Summary) -> str | None:
     """Run both streams of a case; return the first visible difference or a cost above the charge, or None."""
     first = _Execution(case, case.first, NoiseSource(rng))
     summary.cases += 1
@@ -297,16 +296,22 @@ def check_case(case: Case, rng: Random, summary: Summary) -> str | None:
         run_words[number] = words
     shifts = {test: first.runs[test[0]].shift for _, test in first.alerts}
     second = _Execution(case, case.second, NoiseSource(rng, first.noise, run_words, shifts))
-    pairs = zip_longest(first.observations, second.observations, fillvalue=("the end", None))
-    for index, (one, other) in enumerate(pairs):
+    return _difference(first.observations, second.observations) or _costs(first, second, summary)
+
+
+def _difference(first: Sequence[Observation], second: Sequence[Observation]) -> str | None:
+    """Return a description of the first observation that differs, or None."""
+    for index, (one, other) in enumerate(zip_longest(first, second, fillvalue=("the end", None))):
         if one != other:
-            (name, left), right = one, other if one[0] != other[0] else other[1]
-            excerpts = (
-                text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.." for text in map(repr, (left, right))
-            )
-            where = f"{name} (observation {index}) differs between the streams"
-            return f"{where}: {', and on the neighbour '.join(excerpts)}"
-    return _costs(first, second, summary)
+            where = f"{one[0]} (observation {index}) differs between the streams"
+            left, right = (one[1], other[1]) if one[0] == other[0] else (one, other)
+            return f"{where}: {_short(left)}, and on the neighbour {_short(right)}"
+    return None
+
+
+def _short(content: object) -> str:
+    text = repr(content)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
 
 
 def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
-if TYPE_CHECKING:
-    from random import Random
+_T = TypeVar("_T")
 
 DATASETS = 3
 """Largest number of datasets in a case; further datasets of a shard differ by number only."""
@@ -29,6 +28,22 @@ _SERIES = 7
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
 _ACTIONS = (Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET, *[Action.RESUME, Action.RESAMPLE] * 2)
+
+
+class RandomSource(Protocol):
+    """A source of pseudo-random numbers, such as `random.Random`."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+    def randrange(self, start: int, stop: int, /) -> int:
+        """Return an integer in [start, stop)."""
+
+    def choice(self, options: Sequence[_T], /) -> _T:
+        """Return one of the options."""
+
+    def choices(self, options: Sequence[_T], weights: Sequence[int], /) -> list[_T]:
+        """Return a list of one of the options, chosen with these weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +116,10 @@ def batch_of(topic: str, rows: Sequence[Row], first: int) -> QueryBatch:
     )
 
 
-def reduce_spec(spec: ApplicationSpec, rng: Random) -> ApplicationSpec:
+def reduce_spec(spec: ApplicationSpec, rng: RandomSource) -> ApplicationSpec:
     """Return a specification with at most `DATASETS` datasets, and queues small enough for short streams to fill."""
     covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
-    chosen = rng.sample(covered, min(DATASETS, len(covered)))
+    chosen = [covered.pop(rng.randrange(0, len(covered))) for _ in range(min(DATASETS, len(covered)))]
     return replace(
         spec, datasets=tuple(chosen), monitors=tuple(_with_short_queues(monitor) for monitor in spec.monitors)
     )
@@ -121,7 +136,7 @@ def _with_short_queues(monitor: MonitorSpec) -> MonitorSpec:
     return monitor.model_copy(update={"append": append.model_copy(update=short)})
 
 
-def case_of(spec: ApplicationSpec, rng: Random, later: Sequence[ApplicationSpec] = ()) -> Case:
+def case_of(spec: ApplicationSpec, rng: RandomSource, later: Sequence[ApplicationSpec] = ()) -> Case:
     """Return a random case.
 
     Args:
@@ -144,7 +159,7 @@ def case_of(spec: ApplicationSpec, rng: Random, later: Sequence[ApplicationSpec]
     return Case(spec, _script(spec, later, first, rng), first, second, tuple(directions))
 
 
-def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: Random) -> list[Row]:
+def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: RandomSource) -> list[Row]:
     datasets = specs[0].datasets
     monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
     clock = rng.choice([one.from_ms for one in datasets if one.from_ms is not None] or [1_000_000])
@@ -153,19 +168,19 @@ def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: Random) -> list[Row
     for number in range(rng.randrange(*_QUERIES)):
         clock += rng.choice(pauses)
         set_id = f"set{number // 40 - (number >= 40 and rng.random() < 0.1)}"
-        dataset = rng.randrange(len(datasets))
+        dataset = rng.randrange(0, len(datasets))
         if rng.random() < 0.04:
             rows.append(Row(dataset, None, time_ms=max(clock, 0), set_id=set_id, closes=True))
             continue
         monitor, threshold = rng.choice(monitors), None
         if rng.random() < 0.05:
-            threshold = monitor.threshold + rng.randint(-4, 4) * monitor.granularity / 2
+            threshold = monitor.threshold + rng.randrange(-4, 5) * monitor.granularity / 2
         rows.append(
             Row(
                 dataset=dataset,
                 time_ms=max(clock, 0),
                 value=_value(monitor, threshold or monitor.threshold, rng),
-                series=f"s{rng.randrange(_SERIES)}" if rng.random() < 0.9 else None,
+                series=f"s{rng.randrange(0, _SERIES)}" if rng.random() < 0.9 else None,
                 set_id=set_id if rng.random() < 0.9 else None,
                 threshold=threshold,
                 monitor=monitor.name if rng.random() < 0.05 else None,
@@ -174,52 +189,53 @@ def _rows(topic: str, specs: Sequence[ApplicationSpec], rng: Random) -> list[Row
     return rows
 
 
-def _value(monitor: MonitorSpec, threshold: Fraction, rng: Random) -> int | None:
+def _value(monitor: MonitorSpec, threshold: Fraction, rng: RandomSource) -> int | None:
     """Return a value: most near the bar, some at or below zero, some beyond the bounds, some None (not a number)."""
     branch = monitor.mechanism().branches[-1]
     scale = monitor.granularity / branch.rate
     bar = threshold + branch.corrections[0] * monitor.granularity
     low, high = monitor.bounds
-    spread = Fraction(rng.randint(-1000, 1000), 1000)
-    kinds = {
-        bar + (4 * spread - 3) * scale: 40,
-        bar + (12 + 10 * spread) * scale: 5,
-        bar - 3 * scale: 5,
-        threshold: 5,
-        threshold - abs(spread) * 20 * scale: 15,
-        Fraction(0): 5,
-        -abs(spread) * scale: 5,
-        rng.choice((low, high)) + 2 * spread * monitor.sensitivity: 5,
-        spread * _FAR * 10 ** rng.randrange(12): 5,
-        low + (high - low) * (spread + 1) / 2: 7,
-        None: 3,
-    }
-    (real,) = rng.choices([*kinds], [*kinds.values()])
+    spread = Fraction(rng.randrange(-1000, 1001), 1000)
+    kinds: list[tuple[int, Fraction | None]] = [  # with their weights
+        (40, bar + (4 * spread - 3) * scale),
+        (5, bar + (12 + 10 * spread) * scale),
+        (5, bar - 3 * scale),
+        (5, threshold),
+        (15, threshold - abs(spread) * 20 * scale),
+        (5, Fraction(0)),
+        (5, -abs(spread) * scale),
+        (5, rng.choice((low, high)) + 2 * spread * monitor.sensitivity),
+        (5, spread * _FAR * 10 ** rng.randrange(0, 12)),
+        (7, low + (high - low) * (spread + 1) / 2),
+        (3, None),
+    ]
+    weights, values = zip(*kinds, strict=True)
+    (real,) = rng.choices(values, weights)
     if real is None:
         return None
     step = monitor.granularity / rng.choice((1, 4))
     return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
 
 
-def _moved(row: Row, direction: Neighbours, sensitivity: Fraction, rng: Random) -> Row:
+def _moved(row: Row, direction: Neighbours, sensitivity: Fraction, rng: RandomSource) -> Row:
     """Return the query on the neighbour: moved by the sensitivity (half of the queries) or less."""
     if row.value is None:
         return row
     limit = int(sensitivity * PARTS)
-    (distance,) = rng.choices((limit, 0, rng.randint(0, limit)), (5, 2, 3))
+    (distance,) = rng.choices((limit, 0, rng.randrange(0, limit + 1)), (5, 2, 3))
     sign = {Neighbours.UP: 1, Neighbours.DOWN: -1, Neighbours.MIXED: rng.choice((1, -1))}[direction]
     return replace(row, value=row.value + sign * distance)
 
 
 def _script(
-    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, rng: Random
+    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, rng: RandomSource
 ) -> tuple[ScriptStep, ...]:
     script: list[ScriptStep] = []
     fed = dict.fromkeys(spec.topics(), 0)
     remaining = list(later)
     while any(fed[topic] < len(stream[topic]) for topic in fed):
         topic = rng.choice(sorted(fed))
-        fed[topic] = min(len(stream[topic]), fed[topic] + rng.randint(1, 70))
+        fed[topic] = min(len(stream[topic]), fed[topic] + rng.randrange(1, 71))
         script.append(StepTo(topic, fed[topic]))
         kind = rng.random()
         if kind < 0.3:
@@ -235,7 +251,7 @@ def _script(
     return (*script, "commit")
 
 
-def _command(spec: ApplicationSpec, number: int, rng: Random) -> Command:
+def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
     dataset, limit = rng.choice(spec.datasets), ""
     action = rng.choice(_ACTIONS)
     if action is Action.RAISE_BUDGET:

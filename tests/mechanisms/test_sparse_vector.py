@@ -150,6 +150,11 @@ def test_a_mechanism_whose_rates_and_charges_disagree_cannot_be_built(call, reas
         call()
 
 
+def test_adaptive_takes_a_share_of_the_threshold_and_no_split():
+    with pytest.raises(TypeError, match="split"):
+        adaptive(**USUAL, split=Fraction(3))
+
+
 def test_monitors_refuse_gaussian_and_gumbel_noise_with_the_reason():
     with pytest.raises(MisuseError, match=r"2\.3 times the charge"):
         Noise.parse("gaussian")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stream_svt.mechanisms.noise import tail
 from stream_svt.planning import PaidRuns, explain, reported_margin
 from stream_svt.planning.budget import LEAST_PAYMENTS, SURE, exhaustion
 from tests.support.monitor_forms import spec_of
@@ -72,6 +73,23 @@ def test_the_bound_holds_for_values_on_the_threshold():
         for _ in range(300)
     ]
     assert np.mean(reports) <= 2
+
+
+RETRY = ", append: {retry: {attempts: 5}}"
+
+
+@pytest.mark.parametrize(
+    "form", ["", RETRY, ", mechanism: adaptive", ", query_noise: laplace, mechanism: ladder"]
+)
+def test_all_tests_of_a_run_together_pass_their_bars_by_chance_as_often_as_tolerated(form):
+    monitor = spec(STREAM + form).monitors[0]
+    mechanism, attempts = monitor.mechanism(), range(monitor.attempts)
+    chances = [
+        tail(law.noise, law.rate, branch.correction(attempt))
+        for branch, law in zip(mechanism.branches, mechanism.branch_laws, strict=True)
+        for attempt in attempts
+    ]
+    assert 0.5 < monitor.expected_queries * sum(chances) <= 1
 
 
 @pytest.mark.parametrize(

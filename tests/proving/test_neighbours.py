@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -116,7 +115,7 @@ def test_neighbouring_streams_cannot_be_distinguished_in_any_form(form):
 
 def test_some_alignment_costs_all_that_was_charged():
     """Otherwise the comparison of costs could miss a charge that is slightly too low."""
-    assert prove(spec_of(FORMS["plain"]), sources("tight", 10)).largest_cost == 1
+    assert prove(spec_of(FORMS["plain"]), sources("tight", 15)).largest_cost == 1
 
 
 def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
@@ -181,7 +180,8 @@ def stores_values_in_as_few_bytes_as_they_need(original, self):
 def mutes_what_is_high(original, self, segment, rows):
     original(self, segment, rows)
     whole = segment.view.batch.whole[segment.start : segment.stop]
-    segment.mute(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
+    high = segment.live & (whole >= 500)
+    segment.live[high], segment.muted[high] = False, True
 
 
 @mutant(Engine, "step")
