@@ -221,7 +221,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     file = document.validated(ForwardDocument)
     files = SecretFiles(document, path.parent)
-    secrets = files.password(file.kafka), files.authorities(file.kafka)
+    secrets = files.password(file.kafka), files.tls(file.kafka)
     group = file.group or f"{file.topic}.forward"
     destinations = [
         _destination(config, group, ("destinations", index), document, files)

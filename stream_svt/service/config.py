@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.codec import partition_of
-from stream_svt.service.kafka import Cluster
+from stream_svt.service.kafka import Cluster, TlsFiles
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
@@ -37,7 +37,7 @@ class Config:
         spec: Datasets and monitors.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
-        ca_file: File of the certificate authorities, None for those of the system.
+        tls: Files of the TLS connection.
         master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
         command_keys: Keys that may sign commands; empty if signatures are not required.
     """
@@ -52,7 +52,7 @@ class Config:
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
     password: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
+    tls: TlsFiles = field(default_factory=TlsFiles)
     master_keys: tuple[bytes, ...] = field(default=(), repr=False)
     command_keys: tuple[VerifyingKey, ...] = ()
 
@@ -63,7 +63,7 @@ class Config:
 
     def cluster(self) -> Cluster:
         """Return how to reach the brokers."""
-        return Cluster.of(self.kafka, self.password, self.ca_file)
+        return Cluster.of(self.kafka, self.password, self.tls)
 
     def home(self, dataset: str) -> int:
         """Return the shard of a dataset."""
@@ -148,7 +148,7 @@ def parse_config(
         notes=(*spec.notes, *sections.section_notes(document, service)),
         source=source,
         password=files.password(service.kafka),
-        ca_file=files.authorities(service.kafka),
+        tls=files.tls(service.kafka),
         master_keys=tuple(keys),
         command_keys=tuple(files.command_keys(service.control, keys)),
     )
@@ -181,19 +181,28 @@ class SecretFiles:
         self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
         return None
 
-    def authorities(self, kafka: sections.KafkaConfig) -> Path | None:
-        """Return the PEM file of the certificate authorities of the brokers, None for those of the system."""
-        name, path = kafka.ca_file, ("kafka", "ca_file")
-        if name is None:
-            return None
-        file = self._directory / name
+    def tls(self, kafka: sections.KafkaConfig) -> TlsFiles:
+        """Return the files of the TLS connection, after reporting those that cannot be used."""
+        names = (kafka.ca_file, kafka.certificate_file, kafka.private_key_file)
+        files = TlsFiles(*(None if name is None else self._directory / name for name in names))
+        if kafka.private_key_file is not None:
+            self._text(kafka.private_key_file, ("kafka", "private_key_file"))
+        if self._loads(TlsFiles(files.authorities), "ca_file", names[0], "no PEM certificate"):
+            self._loads(
+                files, "certificate_file", names[1], "no PEM certificate of private_key_file, not encrypted"
+            )
+        return files
+
+    def _loads(self, files: TlsFiles, key: str, name: str | None, lack: str) -> bool:
         try:
-            ssl.create_default_context(cafile=file)
+            files.context()
         except ssl.SSLError:
-            self._document.report(path, f"file {quote(name)} holds no PEM certificate")
+            self._document.report(("kafka", key), f"file {quote(name)} holds {lack}")
+            return False
         except OSError as error:
-            self._document.report(path, f"cannot read {quote(name)}: {error.strerror}")
-        return file
+            self._document.report(("kafka", key), f"cannot read {quote(name)}: {error.strerror}")
+            return False
+        return True
 
     def sealing_keys(self, sealing: sections.SealingConfig) -> list[bytes]:
         """Return the master keys, the current one first."""

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
@@ -116,7 +116,7 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     (errors.KafkaConnectionError, OSError): (
         BrokerUnavailable,
-        "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and the broker",
+        "no broker can be reached ({text}); check kafka's bootstrap_servers, security_protocol and certificate_file",
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }
@@ -184,6 +184,22 @@ async def _wait(*tasks: Awaitable[Any]) -> None:
     await asyncio.gather(*done, return_exceptions=True)
 
 
+class TlsFiles(NamedTuple):
+    """PEM files of the brokers' authorities (None for those of the system), this client's certificate, and its key."""
+
+    authorities: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the settings of a TLS connection; raises OSError or ssl.SSLError for a file that is not usable."""
+        context = ssl.create_default_context(cafile=self.authorities)
+        if self.certificate is not None:
+            # OpenSSL would ask for the password of an encrypted key on the terminal.
+            context.load_cert_chain(self.certificate, self.private_key, password="")
+        return context
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A factory of clients; ``arguments`` are those of every client, with credentials: ``repr`` hides them."""
@@ -192,7 +208,7 @@ class Cluster:
     config: KafkaConfig = field(default_factory=KafkaConfig)
 
     @classmethod
-    def of(cls, kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> Cluster:
+    def of(cls, kafka: KafkaConfig, password: str | None, tls: TlsFiles) -> Cluster:
         """Return the cluster of a section `kafka` whose secrets were read."""
         arguments = {
             "bootstrap_servers": list(kafka.bootstrap_servers),
@@ -200,7 +216,7 @@ class Cluster:
             "sasl_mechanism": kafka.sasl_mechanism,
             "sasl_plain_username": kafka.username,
             "sasl_plain_password": password,
-            "ssl_context": ssl.create_default_context(cafile=ca_file) if kafka.encrypts else None,
+            "ssl_context": tls.context() if kafka.encrypts else None,
         }
         return cls(arguments, kafka)
 

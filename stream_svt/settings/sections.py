@@ -47,6 +47,11 @@ class KafkaConfig(Strict):
     ca_file: fields.PathText | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
+    certificate_file: fields.PathText | None = None
+    """PEM file of this client's certificate, and those between it and the brokers' authority; with the SSL protocols.
+    Default: none."""
+    private_key_file: fields.PathText | None = None
+    """PEM file of the certificate's private key, not encrypted. Default: none."""
     session_timeout: fields.Duration = 6000
     """Time without a heartbeat after which the group reassigns a worker's partitions. Default 6s."""
     heartbeat_interval: fields.Duration = 500
@@ -70,8 +75,11 @@ class KafkaConfig(Strict):
         for name in ("sasl_mechanism", "username", "password_file"):
             if (getattr(self, name) is not None) is not authenticates:
                 yield name, required if authenticates else f"{useless} SASL_SSL"
-        if self.ca_file is not None and not self.encrypts:
-            yield "ca_file", f"{useless} SSL or SASL_SSL"
+        for name in ("ca_file", "certificate_file", "private_key_file"):
+            if getattr(self, name) is not None and not self.encrypts:
+                yield name, f"{useless} SSL or SASL_SSL"
+        if (self.certificate_file is None) is not (self.private_key_file is None):
+            yield "certificate_file", "a certificate_file and a private_key_file are required together"
         if 3 * self.heartbeat_interval > self.session_timeout:
             longest = fields.duration_text(self.session_timeout // 3)
             yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"

@@ -109,6 +109,21 @@ async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(guarded: Guar
     assert len(await scene.alerts()) == len(MECHANISMS)
 
 
+async def test_a_client_certificate_is_a_login_and_a_missing_one_is_named(guarded: Guarded) -> None:
+    scene, kafka = guarded.scene, guarded.kafka
+    subject = kafka.authority.certificate.subject.rfc4514_string()
+    await allow_all(scene.servers, subject, scene.application, WORKER)
+    await scene.send("a", HIGH)
+
+    def config(names: str) -> Config:
+        text = kafka.with_certificate(scene.text(), scene.directory, names)
+        return parse_config(text, directory=scene.directory)
+
+    said = await _works(config(""))
+    assert "certificate_file" in said
+    assert await _works(config(", certificate_file: ca.pem, private_key_file: client.key")) == ""
+
+
 @pytest.mark.soak
 async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_a_restart(tmp_path) -> None:
     """While two authorities are valid, both are in the file: workers restart before the broker's certificate does."""

@@ -49,6 +49,7 @@ kafka:
   password_file: password
   ca_file: ca.pem
 """
+TLS = "  certificate_file: ca.pem\n  private_key_file: ca.pem\n"
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +215,14 @@ def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_pat
         (SASL.replace(": password", ": blank"), "kafka.password_file", "no password in its first line"),
         (SASL.replace("ca.pem", "nowhere"), "kafka.ca_file", "cannot read 'nowhere': No such file"),
         (SASL.replace("ca.pem", "words"), "kafka.ca_file", "no PEM certificate"),
+        (SASL + TLS, "kafka.certificate_file", "no PEM certificate of private_key_file"),
+        (
+            SASL + TLS.replace("key_file: ca.pem", "key_file: lost"),
+            "kafka.private_key_file",
+            "cannot read 'lost'",
+        ),
+        (SASL + "  certificate_file: ca.pem\n", "kafka.certificate_file", "are required together"),
+        ("kafka: {certificate_file: ca.pem}", "kafka.certificate_file", "is not used with"),
     ],
 )
 def test_a_problem_names_its_line_field_and_remedy_and_no_secret(directory, text, field, message):

@@ -18,7 +18,8 @@ from tests.settings.test_application import FULL
 
 SECTIONS = """
 kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_mechanism: null,
-        username: null, password_file: null, ca_file: null, session_timeout: 6s, heartbeat_interval: 500ms,
+        username: null, password_file: null, ca_file: null, certificate_file: null,
+        private_key_file: null, session_timeout: 6s, heartbeat_interval: 500ms,
         transaction_timeout: 15s, group_instance_id: null}
 topics: {alerts: retail.alerts, state: retail.state, rejects: retail.rejects, control: retail.control,
          partitions: 4, replication_factor: 1, start_at: earliest}

@@ -86,15 +86,23 @@ class SecureKafka(EmbeddedKafka):
     def __init__(self, authority: Authority, directory: Path, users: Sequence[str] = ("svt",)) -> None:
         store = directory / "broker.pem"
         store.write_bytes(authority.broker_store())
-        client, controller, sasl, login = ports = free_ports(4)
-        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "SASL": sasl, "LOGIN": login}
+        trusted = directory / "trusted.pem"
+        trusted.write_bytes(authority.pem)
+        client, controller, sasl, login, mutual = ports = free_ports(5)
+        listeners = {
+            "PLAINTEXT": client,
+            "CONTROLLER": controller,
+            "SASL": sasl,
+            "LOGIN": login,
+            "MUTUAL": mutual,
+        }
         modules = "org.apache.kafka.common.security"
         words = "".join(f' user_{name}="{PASSWORD}"' for name in users)
         scram = f"{modules}.scram.ScramLoginModule required;"
         settings = {
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
             "listener.security.protocol.map": (
-                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,LOGIN:SASL_PLAINTEXT"
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,LOGIN:SASL_PLAINTEXT,MUTUAL:SSL"
             ),
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
@@ -107,6 +115,9 @@ class SecureKafka(EmbeddedKafka):
             "listener.name.sasl.scram-sha-512.sasl.jaas.config": scram,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(store),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(trusted),
+            "listener.name.mutual.ssl.client.auth": "required",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
             "group.min.session.timeout.ms": "500",
@@ -121,6 +132,7 @@ class SecureKafka(EmbeddedKafka):
         super().__init__(overrides=settings, ports=ports[:2], storage=storage)
         self.sasl_bootstrap_servers = f"127.0.0.1:{sasl}"
         self.login_bootstrap_servers = f"127.0.0.1:{login}"
+        self.mutual_bootstrap_servers = f"127.0.0.1:{mutual}"
         self.authority = authority
 
     def secured(
@@ -135,6 +147,13 @@ class SecureKafka(EmbeddedKafka):
             f'"{self.sasl_bootstrap_servers}", security_protocol: SASL_SSL, sasl_mechanism: {mechanism}, '
             f"username: {user}, password_file: password, ca_file: {ca or 'ca.pem'}",
         )
+
+    def with_certificate(self, text: str, directory: Path, names: str) -> str:
+        """Return such a configuration, changed to connect with the authority's own certificate as the client's."""
+        (directory / "ca.pem").write_bytes(self.authority.pem)
+        write_secrets(directory, {"client.key": self.authority.broker_store().decode()})
+        mutual = f'"{self.mutual_bootstrap_servers}", security_protocol: SSL, ca_file: ca.pem{names}'
+        return text.replace(f'"{self.bootstrap_servers}"', mutual)
 
     def with_login(self, text: str, user: str = "svt") -> str:
         """Return a configuration for the listener without TLS, changed to log in, without TLS, too."""
