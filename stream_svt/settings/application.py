@@ -94,7 +94,7 @@ class Carried(_CarryOver, frozen=True, dict=True):
     def digest(self) -> str:
         """Sixteen hex digits of the content, stored in the state of every shard of the successor; "" for nothing."""
         content = "".join(f"{line}\n" for line in self.lines())
-        return self.application and hashlib.sha256(content.encode()).hexdigest()[:16]
+        return hashlib.sha256(content.encode()).hexdigest()[:16] if self.application else ""
 
     def contradiction(self, dataset: DatasetSpec, *, new: bool) -> str:
         """Return why a dataset cannot be declared so, such as unknown spending; "" if it can."""
@@ -125,9 +125,10 @@ class Carried(_CarryOver, frozen=True, dict=True):
 
     def undercut(self, monitor: MonitorSpec) -> dict[str, str]:
         """Return the fields of a monitor that declare less than earlier ones of its topic, each with a remedy."""
-        declared = self.topics.get(monitor.topic)
-        if declared is not None or self.complete:
-            return {} if declared is None else declared.undercut(monitor)
+        if (declared := self.topics.get(monitor.topic)) is not None:
+            return declared.undercut(monitor)
+        if self.complete:
+            return {}
         unknown = (
             f"topic {quote(monitor.topic)} is not in the carried-over file, and alerts of {self.application!r} are "
             "missing. Declare a monitor on the topic, with the largest sensitivity it ever had, in the earlier "

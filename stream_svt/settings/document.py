@@ -53,8 +53,10 @@ def quote(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict | list | tuple):
-        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
     text = str(value)
     if isinstance(value, Fraction):  # a short exact decimal if there is one, else the ratio
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
@@ -195,7 +197,8 @@ class Document:
                 key_path: KeyPath = ()  # the steps that are in the file: pydantic adds tags of unions
                 for step in detail["loc"]:
                     key_path = (*key_path, step) if (*key_path, step) in self.lines else key_path
-                if detail["type"] == ABSENT and key_path[-1:] != (last := detail["loc"][-1:]):
+                last = detail["loc"][-1:]
+                if detail["type"] == ABSENT and key_path[-1:] != last:
                     key_path += last
                 self.report(key_path, detail["msg"])
         self.raise_problems()
@@ -208,7 +211,8 @@ class Document:
 
     def load(self, node: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401
         """Return a YAML node as data, and record its lines; ConfigError if it is too large."""
-        self.lines.setdefault(path, line := node.start_mark.line + 1)
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
         if len(self.lines) > _MAX_NODES or len(path) > _MAX_DEPTH:
             problem = Problem(line, "", "too large or too deeply nested: check its aliases")
             raise ConfigError([problem], self.source)

@@ -375,7 +375,7 @@ def changes_refused(
             # Runs depend on the offsets of their topic, waiting queries on the form of append (but not its options).
             tied = {"topic": before.topic != topic, "append": type(before.append) is not type(monitor.append)}
             refused |= {name: _TIED for name, changes in tied.items() if changes}
-            least = None if before.topic != topic else Declared.by(before)
+            least = Declared.by(before) if before.topic == topic else None
         if topic in declared and declared[topic] | wanted[topic] != declared[topic]:
             # All monitors of the topic test the same answers: a lower declaration means too little noise.
             least = declared[topic] | wanted[topic]
