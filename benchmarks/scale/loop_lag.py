@@ -62,7 +62,7 @@ def serve(config: str, report: str) -> int:
         await begin(self)
 
     app.Monitoring.on_start = on_start  # type: ignore[method-assign]
-    connection = load_config(config, is_whole=False)
+    connection = load_config(Path(config), is_whole=False)
     return app.run(connection, follow(connection, connection.cluster()))
 
 

@@ -78,12 +78,14 @@ class ShardLog:
     on_broker_time: Callable[[float], None] | None = None
     _producer: Any = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        self.transactional_id = f"{self.application}-{self.shard}"
+
     async def fence(self) -> None:
         """Start a producer; see the port."""
         await self.close()
-        name = f"{self.application}-{self.shard}"
-        doing = f"shard {self.shard}: starting producer {name!r}"
-        self._producer = self.cluster.producer(name)
+        doing = f"shard {self.shard}: starting producer {self.transactional_id!r}"
+        self._producer = self.cluster.producer(self.transactional_id)
         async with kafka.deadline(kafka.START_DEADLINE, doing, "WRITE"):
             await self._producer.start()
 

@@ -21,11 +21,11 @@ from stream_svt.service import codec
 from stream_svt.service.codec import (
     DatasetIndex,
     QueryDecoder,
-    Reason,
     concatenate,
     partition_of,
     partitions_of,
 )
+from stream_svt.service.reasons import Reason
 from tests.support.engine_play import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
