@@ -39,9 +39,8 @@ class Board(ReleasedStatus):
         self.recent: list[Text] = []
         self.line = self.sent = self.tested = 0
         self.seconds = 0.0
-        self._reached: dict[
-            tuple[str, str], str
-        ] = {}  # first set in which an item's true count is at the threshold
+        # By dataset and series, the first set in which the true count is at the threshold.
+        self._reached: dict[tuple[str, str], str] = {}
 
     def add_counts(self, point: Checkpoint, counts: NDArray[np.int64]) -> None:
         """Take the true counts of a checkpoint, before any alert about it."""
@@ -61,6 +60,7 @@ class Board(ReleasedStatus):
     def figures(self, monitor: str) -> dict[str, int | float | None]:
         """Return the figures of a monitor over all datasets; a ratio without a denominator is None."""
         alerts, statuses = self.alerts[monitor], self.statuses[monitor].values()
+        # Ids of sets and queries begin with "line-" and five digits: they sort by time, and "never" after them.
         first = [self._reached.get((one.dataset, one.series or ""), "never") for one in alerts]
         true = sum(one.query_id >= set_id for one, set_id in zip(alerts, first, strict=True))
         found = self._reached.keys() & {(one.dataset, one.series) for one in alerts}
