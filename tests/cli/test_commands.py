@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import aiokafka.client
 import msgspec
 import pytest
 
@@ -93,6 +94,12 @@ def test_check_offline_shows_what_the_budget_buys(stream_svt, config):
 def test_the_schema_is_that_of_the_settings(stream_svt):
     assert json.loads(stream_svt("schema").out) == json_schema()
     assert json.loads(stream_svt("schema", "--forward").out) == forward_schema()
+
+
+def test_every_command_repairs_the_kafka_client_first(stream_svt, monkeypatch):
+    monkeypatch.setattr("aiokafka.client.MetadataRequest", None)
+    assert stream_svt("schema").code == 0
+    assert aiokafka.client.MetadataRequest is not None
 
 
 def test_commands_complete(stream_svt, monkeypatch):
