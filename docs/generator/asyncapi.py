@@ -149,9 +149,13 @@ def _described(kind: type, schema: Schema) -> Schema:
     """Return a type's schema with words, and without what msgspec adds for itself.
 
     Raises:
-        KeyError: A field has no words.
+        KeyError: A field has no description in messages.yaml.
     """
     words = WORDS["fields"][kind.__name__]
+    if missing := schema["properties"].keys() - words.keys():
+        raise KeyError(
+            f"docs/generator/messages.yaml: fields.{kind.__name__} lacks {', '.join(sorted(missing))}"
+        )
     fields = {}
     for name, field in schema["properties"].items():
         known = {key: value for key, value in field.items() if key != "default"}

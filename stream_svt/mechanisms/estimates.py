@@ -116,12 +116,12 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
     _refuse_gumbel(query_noise, threshold_noise)
     if t < 0:  # the complement, with the two noises exchanged
         return 1 - exact_survival(threshold_noise, a, query_noise, b, 1 - t)
-    two_sided = query_noise is Noise.LAPLACE
+    two_sided = query_noise.draw == "difference"
     one = b**0  # a Fraction or a Decimal
     reached = one / (1 + b) if two_sided else one  # P(query noise >= 0)
     # The sum over threshold noise 0, 1, ..; exponential noise has no other values.
     from_zero = (1 - a) * reached * b**t / (1 - a * b)
-    if threshold_noise is Noise.EXPONENTIAL:
+    if threshold_noise.is_one_sided:
         return from_zero
     # The sums over threshold noise -1, .., -t, and over all that is less, without the factor (1 - a).
     above = t * a**t if a == b else a * (b**t - a**t) / (b - a)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum, nonmember
 from fractions import Fraction
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -60,14 +60,25 @@ class Noise(StrEnum):
     )
 
     @property
+    def draw(self) -> Literal["geometric", "difference", "gumbel"]:
+        """How it is drawn: as a geometric variable, the difference of two, or the floor of a Gumbel variable."""
+        match self:
+            case Noise.EXPONENTIAL:
+                return "geometric"
+            case Noise.LAPLACE:
+                return "difference"
+            case Noise.GUMBEL:
+                return "gumbel"
+
+    @property
     def may_move_down(self) -> bool:
         """Whether moving the noise down by s costs at most rate * s, as moving it up does for every family."""
-        return self is Noise.LAPLACE
+        return self.draw == "difference"
 
     @property
     def is_one_sided(self) -> bool:
         """Whether the noise is never negative, which certified bounds require of threshold noise."""
-        return self is Noise.EXPONENTIAL
+        return self.draw == "geometric"
 
     @classmethod
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:

@@ -80,9 +80,9 @@ def exact_draw(noise: Noise, word: Callable[[], int], rate: Fraction, limit: int
     For Gumbel noise y is at least about 2^-bits, and the slack is a fraction 10^-10 of it. Its logarithm stays below
     0.7 * bits, so the division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
     """
-    least_draw = -limit if noise is Noise.GUMBEL else 0
+    least_draw = -limit if noise.draw == "gumbel" else 0
     for lower, upper, slack, context in _exponents(word, rate):
-        if noise is Noise.GUMBEL:
+        if noise.draw == "gumbel":
             low = -limit if upper is None else (-_logarithm(upper, context) - slack) // rate
             high = limit if lower <= 0 else (-_logarithm(lower, context) + slack) // rate
         else:
@@ -144,12 +144,12 @@ def draw_threshold(law: Law, entropy: Callable[[int], bytes]) -> int:
         require(len(drawn) == 8, "a source of entropy returned another number of bytes than was requested")
         return int.from_bytes(drawn, "big")
 
-    match law.noise:
-        case Noise.GUMBEL:
+    match law.noise.draw:
+        case "gumbel":
             return exact_draw(law.noise, word, law.rate, THRESHOLD_NOISE_LIMIT)
-        case Noise.LAPLACE:
+        case "difference":
             return _geometric_of_words(word, law.rate) - _geometric_of_words(word, law.rate)
-        case Noise.EXPONENTIAL:
+        case "geometric":
             return _geometric_of_words(word, law.rate)
 
 
@@ -232,7 +232,7 @@ class KeyedSampler:
                 part = slice(start, min(start + _CHUNK, count))
                 self._encrypt(identity, part)
                 self._floors(noise, rate, 0, result[part])
-                if noise is Noise.LAPLACE:
+                if noise.draw == "difference":
                     down = self._down[: part.stop - part.start]
                     self._floors(noise, rate, 1, down)
                     result[part] -= down
@@ -263,15 +263,15 @@ class KeyedSampler:
             return
         np.multiply(words, 2.0**-_WORD, out=scaled)
         np.log(scaled, out=scaled)
-        if noise is Noise.GUMBEL:
+        if noise.draw == "gumbel":
             np.negative(scaled, out=scaled)
             np.log(scaled, out=scaled)
         np.multiply(scaled, -float(inverse), out=scaled)
         np.rint(scaled, out=distance)
         np.subtract(scaled, distance, out=distance)
         np.abs(distance, out=distance)
-        above_fast = noise is Noise.GUMBEL and bool(words.max() > _MAX_FAST_GUMBEL_WORD)
-        if noise is Noise.GUMBEL:
+        above_fast = noise.draw == "gumbel" and bool(words.max() > _MAX_FAST_GUMBEL_WORD)
+        if noise.draw == "gumbel":
             np.floor(scaled, out=scaled)
         np.copyto(out, scaled, casting="unsafe")  # truncates; negative numbers here are integers
         if above_fast or distance.min() < margin or words.min() < _MIN_FAST_WORD:

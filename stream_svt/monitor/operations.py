@@ -240,8 +240,10 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runs]:
             runs.pause(number, paused=paused, full_price=paused and command.now)
         elif command.action is Action.CLOSE:
             runs.end_run(number, "command", close=True)
-        else:
+        elif command.action is Action.RESAMPLE:
             runs.reopen(number)
+        else:
+            raise CommandRefused(f"{command.action.value} is no command to monitors; nothing was changed")
     return addressed
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from stream_svt.mechanisms.contract import UNITS_PER_EPSILON
 from stream_svt.mechanisms.grid import Integers
-from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.noise import Law
 from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
@@ -78,7 +78,7 @@ def threshold_of(words: list[int], law: Law) -> int:
 
 def words_for(steps: int, law: Law) -> list[int] | None:
     """Return words of entropy that give threshold noise of `steps` grid steps, or None if there are none."""
-    sizes = [max(steps, 0), max(-steps, 0)] if law.noise is Noise.LAPLACE else [steps]
+    sizes = [max(steps, 0), max(-steps, 0)] if law.noise.draw == "difference" else [steps]
     words = [
         min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(law.rate)) * 2.0**_WORD)) for size in sizes
     ]
@@ -140,7 +140,7 @@ class NoiseSource:
             if test in self.shifts:
                 noise += self.shifts[test] + before - value
         else:
-            signs = (1, -1) if law.noise is Noise.LAPLACE else (1,)
+            signs = (1, -1) if law.noise.draw == "difference" else (1,)
             noise = sum(sign * int(-math.log1p(-self.rng.random()) / float(law.rate)) for sign in signs)
         self.tests[test] = value, noise
         return noise

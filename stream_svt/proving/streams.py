@@ -27,7 +27,7 @@ _QUERIES = (20, 220)
 _SERIES = 7
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
-_ACTIONS = (Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET, *[Action.RESUME, Action.RESAMPLE] * 2)
+ACTIONS = (Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET, *[Action.RESUME, Action.RESAMPLE] * 2)
 
 
 class RandomSource(Protocol):
@@ -253,7 +253,7 @@ def _script(
 
 def _command(spec: ApplicationSpec, number: int, rng: RandomSource) -> Command:
     dataset, limit = rng.choice(spec.datasets), ""
-    action = rng.choice(_ACTIONS)
+    action = rng.choice(ACTIONS)
     if action is Action.RAISE_BUDGET:
         limit = as_text(dataset.limit + dataset.kind.units * (1 + number), dataset.kind)
     return Command(id=f"c{number}", action=action, dataset=dataset.name, limit=limit)

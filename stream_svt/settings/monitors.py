@@ -36,6 +36,8 @@ def _pair(value: object) -> object:
     raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
 
 
+_NO_OUTCOME = frozenset({"name", "datasets", "beta"})
+"""Fields that decide no outcome."""
 ADDED_LATER: frozenset[str] = frozenset()
 """Keys added after the first release. Their default keeps the earlier behaviour and never changes, so that runs opened
 by an earlier release continue."""
@@ -75,7 +77,7 @@ class MonitorSpec(Strict):
     query_noise: fields.NoiseField = Noise.EXPONENTIAL
     """Noise of each test. Default exponential."""
     threshold_noise: fields.NoiseField = Noise.EXPONENTIAL
-    """Noise of a run's threshold. Only exponential noise gives certified bounds. Default exponential."""
+    """Noise of a run's threshold. Only one-sided noise (exponential) gives certified bounds. Default exponential."""
     split: fields.PositiveExact | None = None
     """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
     below 1). Default: depends on the correction."""
@@ -194,12 +196,12 @@ class MonitorSpec(Strict):
     def hash(self) -> str:
         """Return a short digest of everything that decides outcomes, including the sampler's version.
 
-        A run is never replayed under another digest. The digest excludes the name, the patterns of datasets and beta,
-        which decide no outcome, and keys of `ADDED_LATER` with their default.
+        A run is never replayed under another digest. The digest excludes `_NO_OUTCOME`, and keys of `ADDED_LATER` with
+        their default.
         """
         known = type(self).model_fields
         usual = {name for name in ADDED_LATER if getattr(self, name) == known[name].get_default()}
-        content = self.model_dump(mode="json", by_alias=True, exclude={"name", "datasets", "beta"} | usual)
+        content = self.model_dump(mode="json", by_alias=True, exclude={*_NO_OUTCOME, *usual})
         return digest({"sampler": SAMPLER_VERSION, **content})
 
     # -- checks across fields

@@ -128,7 +128,7 @@ def test_the_expectations_of_powers_are_the_moments(noise, rate):
 def test_no_other_module_distinguishes_families():
     """`CONTRIBUTING.md` lists these modules as those to change for a new family."""
     package = Path(stream_svt.__file__).parent
-    named = re.compile(r"(?:is|not|case)\b[^\n\"=]*\bNoise\.[A-Z]+")
+    named = re.compile(r"(?:\b(?:is|in|not|case)\b|==)[^\n\"=]*\bNoise\.[A-Z]+|\.draw(?: ==|:\n)")
     distinguishing = {
         str(path.relative_to(package)) for path in package.rglob("*.py") if named.search(path.read_text())
     }

@@ -13,13 +13,14 @@ from msgspec import structs
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.query_tester import QueryTester
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runs import Plan, Runs
 from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import check_case
-from stream_svt.proving.streams import case_of, reduce_spec
+from stream_svt.proving.streams import ACTIONS, case_of, reduce_spec
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
@@ -222,3 +223,7 @@ def test_a_broken_rule_of_the_engine_is_detected(name, monkeypatch):
 def test_cases_cover_directions_of_all_kinds():
     cases = (case_of(spec_of(FORMS["general"]), rng) for rng in sources("directions", 20))
     assert {direction for case in cases for direction in case.directions} == set(Neighbours)
+
+
+def test_every_command_to_datasets_is_played():
+    assert {*ACTIONS} == {*Action} - {Action.ACCEPT_LOSS, Action.CLOSE_APPLICATION}

@@ -186,12 +186,11 @@ def test_how_a_number_is_written_and_what_decides_no_outcome_leave_the_hash_alon
 
 
 def test_a_key_that_a_release_adds_leaves_the_hash_alone_at_its_default(monkeypatch):
-    monkeypatch.setattr(monitors, "ADDED_LATER", frozenset({"on_halt"}))
+    before = monitor().hash()
+    monkeypatch.setattr(monitors, "ADDED_LATER", monitors.ADDED_LATER | {"on_halt"})
     added = monitor().hash()
-    assert added != "135c1e9264c0f8aa"
+    assert added != before
     assert monitor(on_halt="stop").hash() != added
-    monkeypatch.setattr(monitors, "ADDED_LATER", frozenset())
-    assert monitor().hash() == "135c1e9264c0f8aa"
 
 
 @pytest.mark.parametrize(("old", "new"), [("{epsilon: 4}", "{epsilon: 5}"), ("beta: 0.01", "beta: 0.02")])
