@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -171,8 +170,11 @@ def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[tuple[Moni
     planned = {"split", "expected_queries", "correction", "append"}
     fields = monitor.model_dump(mode="json", by_alias=True, exclude=planned)
     for settings in _settings(monitor, workload):
-        with suppress(ValueError):
-            yield MonitorSpec.model_validate({**fields, **settings}), settings
+        try:
+            changed = MonitorSpec.model_validate({**fields, **settings})
+        except ValueError:
+            continue
+        yield changed, settings
 
 
 def _settings(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
