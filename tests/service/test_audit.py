@@ -122,6 +122,11 @@ def test_what_no_engine_would_write_is_found_once(events, words):
     assert words in audit.findings[0]
 
 
+def test_every_top_after_the_end_of_its_run_is_found():
+    audit = audited([*GOOD, top(3, 0.2, 0.7), top(4, 0.2, 0.9)])
+    assert (audit.found, audit.balances) == (2, False), audit.findings
+
+
 @pytest.mark.parametrize("amount", [1e300, -1e300, 1e10])
 @pytest.mark.parametrize("name", ["charge", "spent", "reserved", "limit"])
 def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -> None:
