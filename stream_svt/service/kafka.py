@@ -116,7 +116,10 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
     ),
     (errors.KafkaConnectionError, OSError): (
         BrokerUnavailable,
-        "no broker can be reached ({text}); check kafka's bootstrap_servers, security_protocol and certificate_file",
+        (
+            "no broker can be reached ({text}); check kafka.bootstrap_servers, kafka.security_protocol and the broker, "
+            "and kafka.certificate_file if it asks for a certificate"
+        ),
     ),
     BaseException: (BrokerUnavailable, "{name}: {detail}"),
 }
