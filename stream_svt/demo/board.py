@@ -75,7 +75,7 @@ class Board(ReleasedStatus):
 
 
 def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
-    where = f"{event.dataset}  {event.monitor:<18}  "
+    where = f"{_short(event.dataset)}  {_short(event.monitor):<8}  "
     if isinstance(event, Alert):
         # The demo's grid is that of counts: all released figures except the estimate are integers.
         estimate = "-" if event.estimate is None else f"{event.estimate:.0f}"
@@ -158,5 +158,5 @@ def _monitors(board: Board) -> Table:
     return table
 
 
-def _short(monitor: str) -> str:
-    return monitor.removeprefix("hot-items-")
+def _short(name: str) -> str:
+    return name.removeprefix("hot-items-").removeprefix("retail-")

@@ -75,7 +75,7 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted(busy):
 @pytest.mark.parametrize(("certified", "figures"), [(True, "458 bound ≥ 432"), (False, "- bound -")])
 def test_a_line_of_an_alert_has_gap_estimate_and_bound(certified, figures):
     line = board().add(*alert("line-00002/1", attempt=3, certified=certified)).plain
-    assert f"ALERT {FIRST} {APPEND} item-1 gap 31 estimate {figures} " in " ".join(line.split())
+    assert f"ALERT week-1 append item-1 gap 31 estimate {figures} " in " ".join(line.split())
     assert "attempt 3" in line
 
 
