@@ -111,7 +111,7 @@ def _kind(record: Record) -> str:
 
 
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
-    """Return what the newest ``records`` of each query topic show, evenly from its partitions."""
+    """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
     found = {}
     for topic in config.spec.topics():
         doing = f"reading topic {topic!r}"
@@ -121,8 +121,10 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
         partitions = [TopicPartition(topic, number) for number in range(count)]
         one = found[topic] = Sample(config.spec, topic, config.topics.partitions)
         async with kafka.started(cluster.reader(), doing) as reader:
-            for tp, (_, end) in (await kafka.edges(reader, partitions, doing)).items():
-                start = max(0, end - -(-records // count))
+            spans = await kafka.edges(reader, partitions, doing)
+            ends = {tp: end for tp, (first, end) in spans.items() if first < end}
+            for tp, end in ends.items():
+                start = max(0, end - -(-records // len(ends)))
                 async for batch in kafka.read_partition(reader, topic, tp.partition, start, doing):
                     one.add(tp.partition, batch)
     return found
