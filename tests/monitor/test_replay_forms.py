@@ -38,6 +38,7 @@ def test_any_batching_and_any_crashes_release_the_same(form):
         assert_same(play, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forms",
     [("plain", "adaptive"), ("sweep", "retry", "muted for the run"), ("resampled", "sweep by clock", "fine")],
@@ -81,6 +82,7 @@ class Columnar(Play):
         self.step(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["plain", "few mutes", "sweep by clock", "sweep resampled", "retry", "resampled"]
 )
