@@ -314,7 +314,7 @@ class Shard:
         try:
             survey = await remedy.survey(self._parts.cluster, self.number, self._topics, queries)
         except BrokerError as error:
-            log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
+            log.warning("event=survey_failed shard=%d error=%r", self.number, str(error))
             return None
         if self._control_offset is None:
             self._control_offset = survey.control_end
@@ -363,7 +363,7 @@ class Shard:
                 feed.seek(control, self._control_offset)
                 records = (await feed.fetch([control], until - time.monotonic())).get(control, [])
                 if records:
-                    log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
+                    log.info("event=shard_woken shard=%d offset=%d", self.number, records[-1].offset)
                     self._control_offset, self._surveys = records[-1].offset + 1, 0
                 return records
         except Stopped:
@@ -372,7 +372,7 @@ class Shard:
             self._control_offset = None
         except (BrokerError, KafkaError) as error:
             reason = str(kafka.explain(error, "listening"))
-            log.warning("event=look_failed shard=%d error=%r", self.number, reason)
+            log.warning("event=commands_unread shard=%d error=%r", self.number, reason)
         await self._wait(until - time.monotonic())
         return ()
 
