@@ -41,10 +41,10 @@ INTERVAL = 2
 DELIVERED = 'sum(stream_svt_forward_events_total{outcome="delivered"})'
 EXPECTED = {"BudgetExhausted", "BudgetEndsSoon", "MonitorHalted"}
 """Alerts of the rules that this run brings about."""
-BUILT_IN = {"__rate_interval": f"{8 * SCRAPE}s", "__interval": f"{INTERVAL}s", "__range": f"{2 * SHOWN}s"}
+BUILT_IN = {"__rate_interval": f"{12 * SCRAPE}s", "__interval": f"{INTERVAL}s", "__range": f"{2 * SHOWN}s"}
 """What Grafana puts in for its own variables.
 
-Its rate interval is four scrapes; it is eight here, since a busy machine misses scrapes that take over a second.
+Its rate interval is four scrapes; it is twelve here, since a busy machine misses scrapes that take over a second.
 """
 
 
