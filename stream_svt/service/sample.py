@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError
 from stream_svt.protocol.ports import Record
-from stream_svt.service import kafka
+from stream_svt.service import exact, kafka
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
@@ -24,8 +24,6 @@ from stream_svt.service.topology import unseen
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
-_NOT_A_NUMBER = -(1 << 62)
-"""`QueryBatch.whole` of a value that is not a number."""
 _NO_VALUE = object()
 
 _ADVICE = {
@@ -57,6 +55,7 @@ class Sample:
         """Examine consecutive records of a partition, at least one."""
         self.records += len(records)
         datasets = list(self._datasets(partition, records))
+        bounds = [{one.bounds for one in self._monitors if one.covers(each.name)} for each in datasets]
         index = DatasetIndex([one.name for one in datasets], partition=partition, partitions=self._partitions)
         batch = QueryDecoder(self._topic, index, [one.name for one in self._monitors]).decode(records)
         by_offset = {record.offset: record for record in records}
@@ -65,17 +64,18 @@ class Sample:
             crc32 = reason == Reason.MISROUTED and zlib.crc32(key) % self._partitions == partition
             self._count("crc32" if crc32 else reason, partition, offset)
         for row in (row for row in range(len(batch)) if row not in batch.markers):
-            dataset, offset = datasets[batch.dataset[row]], int(batch.offset[row])
+            number, offset = int(batch.dataset[row]), int(batch.offset[row])
+            dataset = datasets[number]
             whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
             if (identity := (dataset.name, batch.query_id[row])) in self._ids:
                 self._count("repeated", partition, offset)
             self._ids.add(identity)
             if not (dataset.from_ms or 0) <= batch.timestamp_ms[row] < (dataset.ends_ms or 1 << 62):
                 self._count("outside-period", partition, offset)
-            if whole == _NOT_A_NUMBER:
+            if whole == exact.NO_NUMBER[0]:
                 self._count(_kind(by_offset[offset]), partition, offset)
                 continue
-            for low, high in {one.bounds for one in self._monitors if one.covers(dataset.name)}:
+            for low, high in bounds[number]:
                 if whole < low or whole + more > high:
                     self._count(f"outside the bounds [{low}, {high}]", partition, offset)
 
@@ -112,16 +112,16 @@ def _kind(record: Record) -> str:
 
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
     """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
-    found = {}
-    for topic in config.spec.topics():
-        doing = f"reading topic {topic!r}"
-        count = (await kafka.partition_counts(cluster, doing)).get(topic, 0)
-        if not count:
-            raise BrokerError(unseen(topic, "READ"))
-        partitions = [TopicPartition(topic, number) for number in range(count)]
-        one = found[topic] = Sample(config.spec, topic, config.topics.partitions)
-        async with kafka.started(cluster.reader(), doing) as reader:
-            spans = await kafka.edges(reader, partitions, doing)
+    found, doing = {}, "reading query topics"
+    counts = await kafka.partition_counts(cluster, doing)
+    async with kafka.started(cluster.reader(), doing) as reader:
+        for topic in config.spec.topics():
+            if not (count := counts.get(topic, 0)):
+                raise BrokerError(unseen(topic, "READ"))
+            one = found[topic] = Sample(config.spec, topic, config.topics.partitions)
+            spans = await kafka.edges(
+                reader, [TopicPartition(topic, number) for number in range(count)], doing
+            )
             ends = {tp: end for tp, (first, end) in spans.items() if first < end}
             for tp, end in ends.items():
                 start = max(0, end - -(-records // len(ends)))
