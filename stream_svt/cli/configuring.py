@@ -64,14 +64,18 @@ def _print(findings: list[Finding]) -> None:
 @common.command("lint -c monitors.yaml", "lint -c monitors.yaml --sample 100000")
 @common.config_option()
 @common.option(
-    "--sample", "Newest records of each topic to read.", click.IntRange(1), default=1000, metavar="N"
+    "--sample",
+    "Newest records of each topic to read. Default 1000.",
+    click.IntRange(1),
+    default=1000,
+    metavar="N",
 )
 def lint(path: Path, sample: int) -> int:
     """Examine the newest records of the query topics.
 
     Counts records that the service refuses, values that are missing, not numbers, or outside the bounds, repeated
-    ids, and partitions of another partitioner. The output depends on private values: it is for those who may read
-    the query topics. Exit code 1: something was found.
+    ids, and partitions of another partitioner. The output depends on private values: for readers of the query topics
+    only. Exit code 1: something was found.
     """
     from stream_svt.service.sample import sample as examine
 
