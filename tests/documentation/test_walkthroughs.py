@@ -16,9 +16,10 @@ import jsonschema
 import pytest
 import yaml
 
+from stream_svt.service.config import load_config
 from tests.documentation.pages import Code, blocks
 from tests.support.process import COMMAND, Service, free_port
-from tests.support.records import send_queries
+from tests.support.records import send, send_queries
 
 pytestmark = pytest.mark.kafka
 
@@ -33,6 +34,7 @@ class Walk:
 
     def __init__(self, directory: Path, servers: str) -> None:
         self.here, self.servers, self.port = directory, servers, free_port()
+        self.own = {"127.0.0.1:9092": servers, "127.0.0.1:6066": f"127.0.0.1:{self.port}"}
         self.printed = ""
         self.service: Service | None = None
         self.followed: list[tuple[subprocess.Popen[str], Path]] = []
@@ -47,6 +49,7 @@ class Walk:
             "STREAM_SVT_WEB_PORT": str(self.port),
             "STREAM_SVT_CONFIG": "monitors.yaml",
             "COLUMNS": "200",
+            "HOME": str(directory),
         }
 
     def play(self, block: Code) -> None:
@@ -56,7 +59,7 @@ class Walk:
         elif block.kind == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
                 if not _NOT_PLAYED.match(line):
-                    self.run(line.split(" #")[0].strip())
+                    self.run(self._own(line.split(" #")[0].strip()))
         elif block.kind == "python":
             path = self.here / f"block-{block.line}.py"
             path.write_text(self._own(block.text))
@@ -67,8 +70,9 @@ class Walk:
 
     def run(self, line: str) -> None:
         """Run a command to its end; a worker and what follows alerts go on."""
-        if line.startswith("stream-svt run"):
-            log, config = self.here / "worker.log", self.here / "monitors.yaml"
+        if started := re.match(r"stream-svt run -c (\S+)", line):
+            self.stop()
+            log, config = self.here / "worker.log", self.here / started[1]
             self.service = Service(config, self.port, log, env=self.environment, cwd=self.here)
             asyncio.run(self.service.ready())
         elif re.match(r"stream-svt watch(?!.* --limit)", line) or "subscribe(" in self._program(line):
@@ -89,21 +93,25 @@ class Walk:
             assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
             self.printed += done.stdout
 
+    def stop(self) -> None:
+        if self.service:
+            assert asyncio.run(self.service.end()) == 0
+            self.service = None
+
     def close(self) -> None:
         for process, _ in self.followed:
             process.terminate()
             process.wait(30)
-        if self.service:
-            assert asyncio.run(self.service.end()) == 0
+        self.stop()
 
     def _program(self, line: str) -> str:
         path = Path(line.rsplit(maxsplit=1)[-1])
         return path.read_text() if path.suffix == ".py" and path.is_absolute() else ""
 
     def _own(self, text: str) -> str:
-        return text.replace("127.0.0.1:9092", self.servers).replace(
-            "127.0.0.1:6066", f"127.0.0.1:{self.port}"
-        )
+        for theirs, own in self.own.items():
+            text = text.replace(theirs, own)
+        return text
 
 
 def _without_numbers(line: str) -> str:
@@ -151,3 +159,35 @@ def test_the_readme_leads_to_alerts_and_its_pages_answer(walk):
     walk.run("stream-svt schema > schema.json")
     schema = json.loads((walk.here / "schema.json").read_text())
     jsonschema.validate(yaml.safe_load((walk.here / "monitors.yaml").read_text()), schema)
+
+
+def test_an_operator_with_the_page_alone_goes_from_a_lost_state_to_a_successor_with_what_is_left(
+    walk, topics
+):
+    """The page's commands word by word; the test damages the state, and names application and shard its own way."""
+    name, high = topics.name("watch"), {"id": "high", "value": 100_000, "series": "item-1"}
+    walk.own |= {"retail-watch": name, "retail.counts": topics.name("counts")}
+    readme = [block for block in blocks(Path("README.md")) if block.name == "monitors.yaml"]
+    walk.play(readme[0])
+    walk.run("openssl rand -hex 32 > state.key; chmod 600 state.key")
+    walk.run("stream-svt check -c monitors.yaml --create-topics")
+    config = load_config(walk.here / "monitors.yaml")
+    shard = config.home("retail-2026")
+    walk.own["--shard 2"] = f"--shard {shard}"
+    walk.run("stream-svt run -c monitors.yaml --apply")
+    asyncio.run(send_queries(walk.servers, topics.name("counts"), ("retail-2026", high), partitions=4))
+    walk.run("stream-svt watch -c monitors.yaml --from-beginning --limit 1")
+    walk.stop()
+    asyncio.run(send(walk.servers, config.topics.state, (shard, b"meta", b"somebody else's")))
+    walk.run("stream-svt run -c monitors.yaml --apply")
+    assert [one["cause"] for one in walk.service.status()["shards"] if one["state"] == "parked"] == [
+        "state-unreadable"
+    ]
+
+    for block in blocks(Path("docs/lost-state.md")):
+        walk.play(block)
+
+    asyncio.run(send_queries(walk.servers, topics.name("counts"), ("retail-2026", high), partitions=4))
+    walk.run("stream-svt watch -c next.yaml --from-beginning --limit 1")
+    assert f"{name}-2" in walk.printed
+    assert list(walk.here.glob(f"{name}-copies/audit-*.txt"))
