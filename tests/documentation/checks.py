@@ -26,8 +26,8 @@ from stream_svt.settings.sections import ConfigDocument, json_schema
 from tests.documentation.pages import ROOT, Code, blocks
 
 _PROGRAMS = re.compile(
-    r"[.]|amtool|base64|cat|cd|chmod|curl|docker(-compose)?|export|git|grep|head|javac?|jq|kafka-delete-records|kcat|"
-    r"kill|kubectl|mkdocs|openssl|pip|promtool|python|sha256sum|source|ssh-keygen"
+    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|export|git|grep|head|javac?|jq|kafka-delete-records|"
+    r"kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen"
 )
 _ENDS = re.compile(r"[;&|()]+")
 
