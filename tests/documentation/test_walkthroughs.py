@@ -190,4 +190,4 @@ def test_an_operator_with_the_page_alone_goes_from_a_lost_state_to_a_successor_w
     asyncio.run(send_queries(walk.servers, topics.name("counts"), ("retail-2026", high), partitions=4))
     walk.run("stream-svt watch -c next.yaml --from-beginning --limit 1")
     assert f"{name}-2" in walk.printed
-    assert list(walk.here.glob(f"{name}-copies/audit-*.txt"))
+    assert list(walk.here.glob(f"{name}-copies/audit-*"))
