@@ -33,6 +33,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import JournalSettings
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.homes import Homes
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets
 from stream_svt.settings.sections import CommitConfig, TopicsConfig
@@ -79,7 +80,9 @@ class Shard:
 
     def __init__(self) -> None:
         spec = load_spec(SPEC)
-        self._decoder = QueryDecoder("t", DatasetIndex(["a"], partition=0, partitions=1), ["hot"])
+        self._decoder = QueryDecoder(
+            "t", DatasetIndex(["a"], partition=0, homes=Homes(1, "murmur2")), ["hot"]
+        )
         self._engine = Engine(
             spec, shard=0, datasets=["a"], key=bytes(32), entropy=random.Random(1).randbytes
         )
@@ -200,7 +203,7 @@ class Watched:
     def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
         """Return the service's own decoder."""
         del engine
-        return {"t": QueryDecoder("t", DatasetIndex(["a"], partition=0, partitions=1), ["hot"])}
+        return {"t": QueryDecoder("t", DatasetIndex(["a"], partition=0, homes=Homes(1, "murmur2")), ["hot"])}
 
     # Feed
 

@@ -40,6 +40,7 @@ from stream_svt.monitor.takeover import (
 )
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
+from stream_svt.service.homes import Homes
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import NOTHING, ApplicationSpec, load_spec
 from stream_svt.settings.datasets import period_end
@@ -96,7 +97,7 @@ class Shard:
 
     def load(self) -> Engine:
         """Return an engine that has taken the state over."""
-        workload = AppliedWorkload(self.spec, 1, (self.version, ""), now_ms=self.now_ms)
+        workload = AppliedWorkload(self.spec, Homes(1, "murmur2"), (self.version, ""), now_ms=self.now_ms)
         for _ in workload.gather(0, retired_datasets(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))
@@ -110,7 +111,7 @@ class Shard:
         for _ in check_declared(engine, may_retire=True):
             pass
         if self.progress is None:
-            engine.begin_state(1, "cluster")
+            engine.begin_state(1, "murmur2", "cluster")
         for _ in close_undeclared(engine):
             pass
         events = self.commit()

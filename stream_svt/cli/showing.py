@@ -163,7 +163,7 @@ def _get(url: str) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any]) -> None:
     ready = "ready" if answer["ready"] else "NOT READY"
-    sealed = "sealed" if answer["sealed"] else "not sealed"
+    sealed = f"{'sealed' if answer['sealed'] else 'not sealed'}, partitioner {answer['partitioner']}"
     worker = f"worker {answer['worker']}, version {answer['version']}"
     click.echo(f"{answer['application']}: {worker}, {ready}, state {sealed}")
     if fault := answer["fault"]:
@@ -284,6 +284,8 @@ def _print(audit: Audit, topic: str) -> None:
     checked = f"{common.count(audit.events, 'event')} on {topic}, {audit.alerts} of them alerts"
     if audit.ledgers is not None:
         checked += f", {common.count(audit.ledgers, 'ledger')} in the state"
+    if audit.homes is not None:
+        checked += f", partitioner {audit.homes[1]}"
     if audit.balances:
         verdict = f"The ledgers balance: {checked}."
     elif audit.found:
@@ -298,6 +300,7 @@ def _as_json(audit: Audit) -> dict[str, Any]:
     names = ("balances", "events", "alerts", "ledgers", "unreadable", "found", "findings")
     return {name: getattr(audit, name) for name in names} | {
         "truncated_partitions": sorted(audit.truncated),
+        "partitioner": audit.homes[1] if audit.homes else None,
         "datasets": [
             {
                 "dataset": account.dataset,

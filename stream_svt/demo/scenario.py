@@ -27,7 +27,7 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 from numpy.typing import NDArray
 
-from stream_svt.service.codec import partition_of
+from stream_svt.service.homes import Homes
 
 ACKNOWLEDGEMENT = (
     "Retail baskets: the anonymised market baskets of a Belgian retail store, kindly supplied by Tom Brijs. "
@@ -125,7 +125,7 @@ def records_of(point: Checkpoint, counts: NDArray[np.int64]) -> list[bytes]:
 
 
 async def send(
-    client: AIOKafkaProducer, topic: str, partitions: int, point: Checkpoint, counts: NDArray[np.int64]
+    client: AIOKafkaProducer, topic: str, homes: Homes, point: Checkpoint, counts: NDArray[np.int64]
 ) -> None:
     """Store the records of one checkpoint on the partition of its dataset."""
     records = await asyncio.to_thread(records_of, point, counts)
@@ -136,7 +136,7 @@ async def send(
         for record in records[start : start + BATCH]:
             batch.append(timestamp=None, key=key, value=record)
         batch.close()
-        stored.append(await client.send_batch(batch, topic, partition=partition_of(key, partitions)))
+        stored.append(await client.send_batch(batch, topic, partition=homes.of(key)))
     await asyncio.gather(*stored)
 
 
@@ -197,6 +197,11 @@ class Setting:
     key_file: Path = Path("sealing.key")
     port: int = 6066
     partitions: int = 4
+
+    @property
+    def homes(self) -> Homes:
+        """The shards of datasets."""
+        return Homes(self.partitions, "murmur2")
 
     def topic(self, name: str) -> str:
         """Return the full name of a topic: counts, alerts, state, rejects, control or config."""

@@ -233,7 +233,7 @@ class Session:
         async with sender(kafka, topic) as client:
             for point, counts in running_counts(load_baskets()):
                 board.add_counts(point, counts)
-                await send(client, topic, setting.partitions, point, counts)
+                await send(client, topic, setting.homes, point, counts)
                 while board.sent > board.tested + MAX_AHEAD:  # noqa: ASYNC110  `_follow` refreshes it
                     await asyncio.sleep(0.05)
                 if duration is not None and time.monotonic() - began >= duration:
@@ -280,7 +280,7 @@ async def feed(config: Config, pace: float, duration: float | None) -> None:
     on_signals(stopped.set)
     async with sender(cluster.arguments, topic) as client:
         for number, (point, counts) in enumerate(running_counts(load_baskets()), start=1):
-            await send(client, topic, config.topics.partitions, point, counts)
+            await send(client, topic, config.homes, point, counts)
             closed = f"set {point.set_id} of {point.dataset} is closed"
             click.echo(f"line {point.end:,} of {LINES:,}: {closed}, {number * LAST_ITEM:,} queries so far")
             with contextlib.suppress(TimeoutError):

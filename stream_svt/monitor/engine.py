@@ -99,12 +99,12 @@ class Engine:
         for monitor in spec.monitors:
             self.add(monitor)
 
-    def begin_state(self, partitions: int, cluster: str) -> None:
+    def begin_state(self, partitions: int, partitioner: str, cluster: str) -> None:
         """Announce that the shard's state begins: the first event of its partition.
 
-        The number of partitions determines each dataset's shard, the cluster's id tells a mirror from the original.
+        Partitions and partitioner determine each dataset's shard, the cluster's id tells a mirror from the original.
         """
-        detail: dict[str, Any] = {"partitions": partitions, "cluster": cluster}
+        detail: dict[str, Any] = {"partitions": partitions, "partitioner": partitioner, "cluster": cluster}
         if before := self.spec.carried.application:
             detail |= {"carried_from": before, "carried_digest": self.spec.carried.digest}
         self.accounts.announce(EventType.STATE_BEGUN, None, "first-start", **detail)

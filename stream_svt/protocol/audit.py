@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -116,7 +117,8 @@ class Audit:
 
     ``truncated`` holds the partitions whose oldest events are gone; the charges of those are taken from the first event
     left. ``ledgers`` counts the ledgers in the state, None if no state was read; ``unreadable`` says which shards could
-    not be read, and why. ``carried_from`` and ``closed`` name the applications before and after.
+    not be read, and why. ``carried_from`` and ``closed`` name the applications before and after. ``homes`` are the
+    number of partitions and the partitioner by which the application began.
     """
 
     monitors: InitVar[Iterable[MonitorSpec]] = ()
@@ -131,6 +133,7 @@ class Audit:
     unreadable: list[str] = field(default_factory=list)
     carried_from: dict[int, str] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
+    homes: tuple[int, str] | None = None
     _ids: set[str] = field(default_factory=set, init=False)
     _position: tuple[int, int] = field(default=(0, 0), init=False)
 
@@ -180,8 +183,8 @@ class Audit:
         if partition in self.closed and not gives_up:
             self._report(f"event {envelope.id} after the application was closed")
         if isinstance(data, Lifecycle):
-            if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
-                self.carried_from[partition] = str(data.detail["carried_from"])
+            if envelope.type == EventType.STATE_BEGUN:
+                self._begin(partition, data.detail)
             elif closes:
                 self.closed[partition] = str(data.detail.get("successor", ""))
         tally = self._check_account(envelope, data)
@@ -197,6 +200,17 @@ class Audit:
             tally.retired = data.reason
         else:
             self._check_run(envelope.type, data, tally)
+
+    def _begin(self, partition: int, detail: Mapping[str, Any]) -> None:
+        if "carried_from" in detail:
+            self.carried_from[partition] = str(detail["carried_from"])
+        homes = detail.get("partitions", 0), str(detail.get("partitioner", ""))
+        self.homes = self.homes or homes
+        if homes != self.homes:
+            began, other = ("{} partitions with {}".format(*one) for one in (self.homes, homes))
+            self._report(
+                f"the shard began with {other}, another one with {began}: a dataset may have two ledgers"
+            )
 
     def _report(self, message: str) -> None:
         self.report(message, "partition {} offset {}".format(*self._position))

@@ -71,7 +71,7 @@ class ShardHistory:
         gap: Number of the first event after the last gap: earlier events may be missing. 0 if there is no gap; larger
             than every number if later events may be missing, too.
         conflict: Whether the events belong to different histories: two origins of one number, or two states.
-        partitions, cluster: From the first event of the state; 0 and "" if it is missing.
+        partitions, partitioner, cluster: From the first event of the state; 0 and "" if it is missing.
         lost: Whether the events are a part of unknown extent.
     """
 
@@ -82,6 +82,7 @@ class ShardHistory:
     gap: int = 0
     conflict: bool = False
     partitions: int = 0
+    partitioner: str = ""
     cluster: str = ""
     latest_ms: int = 0
     lost: bool = False
@@ -155,6 +156,7 @@ class ShardHistory:
             case EventType.STATE_BEGUN:
                 partitions = detail.get("partitions")
                 self.partitions = partitions if isinstance(partitions, int) else 0
+                self.partitioner = str(detail.get("partitioner", ""))
                 self.cluster = str(detail.get("cluster", ""))
             case EventType.TOPIC_DECLARED:
                 with contextlib.suppress(ValueError):

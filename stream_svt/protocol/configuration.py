@@ -18,6 +18,7 @@ import msgspec
 
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.ports import Record
+from stream_svt.settings.sections import Partitioner
 
 FORMAT: Final = 1
 CURRENT: Final = b"current"
@@ -41,16 +42,18 @@ class VersionFault(StrEnum):
 class Bundle(msgspec.Struct, frozen=True):
     """A configuration as it was applied, and the files that it names, by the names in it.
 
-    ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired.
+    ``retired`` holds, sorted, the names of all datasets that this version or an earlier one retired. ``partitioner``
+    is the same in every version: so no two workers give a dataset two homes.
     """
 
     text: str
     files: dict[str, str] = {}
     retired: list[str] = []
+    partitioner: Partitioner = "murmur2"
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the digest covers; equal content has equal bytes."""
-        return msgspec.json.encode(Bundle(self.text, dict(sorted(self.files.items())), self.retired))
+        return msgspec.json.encode(msgspec.structs.replace(self, files=dict(sorted(self.files.items()))))
 
 
 class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -174,18 +174,19 @@ class Journal:
         return await self._log.read_state()
 
     async def _prove(self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True) -> dict[bytes, bytes]:
-        """Check a state against its digest, the alert partition, and the number of partitions."""
+        """Check a state against its digest, the alert partition, and what fixes the homes of datasets."""
         if CLOSED in raw:
             raise self.closed_error()
         found = await self.records.restore(raw)
         if beside_alerts:
             await self._check_rollback(empty=not raw)
-        own, now = self.meta.partitions, self._settings.topics.partitions
-        if own != now:
+        meta, topics = self.meta, self._settings.topics
+        if (meta.partitions, meta.partitioner) != (topics.partitions, topics.partitioner):
             raise self.records.unreadable(
-                f"the application has {own} partitions and its topics now have {now}: a dataset would get a second "
-                "ledger. Restore the partition count; for another one, close the application and carry its budgets "
-                "over to a successor"
+                f"the application began with topics.partitions: {meta.partitions} and topics.partitioner: "
+                f"{meta.partitioner}, and this worker has {topics.partitions} and {topics.partitioner}: a dataset "
+                "would get a second ledger. Restore both; to change them, close the application and carry its "
+                "budgets over to a successor"
             )
         return found
 

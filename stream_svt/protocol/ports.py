@@ -131,10 +131,6 @@ class ShardWorkload(Protocol):
         """Names of the query topics."""
 
     @property
-    def partitions(self) -> int:
-        """Number of partitions of every topic."""
-
-    @property
     def version(self) -> tuple[int, str]:
         """Number and digest of the applied version; (0, "") if the specification comes from a file."""
 

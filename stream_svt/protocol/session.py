@@ -108,7 +108,7 @@ class ShardSession(Committer):
         if not self.commands.closing:
             await self.in_slices(check_declared(engine, may_retire=workload.version[0] > 0))
         if progress is None:
-            engine.begin_state(workload.partitions, self.journal.context.cluster)
+            engine.begin_state(meta.partitions, meta.partitioner, self.journal.context.cluster)
             engine.adopt(workload.version)
 
     def _compare_versions(self, progress: bytes) -> None:

@@ -61,6 +61,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         charged, chunks: Number of the newest transaction that charged events or found rejects, and of its
             outbox records; no chunks once all of it is published.
+        partitions, partitioner: What fixes the shard of each dataset.
         progress: The engine's positions, clocks and counters; None before its first commit.
         state_id: Random bytes, drawn when the state begins: what commands name. Public.
         last_event, published: Number of the newest event charged, and of the newest one published, by this
@@ -81,6 +82,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     charged: _Count = 0
     chunks: _Count = 0
     partitions: _Count
+    partitioner: str
     progress: bytes | None = None
     state_id: _StateId
     commands: CommandState = CommandState()
@@ -145,7 +147,7 @@ class ShardRecords:
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
         self.sealing = Sealing(settings.context, settings.masters, settings.entropy)
-        self.meta = Meta(partitions=settings.topics.partitions, noise_key=b"", digest_key=b"", state_id=b"")
+        self.meta = self._first_meta(lambda _: b"")
         self.macs: dict[bytes, int] = {}
         self.outbox: list[Event] = []
         self.rejects: list[Reject] = []
@@ -156,12 +158,7 @@ class ShardRecords:
         """Return the engine's records; none is missing, foreign, changed, or sealed with an unknown key."""
         entropy = self._settings.entropy
         if not raw:
-            self.meta = Meta(
-                partitions=self._settings.topics.partitions,
-                noise_key=entropy(SECRET_BYTES),
-                digest_key=entropy(SECRET_BYTES),
-                state_id=entropy(STATE_ID_BYTES),
-            )
+            self.meta = self._first_meta(entropy)
             return {}
         meta, key_id = self._read_meta(raw)
         records: dict[bytes, bytes] = {}
@@ -187,6 +184,16 @@ class ShardRecords:
             await self._add_up(raw, records, meta)
         self.meta = meta
         return records
+
+    def _first_meta(self, entropy: Callable[[int], bytes]) -> Meta:
+        """Return the record `meta` of a state that begins."""
+        return Meta(
+            partitions=self._settings.topics.partitions,
+            partitioner=self._settings.topics.partitioner,
+            noise_key=entropy(SECRET_BYTES),
+            digest_key=entropy(SECRET_BYTES),
+            state_id=entropy(STATE_ID_BYTES),
+        )
 
     async def _add_up(self, raw: Mapping[bytes, bytes], keys: Iterable[bytes], meta: Meta) -> None:
         """Hash the engine's records of these keys, and the outbox."""

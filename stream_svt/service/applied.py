@@ -30,10 +30,11 @@ from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, 
 from stream_svt.service import kafka
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.group import user_data
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.topology import require, unseen
+from stream_svt.service.topology import other_partitioner, require, unseen
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DatasetSpec
 
@@ -154,7 +155,8 @@ async def read(version: Version, partitions: int) -> AppliedWorkload:
         datasets += pickle.loads(piece)  # noqa: S301
         await asyncio.sleep(0)
     spec = replace(spec, datasets=tuple(datasets))
-    return AppliedWorkload(spec, partitions, (version.number, version.digest), application_hash)
+    homes = Homes(partitions, version.bundle.partitioner)
+    return AppliedWorkload(spec, homes, (version.number, version.digest), application_hash)
 
 
 def parse() -> None:
@@ -195,6 +197,8 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     old = (
         None if applied is None else spec_of(applied.bundle, f"version {applied.number} of the configuration")
     )
+    if applied is not None and applied.bundle.partitioner != config.topics.partitioner:
+        raise other_partitioner(applied.bundle.partitioner, config)
     retired = frozenset[str]() if applied is None else frozenset(applied.bundle.retired)
     raised = await _raised_limits(config, cluster, limits_changed(old, config.spec))
     now_ms, shards = int(time.time() * 1000), config.topics.partitions
@@ -202,7 +206,9 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     if change.refused:
         raise ConfigError(change.refused, config.source)
     was, now = ({one.name for one in spec.datasets} if spec else set() for spec in (old, config.spec))
-    bundle = msgspec.structs.replace(bundle, retired=sorted(retired | was - now))
+    bundle = msgspec.structs.replace(
+        bundle, retired=sorted(retired | was - now), partitioner=config.topics.partitioner
+    )
     is_new = applied is None or applied.bundle != bundle
     return Proposal(bundle, versions.current, is_new, change, versions.refused)
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
@@ -14,8 +15,8 @@ from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service import kafka
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import journal_of
 from stream_svt.service.topology import require, unseen
@@ -97,14 +98,10 @@ async def read_balances(
     """
     cluster_id = await kafka.cluster_id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)
-    counts = sorted({one.partitions for one in shards if one.partitions})
-    if len(counts) > 1:
-        raise CarryOverRefused(
-            f"the events of shards name different numbers of partitions: {', '.join(map(str, counts))}. The alert "
-            "topic holds events of several applications"
-        )
-    [count] = counts or [config.topics.partitions]
-    shards = shards[:count] + [_history(config, number) for number in range(len(shards), count)]
+    homes = _homes(config, shards)
+    shards = shards[: homes.partitions] + [
+        _history(config, number) for number in range(len(shards), homes.partitions)
+    ]
     for one in shards:
         one.end()
     return carry_over(
@@ -113,10 +110,27 @@ async def read_balances(
         cluster=cluster_id,
         alerts=config.topics.alerts,
         successor=successor,
-        home=lambda name: partition_of(name.encode(), count),
+        home=lambda name: homes.of(name.encode()),
         now_ms=int(time.time() * 1000),
         source_ended=source_ended,
     )
+
+
+def _homes(config: Config, shards: Iterable[ShardHistory]) -> Homes:
+    """Return where the datasets were, by the first event of each shard; as configured if there is none."""
+    begun = sorted({(one.partitions, one.partitioner) for one in shards if one.partitions})
+    if len(begun) > 1:
+        shown = ", ".join(f"{partitions} with {partitioner}" for partitions, partitioner in begun)
+        raise CarryOverRefused(
+            f"the events of shards name different partitions or partitioners: {shown}. The alert topic holds events "
+            "of several applications"
+        )
+    try:
+        return msgspec.convert(begun[0], Homes) if begun else config.homes
+    except msgspec.ValidationError:
+        raise CarryOverRefused(
+            f"the events of shards name no partitioner of this version: {begun[0][1]!r}"
+        ) from None
 
 
 async def _histories(config: Config, cluster: Cluster, cluster_id: str) -> list[ShardHistory]:

@@ -14,13 +14,12 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 import numpy as np
-from aiokafka.partitioner import murmur2
 from msgspec import Meta, Raw, Struct
-from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
+from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
@@ -29,61 +28,22 @@ NAMES_AT_ONCE: Final = 10_000
 """Names added to a dataset index between two yields: a few milliseconds of work."""
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner chooses for a key."""
-    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
-
-
-def partitions_of(names: Sequence[str], partitions: int) -> NDArray[np.int64]:
-    """Return the partition of each name: `partition_of`, for many names at once."""
-    keys = [name.encode() for name in names]
-    hashes = np.zeros(len(keys), dtype=np.int64)
-    by_length: dict[int, list[int]] = {}
-    for row, key in enumerate(keys):
-        by_length.setdefault(len(key), []).append(row)
-    for length, rows in by_length.items():
-        text = np.frombuffer(b"".join([keys[row] for row in rows]), dtype=np.uint8)
-        hashes[rows] = _murmur2(text.reshape(len(rows), length)) & 0x7FFFFFFF
-    return hashes % partitions
-
-
-def _murmur2(text: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return Kafka's hash of each row."""
-    length = text.shape[1]
-    factor, shift = np.uint32(0x5BD1E995), np.uint32(24)
-    hashes = np.full(len(text), (0x9747B28C ^ length) & 0xFFFFFFFF, dtype=np.uint32)
-    words = np.ascontiguousarray(text[:, : length & ~3]).view("<u4")
-    for column in range(words.shape[1]):
-        word = words[:, column] * factor
-        word ^= word >> shift
-        hashes *= factor
-        hashes ^= word * factor
-    rest = text[:, length & ~3 :].astype(np.uint32)
-    for column in range(rest.shape[1]):
-        hashes ^= rest[:, column] << np.uint32(8 * column)
-    if rest.shape[1]:
-        hashes *= factor
-    hashes ^= hashes >> np.uint32(13)
-    hashes *= factor
-    return hashes ^ (hashes >> np.uint32(15))
-
-
 _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
 
 
 class DatasetIndex(dict[bytes | None, int]):
     """Numbers of a shard's datasets by record key; negative for any other key."""
 
-    def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
+    def __init__(self, names: Iterable[str], *, partition: int, homes: Homes) -> None:
         super().__init__()
-        self._partition, self._partitions = partition, partitions
+        self._partition, self._homes = partition, homes
         for _ in self.fill_in_slices(names):
             pass
 
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
-        return -2 if partition_of(key, self._partitions) == self._partition else -3
+        return -2 if self._homes.of(key) == self._partition else -3
 
     def fill_in_slices(self, names: Iterable[str]) -> Iterator[None]:
         """Add datasets, yielding between slices."""

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
-from stream_svt.service.codec import partition_of
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Cluster, TlsFiles
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
 from stream_svt.settings import sections
@@ -65,9 +65,14 @@ class Config:
         """Return how to reach the brokers."""
         return Cluster.of(self.kafka, self.password, self.tls)
 
+    @property
+    def homes(self) -> Homes:
+        """The shards of datasets."""
+        return Homes(self.topics.partitions, self.topics.partitioner)
+
     def home(self, dataset: str) -> int:
         """Return the shard of a dataset."""
-        return partition_of(dataset.encode(), self.topics.partitions)
+        return self.homes.of(dataset.encode())
 
 
 def load_config(path: Path, environ: Mapping[str, str] | None = None, *, is_whole: bool = True) -> Config:

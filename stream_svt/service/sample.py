@@ -6,7 +6,6 @@ The result depends on values: it is for those who may read the query topics.
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,8 +15,9 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact, kafka
-from stream_svt.service.codec import DatasetIndex, QueryDecoder, partition_of
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import Config
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.reasons import Reason
 from stream_svt.service.topology import unseen
@@ -25,6 +25,8 @@ from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
 
 _NO_VALUE = object()
+_OTHER = "other-partitioner"
+"""What is counted where records are on the partition of the other partitioner."""
 
 _ADVICE = {
     "no value": "the field 'value' is missing: the query counts as the lower bound",
@@ -34,20 +36,18 @@ _ADVICE = {
     "outside-period": "the broker's timestamp is outside the period of the dataset: the query is refused",
     Reason.NO_KEY: "refused, no key: the key of a record names the dataset",
     Reason.UNDECLARED: "refused, the key is not a declared dataset",
-    Reason.MISROUTED: "refused, on another partition than the dataset's (murmur2 of the key, as Kafka's Java client)",
-    "crc32": "refused, on the partition that CRC32 of the key chooses, the default of librdkafka's clients: set "
-    "partitioner=murmur2_random in the producer",
+    Reason.MISROUTED: "refused, on another partition than the dataset's",
 }
 
 
 class Sample:
     """Counts of what is unusual in records of one query topic, each with the position of its first record."""
 
-    def __init__(self, spec: ApplicationSpec, topic: str, partitions: int) -> None:
+    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes) -> None:
         self.records = 0
         self.found: Counter[str] = Counter()
         self.first: dict[str, tuple[int, int]] = {}
-        self._spec, self._topic, self._partitions = spec, topic, partitions
+        self._spec, self._topic, self._homes = spec, topic, homes
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
         self._ids: set[tuple[str, str]] = set()
 
@@ -56,13 +56,11 @@ class Sample:
         self.records += len(records)
         datasets = list(self._datasets(partition, records))
         bounds = [{one.bounds for one in self._monitors if one.covers(each.name)} for each in datasets]
-        index = DatasetIndex([one.name for one in datasets], partition=partition, partitions=self._partitions)
+        index = DatasetIndex([one.name for one in datasets], partition=partition, homes=self._homes)
         batch = QueryDecoder(self._topic, index, [one.name for one in self._monitors]).decode(records)
         by_offset = {record.offset: record for record in records}
         for offset, reason in batch.rejects:
-            key = by_offset[offset].key or b""
-            crc32 = reason == Reason.MISROUTED and zlib.crc32(key) % self._partitions == partition
-            self._count("crc32" if crc32 else reason, partition, offset)
+            self._count(self._why(reason, by_offset[offset].key, partition), partition, offset)
         for row in (row for row in range(len(batch)) if row not in batch.markers):
             number, offset = int(batch.dataset[row]), int(batch.offset[row])
             dataset = datasets[number]
@@ -79,13 +77,19 @@ class Sample:
                 if whole < low or whole + more > high:
                     self._count(f"outside the bounds [{low}, {high}]", partition, offset)
 
+    def _why(self, reason: str, key: bytes | None, partition: int) -> str:
+        """Return why a record is refused; a misrouted one may be where the other partitioner puts its key."""
+        if reason == Reason.MISROUTED and self._homes.other.of(key or b"") == partition:
+            return _OTHER
+        return reason
+
     def _datasets(self, partition: int, records: Sequence[Record]) -> Iterator[DatasetSpec]:
         for key in {record.key for record in records if record.key is not None}:
             try:
                 dataset = self._spec.dataset(key.decode())
             except (KeyError, UnicodeDecodeError):
                 continue
-            if partition_of(key, self._partitions) == partition:
+            if self._homes.of(key) == partition:
                 yield dataset
 
     def _count(self, what: str, partition: int, offset: int) -> None:
@@ -97,7 +101,8 @@ class Sample:
         for what, count in self.found.most_common():
             refused = f"refused, {what}" if what in set(Reason) else f"{what}: the value is clamped"
             where = "first at partition {}, offset {}".format(*self.first[what])
-            yield f"{count} of {self.records}: {_ADVICE.get(what, refused)} ({where})"
+            said = f"refused, {self._homes.misrouted()}" if what == _OTHER else _ADVICE.get(what, refused)
+            yield f"{count} of {self.records}: {said} ({where})"
 
 
 def _kind(record: Record) -> str:
@@ -118,7 +123,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
         for topic in config.spec.topics():
             if not (count := counts.get(topic, 0)):
                 raise BrokerError(unseen(topic, "READ"))
-            one = found[topic] = Sample(config.spec, topic, config.topics.partitions)
+            one = found[topic] = Sample(config.spec, topic, config.homes)
             spans = await kafka.edges(
                 reader, [TopicPartition(topic, number) for number in range(count)], doing
             )

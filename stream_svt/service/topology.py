@@ -89,6 +89,16 @@ def another_count(topic: str, has: int, wanted: int) -> str:
     )
 
 
+def other_partitioner(applied: str, config: Config) -> ConfigError:
+    """Return the error for a configuration with another partitioner than every version of the application has."""
+    message = (
+        f"is {config.topics.partitioner}, and the application began with {applied}, which fixes the shard of every "
+        "dataset: a dataset would get a second ledger. Restore it; to change it, close the application and carry its "
+        "budgets over to a successor"
+    )
+    return ConfigError([Problem(0, "topics.partitioner", message)], config.source)
+
+
 def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
     """Return one problem for all missing topics: before the first start, none exists."""
     create, rejects = f"'stream-svt check -c {config.source} --create-topics'", config.topics.rejects

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
 from stream_svt.aiokafka_fixes import apply_fixes
-from stream_svt.errors import UnknownKey, UnreadableState
+from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
@@ -31,7 +31,7 @@ from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.shard import WorkerParts, describe
-from stream_svt.service.topology import require
+from stream_svt.service.topology import other_partitioner, require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
 from stream_svt.transitions import follow
@@ -104,7 +104,7 @@ class Worker:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self.workload = AppliedWorkload(config.spec, config.topics.partitions)
+        self.workload = AppliedWorkload(config.spec, config.homes)
         for _ in self.workload.prepare():  # no other task runs yet
             pass
         self.metrics = Metrics(
@@ -120,6 +120,7 @@ class Worker:
         self.fault: WorkerFault | None = None
         self.epoch: Callable[[], float] = time.time
         self._group_error: BaseException | None = None
+        self._refused: ConfigError | None = None
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
         self._tested_at = -math.inf
@@ -173,7 +174,7 @@ class Worker:
             own = self.config
             self.config = replace(fresh, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
         if not self.config.spec.monitors:
-            return WorkerFault(Cause.CONFIGURATION, NOTHING_APPLIED)
+            return WorkerFault(Cause.CONFIGURATION, str(self._refused or NOTHING_APPLIED))
         cluster = self.config.cluster()
         self._parts = WorkerParts(
             config=self.config,
@@ -257,7 +258,14 @@ class Worker:
         log.info("event=stopped worker=%s", self.identity)
 
     async def adopt(self, workload: AppliedWorkload) -> None:
-        """Use another version: every shard ends its session at a barrier and begins the next one with it."""
+        """Use another version: every shard ends its session at a barrier and begins the next one with it.
+
+        A version with another partitioner is refused: raises ConfigError, and a worker without a version stays outside.
+        """
+        if workload.homes.partitioner != self.config.topics.partitioner:
+            self._refused = other_partitioner(workload.homes.partitioner, self.config)
+            self._wake.set()
+            raise self._refused
         async with self._changing:
             await self._use(workload)
         log.info("event=configuration_read version=%d spec=%s", workload.version[0], workload.hash)

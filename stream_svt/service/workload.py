@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, partitions_of
+from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder
 from stream_svt.service.event_loop import free_gradually
+from stream_svt.service.homes import Homes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, RetiredDatasets, is_over
 
@@ -37,7 +38,7 @@ class _ShardParts(NamedTuple):
 
 @dataclass(frozen=True)
 class AppliedWorkload:
-    """A specification and its number of partitions; another version gets a new object.
+    """A specification and the homes of its datasets; another version gets a new object.
 
     With many datasets, call `prepare` first: otherwise the first use computes everything without yielding.
 
@@ -46,7 +47,7 @@ class AppliedWorkload:
     """
 
     declared: ApplicationSpec
-    partitions: int
+    homes: Homes
     version: tuple[int, str] = (0, "")
     known_hash: str = field(default="", compare=False)
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
@@ -81,7 +82,7 @@ class AppliedWorkload:
         self.spec.names_shown  # noqa: B018  cached
         yield
         if not self._is_generated:
-            for shard in range(self.partitions):
+            for shard in range(self.homes.partitions):
                 yield from self.gather(shard, RetiredDatasets())
 
     def retire(self) -> None:
@@ -98,7 +99,7 @@ class AppliedWorkload:
         parts = self._parts.get(shard)
         if parts is None or parts.gone != gone:
             listed = yield from self._live_datasets(shard, gone)
-            dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
+            dataset_index = DatasetIndex((), partition=shard, homes=self.homes)
             yield from dataset_index.fill_in_slices(dataset.name for dataset in listed)
             datasets = ShardDatasets(self.spec.names_shown)
             yield from datasets.fill_in_slices(listed)
@@ -118,7 +119,7 @@ class AppliedWorkload:
         if parts is not None and parts.datasets is engine.datasets:
             dataset_index = parts.dataset_index
         else:
-            dataset_index = DatasetIndex(engine.number, partition=shard, partitions=self.partitions)
+            dataset_index = DatasetIndex(engine.number, partition=shard, homes=self.homes)
         return {
             topic: QueryDecoder(topic, dataset_index, [one.name for one in known if one.topic == topic])
             for topic in self.topics
@@ -155,12 +156,12 @@ class AppliedWorkload:
         """Return a generator's datasets of a period, or those listed, by home shard; computed once for all shards."""
         key = index, begin_ms
         if key not in self._by_home:
-            by_shard: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
+            by_shard: list[list[DatasetSpec]] = [[] for _ in range(self.homes.partitions)]
             remaining = iter(self.declared.datasets)
             if key != LISTED:
                 remaining = self.declared.generators[index].period(begin_ms)
             while part := list(islice(remaining, NAMES_AT_ONCE)):
-                shards = partitions_of([dataset.name for dataset in part], self.partitions).tolist()
+                shards = self.homes.of_names([dataset.name for dataset in part]).tolist()
                 for dataset, shard in zip(part, shards, strict=True):
                     by_shard[shard].append(dataset)
                 yield

@@ -85,6 +85,8 @@ class KafkaConfig(Strict):
             yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"
 
 
+Partitioner = Literal["murmur2", "crc32"]
+
 _OWN_TOPICS = ("alerts", "state", "rejects", "control", "config")
 
 
@@ -106,6 +108,9 @@ class TopicsConfig(Strict):
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(fields.integer)] = 4
     """Partitions of every topic, including query topics: the number of shards. Never changes; a successor may have
     another number. Default 4."""
+    partitioner: Partitioner = "murmur2"
+    """How producers choose the partition of a key, in every query topic: murmur2 as Kafka's Java client and aiokafka,
+    or crc32 as librdkafka's clients. Never changes; a successor may have another one. Default murmur2."""
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(fields.integer)] = 1
     """Replication factor of topics that stream-svt creates; use 3 in production. Default 1."""
     start_at: Literal["earliest", "latest"] = "earliest"

@@ -240,7 +240,7 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     url, answer = worker_page
     ended = stream_svt("status", "--url", url)
     assert ended.code == 0
-    head = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed"
+    head = f"shop: worker {STATUS['worker']}, version {STATUS['version']}, ready, state not sealed, partitioner murmur2"
     assert head in ended.out
     assert "1.5 of 4 epsilon" in ended.out
     assert "running, top branch only" in ended.out

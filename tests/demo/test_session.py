@@ -172,6 +172,6 @@ async def test_lines_of_feed_and_their_times_depend_on_the_clock_alone(
     assert len(lines) == len(sent) == 6
     client, *where = sent[0]
     assert parsed.cluster().arguments.items() <= client.items()
-    assert where == ["retail-demo.counts", 4]
+    assert where == ["retail-demo.counts", parsed.homes]
     await feed(parsed, 0.2, 0.5)
     assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3

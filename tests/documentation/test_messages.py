@@ -27,6 +27,7 @@ from stream_svt.protocol.controls import Refusal, accept_all, decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.service.homes import Homes
 from stream_svt.service.ports import Reject
 from stream_svt.settings.application import ApplicationSpec, Balance, Carried, load_spec
 from tests.documentation.pages import ROOT
@@ -218,7 +219,7 @@ def _scheduled() -> Play:
 def _lost() -> Play:
     """Lose queries."""
     play = _begun()
-    play.engine.begin_state(5, "cluster")
+    play.engine.begin_state(5, "murmur2", "cluster")
     play.accept_loss(TOPIC, 5000)
     play.commit()
     play.play(TOPIC, [Query(k % 3, 0) for k in range(5030)])
@@ -249,7 +250,7 @@ def _closed_for_ever() -> Play:
         datasets={"a": Balance("one basket", Kind.PURE, 5 * 10**9, 5 * 10**9, 10**9)},
     ).lines()
     play = Play(load_spec(CARRIED.format(monitor=FORMS["plain"]), read_names=lambda name: list(lines)))
-    play.engine.begin_state(1, "cluster")
+    play.engine.begin_state(1, "murmur2", "cluster")
     play.play(TOPIC, [Query(0, 0) for _ in range(30)])
     command = Command(number=1, id="end", action=Action.CLOSE_APPLICATION, successor="next")
     for _ in apply_to_all(play.engine, CommandProgress(command)):
@@ -325,7 +326,7 @@ _FIELDS: dict[str, list[Any]] = {
 
 def test_a_query_is_accepted_exactly_where_the_document_says_so(reader):
     chance = random.Random(11)
-    decoder = QueryDecoder("t", DatasetIndex(["d"], partition=0, partitions=1), ["hot"])
+    decoder = QueryDecoder("t", DatasetIndex(["d"], partition=0, homes=Homes(1, "murmur2")), ["hot"])
     lenient = Reader()
     lenient._components = copy.deepcopy(DOCUMENT["components"])
     accepted = 0

@@ -15,6 +15,7 @@ from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.configuration import Bundle, Version, records
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.applied import (
     Overtaken,
     Proposal,
@@ -25,12 +26,12 @@ from stream_svt.service.applied import (
     read,
     read_versions,
 )
-from stream_svt.service.config import Config, bundle_of, load_config
+from stream_svt.service.config import Config, bundle_of, load_config, parse_config
 from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import signing_key
 from tests.support.keys import ed25519_pair
 from tests.support.process import applied
-from tests.support.worker import HIGH, Scene, until
+from tests.support.worker import HIGH, Scene, complaint, until
 
 pytestmark = pytest.mark.kafka
 
@@ -152,6 +153,29 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
         await commit(config, proposals[1])
     seen = await propose(config, brokers, proposals[1].bundle)
     assert (await commit(config, seen._replace(bundle=Bundle("text")))).number == 2
+
+
+async def test_the_partitioner_of_an_application_never_changes(scene: Scene, file: Path) -> None:
+    """Neither a file nor a worker with another one gets in: no dataset has a second ledger on another shard."""
+    config, other = scene.config(), scene.config(partitioner="crc32")
+    version = await commit(config, await proposed(config, file))
+    with pytest.raises(
+        ConfigError, match=r"topics\.partitioner: is crc32, and the application began with murmur2"
+    ):
+        await proposed(other, file)
+    worker = await scene.start(parse_config(scene.text(partitioner="crc32"), is_whole=False), ready=False)
+    with pytest.raises(ConfigError, match="began with murmur2"):
+        await worker.adopt(await read(version, scene.partitions))
+    await until(lambda: "began with murmur2" in complaint(worker))
+    assert not worker.statuses()
+    await scene.stop(worker)
+    await scene.start(config)
+    begun = [data.detail for envelope, data in await scene.events() if envelope.type == EventType.STATE_BEGUN]
+    assert {(one["partitions"], one["partitioner"]) for one in begun} == {(scene.partitions, "murmur2")}
+    await scene.stop(scene.workers[0])
+    worker = await scene.start(other, ready=False)  # whoever trusts a file instead of the topic
+    await until(lambda: "this worker has 2 and crc32" in complaint(worker))
+    assert {status.cause for status in worker.statuses()} == {Cause.STATE_UNREADABLE}
 
 
 async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene) -> None:

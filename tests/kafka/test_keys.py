@@ -13,12 +13,12 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.check import check_brokers
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config
 from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.web import status
 from stream_svt.service.worker import Worker
+from tests.support.homes import partition_of
 from tests.support.keys import ed25519_pair, write_secrets
 from tests.support.worker import HIGH, Scene, until
 

@@ -16,11 +16,11 @@ import pytest
 
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState
 from stream_svt.service import worker as workers
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.web import about
 from stream_svt.service.worker import Worker
 from tests.support import records
+from tests.support.homes import partition_of
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow, allow_all, revoke
 from tests.support.process import free_port

@@ -43,7 +43,7 @@ def play() -> Play:
         played.commit()
     change_spec(played.engine, spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.accept_loss(TOPIC, 900)
-    played.engine.begin_state(2, "cluster")
+    played.engine.begin_state(2, "murmur2", "cluster")
     played.engine.adopt((3, "5f0c"))
     played.commit()
     played.retire(

@@ -14,6 +14,7 @@ from tests.support.alerts import encoded, lifecycle
 
 OURS, OTHER, WAITING = "7-aa", "7-bb", "9-cc"
 SECRETS = {"noise_key": b"", "digest_key": b"", "state_id": b""}
+HOMES = {"partitions": 1, "partitioner": "murmur2"}
 KNOWN = Meta(
     published=3,
     published_origin=OURS,
@@ -21,12 +22,12 @@ KNOWN = Meta(
     last_event=5,
     alert_offset=6,
     alert_end=10,
-    partitions=1,
+    **HOMES,
     **SECRETS,
 )
 """Events up to 3 are published, 4 and 5 wait."""
-NOTHING = Meta(partitions=1, **SECRETS)
-BEGUN = Meta(origin=WAITING, last_event=1, alert_end=2, partitions=1, **SECRETS)
+NOTHING = Meta(**HOMES, **SECRETS)
+BEGUN = Meta(origin=WAITING, last_event=1, alert_end=2, **HOMES, **SECRETS)
 """Nothing is published yet, event 1 waits; an aborted transaction left two offsets."""
 
 

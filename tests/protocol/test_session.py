@@ -17,6 +17,7 @@ from stream_svt.monitor.takeover import load
 from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
@@ -33,7 +34,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.serve()
     account = model.journal()
     records = finish(account.open())
-    workload = AppliedWorkload(model.spec, 1)
+    workload = AppliedWorkload(model.spec, Homes(1, "murmur2"))
     assert list(workload.gather(0, RetiredDatasets()))
     engine = workload.engine(0, account.meta.noise_key)
     load(engine, records, account.meta.progress)

@@ -203,7 +203,7 @@ def plain(key: bytes, content: bytes) -> dict[bytes, bytes]:
 
 def meta(**fields: object) -> bytes:
     keys = {"noise_key": bytes(32), "digest_key": bytes(32), "state_id": bytes(16)}
-    whole = {"sequence": 1, "partitions": 1} | keys
+    whole = {"sequence": 1, "partitions": 1, "partitioner": "murmur2"} | keys
     return msgspec.msgpack.encode(whole | fields)
 
 

@@ -84,6 +84,20 @@ def test_after_a_retirement_comes_a_balance_and_after_an_end_that_the_state_is_g
     assert (audit.balances, audit.closed) == (True, {0: "next"})
 
 
+def test_shards_that_began_with_different_partitioners_are_found():
+    def began(partitioner: str):
+        detail = {"partitions": 2, "partitioner": partitioner}
+        return lifecycle("first-start", dataset="", run=0, monitor="", detail=detail)
+
+    audit = Audit()
+    for shard, partitioner in enumerate(("crc32", "crc32", "murmur2")):
+        event = encoded(1, began(partitioner), kind=EventType.STATE_BEGUN, event_id=f"e{shard}", shard=shard)
+        audit.add(shard, 0, event)
+        assert audit.balances is (partitioner == "crc32")
+    assert audit.homes == (2, "crc32")
+    assert "began with 2 partitions with murmur2" in audit.findings[0]
+
+
 def test_what_was_spent_before_counts_and_is_no_gap():
     audit = audited([*begun(before=0.5), started("first", 1, 0.1, 0.6, reserved=0.4)])
     assert audit.balances

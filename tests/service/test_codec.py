@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -22,19 +21,19 @@ from stream_svt.service.codec import (
     DatasetIndex,
     QueryDecoder,
     concatenate,
-    partition_of,
-    partitions_of,
 )
+from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from tests.support.engine_play import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4
-OWN = partition_of(b"shop-0", PARTITIONS)
-AT_HOME_NAMES = [name for name in NAMES if partition_of(name.encode(), PARTITIONS) == OWN]
-HERE = DatasetIndex(AT_HOME_NAMES, partition=OWN, partitions=PARTITIONS)
+HOMES = Homes(PARTITIONS, "murmur2")
+OWN = HOMES.of(b"shop-0")
+AT_HOME_NAMES = [name for name in NAMES if HOMES.of(name.encode()) == OWN]
+HERE = DatasetIndex(AT_HOME_NAMES, partition=OWN, homes=HOMES)
 AT_HOME = b"shop-0"
-UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if partition_of(key, PARTITIONS) == OWN)
+UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if HOMES.of(key) == OWN)
 ELSEWHERE = next(name.encode() for name in NAMES if name not in AT_HOME_NAMES)
 
 
@@ -216,24 +215,6 @@ def test_a_record_not_at_home_is_refused_before_its_content_is_judged(key, reaso
     assert reason_of(b'{"id":"a","value":1}', key) == reason
     assert reason_of(b"garbage", key) == reason
     assert reason_of(None, key) == reason
-
-
-def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
-    """Of every length up to 40 bytes, letters of several bytes among them."""
-    from aiokafka.partitioner import DefaultPartitioner
-
-    partition = DefaultPartitioner()
-    letters = "abcxyzäß€0189-_."
-    rng = random.Random(7)
-    names = [
-        "".join(rng.choice(letters) for _ in range(length)) for length in range(1, 41) for _ in range(20)
-    ]
-    for partitions in (1, 3, 64):
-        known = list(range(partitions))
-        expected = [partition(name.encode(), known, known) for name in names]
-        assert partitions_of(names, partitions).tolist() == expected
-        assert [partition_of(name.encode(), partitions) for name in names] == expected
-    assert partitions_of([], 3).tolist() == []
 
 
 def test_gaps_between_offsets_are_kept():

@@ -12,11 +12,11 @@ from aiokafka import TopicPartition
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType, decode
 from stream_svt.service import control
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Addressed, NewestEvent, _Dialog
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.homes import partition_of
 from tests.support.partition_reader import Reader
 
 CONFIG_TEXT = SPEC.replace("a, b, c", "today, tomorrow, later") + "topics: {partitions: 5}\n"

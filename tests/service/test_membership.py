@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from stream_svt.errors import ConfigError
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import BrokerUnavailable, Denied
 from stream_svt.service.worker import Worker, WorkerFault, WorkerSignal
 from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC
+from tests.support.worker import until
 
 DENIED = Denied("permission is missing: operation READ on resource GROUP 'shop'")
 CLOCK = WorkerFault(Cause.CLOCK, "this machine's clock is off")
@@ -225,7 +228,11 @@ async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(
     assert not play.worker.ready
     assert play.worker.fault == WorkerFault(Cause.CONFIGURATION, module.NOTHING_APPLIED)
     assert play.groups == []
-    await play.worker.adopt(AppliedWorkload(parse_config(SPEC).spec, 4, (3, "digest")))
+    spec = parse_config(SPEC).spec
+    with pytest.raises(ConfigError, match=r"partitioner: is murmur2, and the application began with crc32"):
+        await play.worker.adopt(AppliedWorkload(spec, Homes(4, "crc32"), (3, "digest")))
+    await until(lambda: "began with crc32" in play.worker.fault.reason)
+    await play.worker.adopt(AppliedWorkload(spec, Homes(4, "murmur2"), (3, "digest")))
     await play.joins(1)
     assert play.worker.workload.version == (3, "digest")
     assert play.worker.config.spec == parse_config(SPEC).spec

@@ -8,9 +8,10 @@ import zlib
 import pytest
 from aiokafka.structs import ConsumerRecord
 
-from stream_svt.service.codec import partition_of
+from stream_svt.service.homes import Homes
 from stream_svt.service.sample import Sample
 from stream_svt.settings.application import load_spec
+from tests.support.homes import partition_of
 
 PARTITIONS = 6
 SPEC = load_spec("""
@@ -38,7 +39,7 @@ def query(**fields: object) -> bytes:
 
 
 def lines(partition: int, *records: ConsumerRecord) -> list[str]:
-    sample = Sample(SPEC, "counts", PARTITIONS)
+    sample = Sample(SPEC, "counts", Homes(PARTITIONS, "murmur2"))
     sample.add(partition, records)
     return list(sample.lines())
 

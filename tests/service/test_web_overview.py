@@ -13,6 +13,7 @@ from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, EventType, decode
 from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.service.config import parse_config
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.overview import MAX_EVENTS, DatasetNow, Overview, StatusSnapshot
@@ -154,7 +155,7 @@ async def test_a_history_that_takes_long_is_said_to(show: Show, monkeypatch: pyt
 async def test_another_specification_is_read_anew(show: Show) -> None:
     assert (await show.ask())["datasets_declared"] == 3
     text = SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")
-    await show.worker.adopt(AppliedWorkload(load_spec(text), 4, (1, "digest")))
+    await show.worker.adopt(AppliedWorkload(load_spec(text), Homes(4, "murmur2"), (1, "digest")))
 
     async def declared() -> int:
         return (await show.ask())["datasets_declared"]

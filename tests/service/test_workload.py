@@ -16,14 +16,15 @@ import pytest
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
 from stream_svt.service import codec, event_loop, workload
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import parse_config
+from stream_svt.service.homes import Homes
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings import application as spec
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import RetiredDatasets
 from tests.support.engine_play import Play, Query
+from tests.support.homes import partition_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
 
 TEXT = """
@@ -58,7 +59,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_slices")
 def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
-    prepared, plain = (AppliedWorkload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
+    prepared, plain = (AppliedWorkload(load_spec(PLAIN), Homes(PARTITIONS, "murmur2")) for _ in range(2))
     slices = sum(1 for _ in prepared.prepare())
     # Homes, dataset indexes, the shards' datasets and the patterns of one monitor: each processed four times.
     assert slices >= 4 * len(plain.declared.datasets) // 10
@@ -80,7 +81,7 @@ def test_a_workload_prepared_in_slices_equals_one_computed_at_once() -> None:
 
 
 def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = AppliedWorkload(load_spec(PLAIN), PARTITIONS, known_hash="known")
+    prepared = AppliedWorkload(load_spec(PLAIN), Homes(PARTITIONS, "murmur2"), known_hash="known")
     for _ in prepared.prepare():
         pass
     assert prepared.hash == "known"
@@ -88,7 +89,7 @@ def test_a_prepared_workload_computes_nothing_twice(monkeypatch: pytest.MonkeyPa
     def again(*_: object) -> None:
         raise AssertionError("the datasets are processed again")
 
-    monkeypatch.setattr(workload, "partitions_of", again)
+    monkeypatch.setattr(Homes, "of_names", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "fill_in_slices", again)
     monkeypatch.setattr(codec.DatasetIndex, "fill_in_slices", again)
     monkeypatch.setattr(spec.MonitorSpec, "covers", property(again))
@@ -101,7 +102,7 @@ async def test_an_unused_workload_is_freed_gradually(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(event_loop, "FREED_PER_TURN", 10)
     declared = load_spec(TEXT)
     many = len(declared.datasets)
-    used = AppliedWorkload(declared, PARTITIONS)
+    used = AppliedWorkload(declared, Homes(PARTITIONS, "murmur2"))
     del declared
     for shard in range(PARTITIONS):
         engine(used, shard)
@@ -130,7 +131,9 @@ async def test_another_version_retires_the_workload_that_it_replaces(monkeypatch
     monkeypatch.setattr(AppliedWorkload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
     worker = Worker(parse_config(TEXT))
     before = worker.workload
-    await worker.adopt(AppliedWorkload(load_spec(TEXT.replace("threshold: 5", "threshold: 6")), PARTITIONS))
+    await worker.adopt(
+        AppliedWorkload(load_spec(TEXT.replace("threshold: 5", "threshold: 6")), Homes(PARTITIONS, "murmur2"))
+    )
     assert retired == [before]
     assert worker.workload is not before
 
@@ -148,7 +151,7 @@ async def test_a_worker_adds_periods_once_a_day(monkeypatch: pytest.MonkeyPatch)
     assert worker.workload.hash == before.hash
     known = [
         one.name
-        for shard in range(worker.workload.partitions)
+        for shard in range(worker.workload.homes.partitions)
         for one in engine(worker.workload, shard).datasets
     ]
     last = max(name for name in known if name.startswith("week-"))
@@ -178,7 +181,7 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str, pattern: st
     endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
     ends = endless.dataset(f"week-{watermark}").until_ms
     gone = RetiredDatasets({pattern: ends}, frozenset({"week-2026-w31"}))
-    known = AppliedWorkload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
+    known = AppliedWorkload(endless, Homes(PARTITIONS, "murmur2"), now_ms=ends + 14 * 86_400_000)
     found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]
     weeks = sorted(name for names in found for name in names if name.startswith("week-"))
     first = int(watermark[-2:]) + 1

@@ -17,6 +17,7 @@ from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
 from stream_svt.protocol.state_records import Meta
+from stream_svt.service.homes import Homes
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig
@@ -99,7 +100,7 @@ class Model:
         }
         return ShardSession(
             shard=0,
-            workload=AppliedWorkload(self.spec, 1, version=self.version),
+            workload=AppliedWorkload(self.spec, Homes(1, "murmur2"), version=self.version),
             control=CONTROL,
             policy=CommitConfig(interval=interval),
             start_at=self.start_at,

@@ -33,6 +33,7 @@ from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import parse_config
+from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
@@ -134,7 +135,7 @@ class Fuzzer:
         self.outcomes: Counter[str] = Counter()
         self.violations: list[str] = []
         self.spec = load_spec(SPEC)
-        directory = DatasetIndex(["a", "b"], partition=0, partitions=1)
+        directory = DatasetIndex(["a", "b"], partition=0, homes=Homes(1, "murmur2"))
         self._decoder = QueryDecoder("t", directory, ["hot", "swept"])
         self._sealing = Sealing(CONTEXT, (MASTER,), self.chance.randbytes)
         self._plain = Sealing(CONTEXT, (), self.chance.randbytes)

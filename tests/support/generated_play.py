@@ -18,6 +18,7 @@ from stream_svt.monitor.takeover import (
     retire,
     retired_datasets,
 )
+from stream_svt.service.homes import Homes
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
@@ -41,7 +42,7 @@ class GeneratedPlay(Play):
     def open(self, spec: ApplicationSpec | None = None, now_ms: int | None = None) -> None:
         """Take over as a worker with this specification does at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
-        workload = AppliedWorkload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
+        workload = AppliedWorkload(self.spec, Homes(1, "murmur2"), (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, retired_datasets(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
         finish(
@@ -49,7 +50,7 @@ class GeneratedPlay(Play):
             check_declared(self.engine, may_retire=True),
         )
         if self.progress is None:
-            self.engine.begin_state(1, "cluster")
+            self.engine.begin_state(1, "murmur2", "cluster")
         finish(close_undeclared(self.engine))
         self.commit()
 

@@ -21,10 +21,11 @@ from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, d
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.codec import partition_of
 from stream_svt.service.config import Config, parse_config
+from stream_svt.service.homes import Homes
 from stream_svt.service.worker import Worker, WorkerState
 from stream_svt.service.workload import AppliedWorkload
+from stream_svt.settings.sections import Partitioner
 from tests.support import records
 from tests.support.process import Service, free_port
 from tests.support.topics import (
@@ -39,7 +40,7 @@ from tests.support.topics import (
 SPEC = """
 application: {application}
 kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 300ms}}
-topics: {{partitions: {partitions}}}
+topics: {{partitions: {partitions}, partitioner: {partitioner}}}
 commit: {{interval: 100ms}}
 datasets:
   - names: [{datasets}]
@@ -74,6 +75,7 @@ class Scene:
     application: str
     _: KW_ONLY
     partitions: int = 2
+    partitioner: Partitioner = "murmur2"
     datasets: str = "a, b, c"
     limit: int = 4
     session: str = "2s"
@@ -86,6 +88,10 @@ class Scene:
         self.workers: list[Worker] = []
         self.services: list[Service] = []
         self.ports: dict[Path, int] = {}
+
+    @property
+    def homes(self) -> Homes:
+        return Homes(self.partitions, self.partitioner)
 
     @contextlib.asynccontextmanager
     async def on_stage(self, *, create: bool = True) -> AsyncIterator[Self]:
@@ -138,7 +144,7 @@ class Scene:
     async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
         """Have a worker adopt a version, by default the next one."""
         version = (number or worker.workload.version[0] + 1, config.spec.hash())
-        await worker.adopt(AppliedWorkload(config.spec, self.partitions, version))
+        await worker.adopt(AppliedWorkload(config.spec, config.homes, version))
 
     async def stop(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -149,14 +155,15 @@ class Scene:
         for value in values:
             number = time.monotonic_ns()
             query = json.dumps({"id": f"q{number}", "value": value, "series": series or f"s{number}"})
-            await self.producer.send(topic or self.queries, query.encode(), key=dataset.encode())
+            key, home = dataset.encode(), self.homes.of(dataset.encode())
+            await self.producer.send(topic or self.queries, query.encode(), key=key, partition=home)
         await self.producer.flush()
 
     async def command(
         self, action: str, dataset: str = "", partition: int | None = None, **fields: object
     ) -> None:
         """Give the next command to a shard that keeps its state without a key."""
-        shard = partition_of(dataset.encode(), self.partitions) if partition is None else partition
+        shard = self.homes.of(dataset.encode()) if partition is None else partition
         state, number = await self.next_command(shard)
         named = {"dataset": dataset, "state": state, "number": number} | fields
         text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action} | named)

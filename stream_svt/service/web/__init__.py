@@ -97,6 +97,7 @@ class About(msgspec.Struct, kw_only=True):
     application_hash: Annotated[str, Meta(description="Digest of the datasets and monitors applied.")]
     ready: Annotated[bool, Meta(description="As `/health/ready`.")]
     fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
+    partitioner: Annotated[str, Meta(description="murmur2 or crc32: it fixes the shard of a dataset.")]
     sealed: Annotated[bool, Meta(description="Whether state is encrypted.")]
     signatures_required: Annotated[bool, Meta(description="Whether unsigned commands are refused.")]
     shards: Annotated[list[ShardLine], Meta(description="Those that it owns.")]
@@ -132,6 +133,7 @@ def about(worker: Worker) -> About:
         application_hash=worker.workload.hash,
         ready=worker.ready,
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
+        partitioner=config.topics.partitioner,
         sealed=bool(config.master_keys),
         signatures_required=config.control.required,
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
