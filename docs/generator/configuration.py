@@ -15,7 +15,11 @@ from stream_svt.settings.sections import ENVIRONMENT, SECTIONS, json_schema
 
 Schema = Mapping[str, Any]
 
-_SPECIAL: Final = {"correction": "[a correction](#corrections)", "append": "[a form](#append)"}
+_SPECIAL: Final = {
+    "correction": "[a correction](#corrections)",
+    "append": "[a form](#append)",
+    "record": "[a layout](#topics-that-exist-already)",
+}
 _FORWARD_SPECIAL: Final = {
     "alertmanager": "[section](#alertmanager)",
     "destinations": "list of [destinations](#destinations)",
@@ -30,6 +34,7 @@ _FORWARD_SPECIAL: Final = {
 _SECTIONS: Final = {
     "datasets": "DatasetDeclaration",
     "monitors": "MonitorSpec",
+    "record": "RecordLayout",
     "kafka": "KafkaConfig",
     "topics": "TopicsConfig",
     "sealing": "SealingConfig",

@@ -287,10 +287,10 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
 def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
     """Close the open runs that cannot continue under another specification, and drop queries that wait there.
 
-    These are the runs of removed monitors and datasets, and of monitors whose noise or price changes: all runs of a
-    monitor have one specification. Waiting queries are dropped, too, if the monitor's grid or the declaration of its
-    topic changes. Runs on topics ``unread`` since the takeover close at full price: an earlier owner may have tested
-    queries there and lost the outcomes.
+    These are the runs of removed monitors and datasets, and of monitors whose noise, price or layout of records
+    changes: all runs of a monitor have one specification. Waiting queries are dropped, too, if the monitor's grid, the
+    declaration of its topic or the layout changes. Runs on topics ``unread`` since the takeover close at full price: an
+    earlier owner may have tested queries there and lost the outcomes.
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
@@ -300,6 +300,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
         gone = runs.covers if monitor is None else runs.covers & ~engine.datasets.covers(monitor)
         regrids = monitor is not None and (
             Plan.of(monitor).grid != runs.plan.grid
+            or monitor.record != runs.spec.record
             or Declared.by(runs.spec) | Declared.by(monitor) != Declared.by(runs.spec)
         )
         for count, number in enumerate(np.flatnonzero(runs.covers if stale else gone).tolist(), start=1):

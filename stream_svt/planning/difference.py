@@ -117,9 +117,13 @@ def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
         yield _RUNS_END
     if old.granularity != new.granularity or old.bounds != new.bounds:
         yield "waiting queries are dropped: their values are on the old grid"
+    elif old.record != new.record:
+        yield "waiting queries are dropped: they were read with the old layout"
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  any field
+    if isinstance(value, dict):
+        value = f"{{{', '.join(f'{key}: {one}' for key, one in value.items() if one is not None)}}}"
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

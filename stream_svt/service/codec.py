@@ -6,21 +6,24 @@ never leads to a rejection: what is not a number becomes the monitor's lower bou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Raw, Struct
+from numpy.typing import NDArray
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
 from stream_svt.service.homes import Homes
-from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
+from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, reason_of, without
+from stream_svt.service.mapped import MappedJson
+from stream_svt.service.reasons import MAX_TEXT, Reason
+from stream_svt.settings.records import RecordLayout
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -85,12 +88,8 @@ class _Query(Struct, gc=False):
     time: _Time = None
 
 
-_Row = TypeVar("_Row", _Plain, _Query)
-
 _PLAIN = msgspec.json.Decoder(_Plain)
 _QUERY = msgspec.json.Decoder(_Query)
-_AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
-"""How msgspec's messages name the invalid field."""
 _FIELD_REASONS: Final = {
     "id": Reason.BAD_ID,
     "series": Reason.BAD_SERIES,
@@ -102,10 +101,10 @@ _FIELD_REASONS: Final = {
 
 _HEADERS: Final = attrgetter("headers")
 _BLANK: Final = _Query()
-_UNREAD: Final = b'{"id":"-"}'
-"""Replaces a message whose key is refused."""
+_UNREAD, _NO_FIELDS = b'{"id":"-"}', b"{}"
+"""What replaces a message whose key is refused."""
 _GROUP: Final = 256
-_UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_VALUE: Final = ("value",)
 
 
 class _Ids:
@@ -120,16 +119,36 @@ class _Ids:
         return self._queries[row].id or ""
 
 
-class QueryDecoder:
-    """Decodes the records of one partition of a query topic, for the monitors that read it."""
+class _Offsets:
+    """Ids of the rows, which are their offsets."""
 
-    def __init__(self, topic: str, index: DatasetIndex, monitors: Sequence[str]) -> None:
+    __slots__ = ("_offset",)
+
+    def __init__(self, offset: NDArray[np.int64]) -> None:
+        self._offset = offset
+
+    def __getitem__(self, row: int, /) -> str:
+        return str(self._offset[row])
+
+
+class QueryDecoder:
+    """Decodes the records of one partition of a query topic, for the monitors that read it.
+
+    With a ``layout``, the records hold its fields and no options; their headers are ignored.
+    """
+
+    def __init__(
+        self, topic: str, index: DatasetIndex, monitors: Sequence[str], layout: RecordLayout | None = None
+    ) -> None:
         self.topic = topic
         self.dataset_index = index
         self._monitors = frozenset(monitors)
+        self._mapped = None if layout is None else MappedJson(layout)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries of consecutive records, at least one, in offset order, and why others are rejected."""
+        if self._mapped is not None:
+            return self._decode_mapped(records, self._mapped)
         if not any(map(_HEADERS, records)):
             return self._decode_json(records)
         parts: list[QueryBatch] = []
@@ -145,7 +164,7 @@ class QueryDecoder:
         from stream_svt.service import columnar  # pyarrow is loaded only for columnar records
 
         batch, value = QueryBatch(self.topic, record.offset, record.offset + 1), record.value or b""
-        unreadable = _bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
+        unreadable = bad_size(value) if readable else Reason.UNSUPPORTED_CONTENT_TYPE
         reason = self.dataset_index.reason(record.key) or unreadable
         try:
             if reason is None:
@@ -163,9 +182,43 @@ class QueryDecoder:
         batch.dataset = np.full(rows, self.dataset_index[record.key], np.int64)
         return batch
 
-    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
-        count = len(records)
-        first, end = records[0].offset, records[-1].offset + 1
+    def _decode_mapped(self, records: Sequence[Record], mapped: MappedJson) -> QueryBatch:
+        offset, timestamp, dataset = self._places(records)
+        values = [record.value for record in records]
+        strays = np.flatnonzero(dataset < 0).tolist()
+        for stray in strays:
+            values[stray] = _NO_FIELDS
+        (whole, fraction), texts, rejects = mapped.decode(values)
+        rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
+        rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
+        if rejects:
+            kept = [index for index in range(len(records)) if index not in rejects]
+            rows = np.array(kept, np.int64)
+            offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
+            whole, fraction = whole[rows], fraction[rows]
+            texts = {name: [column[index] for index in kept] for name, column in texts.items()}
+        sets = texts.get("set", ())
+        return QueryBatch(
+            topic=self.topic,
+            first=records[0].offset,
+            end=records[-1].offset + 1,
+            offset=offset,
+            row=np.zeros(len(offset), np.int64),
+            timestamp_ms=timestamp,
+            dataset=dataset,
+            whole=whole,
+            fraction=fraction,
+            series=texts.get("series", [None] * len(offset)),
+            set_id=list(sets) if any(sets) else None,
+            query_id=texts.get("id", _Offsets(offset)),  # type: ignore[arg-type]  # no id is None any more
+            rejects=rejected,
+        )
+
+    def _places(
+        self, records: Sequence[Record]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets, timestamps and datasets of records; a negative dataset is an index of `_KEY_REASONS`."""
+        count, first, end = len(records), records[0].offset, records[-1].offset + 1
         keys = [record.key for record in records]
         dataset = np.fromiter(map(self.dataset_index.__getitem__, keys), np.int64, count)
         timestamp = np.fromiter([r.timestamp for r in records], np.int64, count)
@@ -173,25 +226,29 @@ class QueryDecoder:
             offset = np.arange(first, end, dtype=np.int64)
         else:
             offset = np.fromiter([r.offset for r in records], np.int64, count)
+        return offset, timestamp, dataset
+
+    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
+        offset, timestamp, dataset = self._places(records)
         values = [record.value for record in records]
         strays = np.flatnonzero(dataset < 0).tolist()
         for stray in strays:
             values[stray] = _UNREAD
         queries: Sequence[_Plain | _Query]
-        plain = _decode_lines(values, _PLAIN)
+        plain = decode_lines(values, _PLAIN)
         queries, rejects = self._with_options(values) if plain is None else (plain, {})
         rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
         rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
         if rejects:
-            kept = [index for index in range(count) if index not in rejects]
+            kept = [index for index in range(len(records)) if index not in rejects]
             queries = [queries[index] for index in kept]
             rows = np.array(kept, np.int64)
             offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
         whole, fraction = exact.columns([query.value for query in queries])
         batch = QueryBatch(
             topic=self.topic,
-            first=first,
-            end=end,
+            first=records[0].offset,
+            end=records[-1].offset + 1,
             offset=offset,
             row=np.zeros(len(queries), np.int64),
             timestamp_ms=timestamp,
@@ -212,7 +269,7 @@ class QueryDecoder:
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):
             group = values[start : start + _GROUP]
-            decoded = _decode_lines(group, _QUERY)
+            decoded = decode_lines(group, _QUERY)
             if decoded is None:
                 results = [_decode_one(value or b"") for value in group]
                 malformed = {row: found for row, found in enumerate(results) if isinstance(found, Reason)}
@@ -237,41 +294,16 @@ class QueryDecoder:
 
 
 def _decode_one(value: bytes) -> _Query | Reason:
-    if (reason := _bad_size(value)) is not None:
+    if (reason := bad_size(value)) is not None:
         return reason
     try:
         return _QUERY.decode(value)
-    except _UNDECODABLE:
-        repaired = _without_value(value)
+    except UNDECODABLE:
+        repaired = without(value, _VALUE)
         try:
             return _QUERY.decode(repaired)
-        except _UNDECODABLE as error:
-            return _reason_of(repaired, error)
-
-
-def _bad_size(value: bytes) -> Reason | None:
-    if not value:
-        return Reason.EMPTY
-    return Reason.TOO_LARGE if len(value) > MAX_BYTES else None
-
-
-def _decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
-    """Return a query for each message; None if one of them is not one JSON object on one line.
-
-    The counts show that every newline separates two messages, after a closing and before an opening brace. No JSON
-    object contains that sequence, so if there are as many objects as messages, each message is one object.
-    """
-    newlines = len(values) - 1
-    try:
-        joined = b"\n".join(values)  # type: ignore[arg-type]
-        if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
-            return None
-        if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
-            return None
-        queries = decoder.decode_lines(joined)
-    except (TypeError, *_UNDECODABLE):
-        return None
-    return queries if len(queries) == len(values) else None
+        except UNDECODABLE as error:
+            return reason_of(repaired, error, _FIELD_REASONS)
 
 
 def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
@@ -289,57 +321,6 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
         limit = None if query.threshold is _NOTHING else exact.threshold(bytes(query.threshold))
         if limit is not None:
             batch.threshold[row] = limit
-
-
-def _reason_of(message: bytes, error: Exception) -> Reason:
-    """Return why a message that does not decode is rejected; ``value`` was removed from it."""
-    try:
-        message.decode()
-    except UnicodeDecodeError:
-        return Reason.INVALID_UTF8
-    if not isinstance(error, msgspec.ValidationError):
-        return Reason.NOT_JSON
-    field = _AT_FIELD.search(str(error))
-    return Reason.NOT_AN_OBJECT if field is None else _FIELD_REASONS[field[1]]
-
-
-_TOKEN: Final = re.compile(
-    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{\[]++|[}\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++|"', re.DOTALL
-)
-
-
-def _without_value(message: bytes) -> bytes:
-    """Return the message with null in place of the content of all top-level members named `value`."""
-    kept: list[bytes] = []
-    depth, last, inside = 0, b"", False
-    for match in _TOKEN.finditer(message):
-        token = match.group()
-        if token.isspace():
-            kept.append(token)
-            continue
-        starts_member = depth == 1 and not inside and last in (b"{", b",")
-        if token == b'"' or (starts_member and token[0] not in b'"}'):  # unterminated, or no name
-            return message if inside else b"".join([*kept, message[match.start() :]])
-        if inside and depth == 1 and token in (b",", b"}"):
-            inside = False
-            kept.append(b"null")
-        if not inside:
-            kept.append(token)
-        if depth == 1 and token == b":" and _names_value(last):
-            inside = True
-        elif token[0] in b"{[":
-            depth += len(token)
-        elif token in (b"}", b"]") and not (inside and depth == 1):
-            depth -= 1
-        last = token
-    return message if inside else b"".join(kept)
-
-
-def _names_value(quoted: bytes) -> bool:
-    try:
-        return bool(msgspec.json.decode(quoted) == "value")
-    except _UNDECODABLE:
-        return False
 
 
 def _content_type(record: Record) -> str:

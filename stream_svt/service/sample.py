@@ -23,6 +23,7 @@ from stream_svt.service.reasons import Reason
 from stream_svt.service.topology import unseen
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
 _OTHER = "other-partitioner"
@@ -49,6 +50,7 @@ class Sample:
         self.first: dict[str, tuple[int, int]] = {}
         self._spec, self._topic, self._homes = spec, topic, homes
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
+        self._layout = next((monitor.record for monitor in self._monitors), None)
         self._ids: set[tuple[str, str]] = set()
 
     def add(self, partition: int, records: Sequence[Record]) -> None:
@@ -57,7 +59,8 @@ class Sample:
         datasets = list(self._datasets(partition, records))
         bounds = [{one.bounds for one in self._monitors if one.covers(each.name)} for each in datasets]
         index = DatasetIndex([one.name for one in datasets], partition=partition, homes=self._homes)
-        batch = QueryDecoder(self._topic, index, [one.name for one in self._monitors]).decode(records)
+        names = [one.name for one in self._monitors]
+        batch = QueryDecoder(self._topic, index, names, self._layout).decode(records)
         by_offset = {record.offset: record for record in records}
         for offset, reason in batch.rejects:
             self._count(self._why(reason, by_offset[offset].key, partition), partition, offset)
@@ -65,13 +68,15 @@ class Sample:
             number, offset = int(batch.dataset[row]), int(batch.offset[row])
             dataset = datasets[number]
             whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
+            if self._layout and self._layout.series and batch.series[row] is None:
+                self._count("no series", partition, offset)
             if (identity := (dataset.name, batch.query_id[row])) in self._ids:
                 self._count("repeated", partition, offset)
             self._ids.add(identity)
             if not (dataset.from_ms or 0) <= batch.timestamp_ms[row] < (dataset.ends_ms or 1 << 62):
                 self._count("outside-period", partition, offset)
             if whole == exact.NO_NUMBER[0]:
-                self._count(_kind(by_offset[offset]), partition, offset)
+                self._count(self._kind(by_offset[offset]), partition, offset)
                 continue
             for low, high in bounds[number]:
                 if whole < low or whole + more > high:
@@ -96,23 +101,37 @@ class Sample:
         self.found[what] += 1
         self.first.setdefault(what, (partition, offset))
 
+    def _kind(self, record: Record) -> str:
+        """Return why a value is not a number."""
+        try:
+            value: Any = json.loads(record.value or b"")
+            for name in ("value",) if self._layout is None else steps(self._layout.value):
+                value = value.get(name, _NO_VALUE) if isinstance(value, dict) else _NO_VALUE
+        except (ValueError, RecursionError):  # a columnar record, or a value that is not JSON
+            return "not a number"
+        return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
+
+    def _missing(self, what: str, count: int) -> str | None:
+        """Return what to say of a field that a layout names and records lack."""
+        path = None
+        if self._layout is not None:
+            path = {"no value": self._layout.value, "no series": self._layout.series}.get(what)
+        if path is None:
+            return None
+        effect = "the query counts as the lower bound" if what == "no value" else "the query has no series"
+        if count == self.records:
+            return f"no record of the sample has field {path}: {effect}; correct the monitor's record"
+        return f"field {path} is missing: {effect}"
+
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of finding, the most frequent first."""
         for what, count in self.found.most_common():
             refused = f"refused, {what}" if what in set(Reason) else f"{what}: the value is clamped"
             where = "first at partition {}, offset {}".format(*self.first[what])
-            said = f"refused, {self._homes.misrouted()}" if what == _OTHER else _ADVICE.get(what, refused)
+            said = self._missing(what, count) or _ADVICE.get(what, refused)
+            if what == _OTHER:
+                said = f"refused, {self._homes.misrouted()}"
             yield f"{count} of {self.records}: {said} ({where})"
-
-
-def _kind(record: Record) -> str:
-    """Return why a value is not a number."""
-    try:
-        document: Any = json.loads(record.value or b"")
-        value = document.get("value", _NO_VALUE)
-    except (ValueError, RecursionError, AttributeError):  # a columnar record, or a value that is not JSON
-        return "not a number"
-    return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
 
 
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:

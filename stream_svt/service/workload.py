@@ -115,13 +115,18 @@ class AppliedWorkload:
     def decoders(self, engine: Engine) -> dict[str, QueryDecoder]:
         """Return a decoder of each query topic; queries may name monitors of the engine, too."""
         shard, parts = engine.shard, self._parts.get(engine.shard)
-        known = [*self.spec.monitors, *(runner.spec for runner in engine.runners.values())]
+        running = [runner.spec for runner in engine.runners.values()]
+        known = [*self.spec.monitors, *running]
         if parts is not None and parts.datasets is engine.datasets:
             dataset_index = parts.dataset_index
         else:
             dataset_index = DatasetIndex(engine.number, partition=shard, homes=self.homes)
+        # Until the engine changes its specification, records have the layout that its monitors declare.
+        layouts = {one.topic: one.record for one in (*self.spec.monitors, *running)}
         return {
-            topic: QueryDecoder(topic, dataset_index, [one.name for one in known if one.topic == topic])
+            topic: QueryDecoder(
+                topic, dataset_index, [one.name for one in known if one.topic == topic], layouts[topic]
+            )
             for topic in self.topics
         }
 

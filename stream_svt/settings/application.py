@@ -392,8 +392,14 @@ def _compare_patterns(document: Document, datasets: _Datasets) -> None:
 def _compare(document: Document, config: ConfigDocument, datasets: _Datasets, carried: Carried) -> None:
     """Report contradictions between monitors, their datasets, and earlier declarations."""
     names: dict[str, int] = {}
+    topics: dict[str, int] = {}
     for index, monitor in enumerate(config.monitors):
         path = ("monitors", index)
+        other = topics.setdefault(monitor.topic, index)
+        if config.monitors[other].record != monitor.record:
+            line = document.line(("monitors", other))
+            message = f"differs from the monitor at line {line}: all monitors of topic {quote(monitor.topic)} declare"
+            document.report((*path, "record"), f"{message} the same layout")
         if (first := names.setdefault(monitor.name, index)) != index:
             line = document.line(("monitors", first, "name"))
             document.report(

@@ -24,6 +24,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, 
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings import fields
 from stream_svt.settings.document import Strict, consistent, quote
+from stream_svt.settings.records import RecordLayout
 
 _LARGEST_EPSILON = 10_000
 _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
@@ -38,7 +39,7 @@ def _pair(value: object) -> object:
 
 _NO_OUTCOME = frozenset({"name", "datasets", "beta"})
 """Fields that decide no outcome."""
-ADDED_LATER: frozenset[str] = frozenset()
+ADDED_LATER: frozenset[str] = frozenset({"record"})
 """Keys added after the first release. Their default keeps the earlier behaviour and never changes, so that runs opened
 by an earlier release continue."""
 
@@ -53,6 +54,8 @@ class MonitorSpec(Strict):
     """Name of the monitor: lower-case letters, digits and dashes."""
     topic: fields.TopicName
     """The one query topic that the monitor reads."""
+    record: RecordLayout | None = None
+    """Layout of the topic's records; all monitors of a topic declare the same. Default: the service's own fields."""
     datasets: Annotated[tuple[fields.Text, ...], Field(min_length=1)] = ("*",)
     """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: Literal["svt", "adaptive", "ladder"] = Field(default="svt", alias="mechanism")

@@ -104,6 +104,7 @@ def test_a_schedule_applies_to_the_open_run_and_can_be_removed():
         ("mute: none", "mute: none, granularity: 1/2"),
         ("mute: none", "mute: none, mechanism: adaptive"),
         ("expected_queries: 1000", "correction: none"),
+        ("mute: none", "mute: none, record: {value: n}"),
     ],
     ids=lambda change: change[1],
 )
@@ -126,12 +127,13 @@ def test_a_change_of_noise_or_price_ends_the_open_run_also_across_a_restart(chan
     assert_books_balance(play)
 
 
-def test_a_new_grid_drops_the_waiting_queries():
+@pytest.mark.parametrize("change", ["granularity: 2", "record: {value: n}"])
+def test_a_new_grid_and_a_new_layout_drop_the_waiting_queries(change):
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
         runner = play.engine.runners["m0"]
         assert runner.runs.queued(0) == 4
-        _change(play, form + ", granularity: 2")
+        _change(play, form + f", {change}")
         assert runner.runs.queued(0) == 0
         play.crash()
         play.more(*[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])

@@ -69,6 +69,15 @@ DROPPED = "waiting queries are dropped: their values are on the old grid"
     [
         ("threshold: 500", "threshold: 600", ["threshold: 500 -> 600"]),
         ("epsilon: 1", "epsilon: 2", ["epsilon: 1 -> 2", RUNS_END]),
+        (
+            "topic: counts",
+            "topic: counts, record: {value: n}",
+            [
+                "record: none -> {value: n, id: offset}",
+                RUNS_END,
+                "waiting queries are dropped: they were read with the old layout",
+            ],
+        ),
         ("1000]", "2000]", ["bounds: ['0', '1000'] -> ['0', '2000']", RUNS_END, DROPPED]),
     ],
 )

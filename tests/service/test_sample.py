@@ -88,3 +88,33 @@ def test_good_records_are_not_mentioned():
     ]
     assert lines(HOME, *good) == []
     assert lines(partition_of(DAY, PARTITIONS), record(0, query(), DAY)) == []
+
+
+MAPPED = load_spec("""
+application: shop
+datasets: [{name: today, limit: 4, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, record: {value: payload.count, series: payload.page}, epsilon: 1, cutoff: 10,
+     sensitivity: 1, bounds: [0, 100], threshold: 50, expected_queries: 1000}
+""")
+
+
+@pytest.mark.parametrize(
+    ("messages", "findings"),
+    [
+        ([b'{"payload":{"count":7,"page":"p"}}', b'{"payload":{"count":8,"page":1}}'], []),
+        ([b'{"payload":{"page":"p"}}'] * 2, ["no record of the sample has field payload.count"]),
+        (
+            [b'{"payload":7}', b'{"payload":{"count":1}}'],
+            ["has field payload.page", "field payload.count is missing"],
+        ),
+        ([b'{"payload":{"count":"8","page":"p"}}'], ["is a string"]),
+        ([b'{"payload":{"count":101,"page":"p"}}'], ["outside the bounds"]),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_named_with_its_path(messages, findings):
+    sample = Sample(MAPPED, "counts", Homes(PARTITIONS, "murmur2"))
+    sample.add(HOME, [record(number, message) for number, message in enumerate(messages)])
+    found = list(sample.lines())
+    assert len(found) == len(findings)
+    assert all(finding in line for finding, line in zip(findings, found, strict=True))

@@ -15,6 +15,7 @@ import pytest
 
 from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.takeover import change_spec, load
 from stream_svt.service import codec, event_loop, workload
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
@@ -23,6 +24,7 @@ from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings import application as spec
 from stream_svt.settings.application import load_spec
 from stream_svt.settings.datasets import RetiredDatasets
+from tests.simulation.log import Entry
 from tests.support.engine_play import Play, Query
 from tests.support.homes import partition_of
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
@@ -244,6 +246,22 @@ async def test_cycles_left_by_a_session_are_collected_soon_and_sessions_share_on
             await asyncio.sleep(0.2)
             assert left() is None
             assert seen.count(2) == runs
+
+
+def test_records_are_read_by_the_stored_layout_until_the_specification_changes() -> None:
+    """A replay gets the rows that the earlier owner got, whatever was applied in between."""
+    old, new = (spec_of(FORMS["plain"] + f", record: {{value: {name}}}") for name in ("before", "after"))
+    play = Play(old)
+    play.play(TOPIC, [Query(0, 1)])
+    workload = AppliedWorkload(new, Homes(1, "murmur2"))
+    for _ in workload.prepare():
+        pass
+    replaying = engine(workload, 0)
+    load(replaying, play.records, play.progress)
+    message = Entry(TOPIC, 0, 0, b"a", b'{"before":7,"after":8}')
+    assert workload.decoders(replaying)[TOPIC].decode([message]).whole.tolist() == [7]
+    change_spec(replaying, new)
+    assert workload.decoders(replaying)[TOPIC].decode([message]).whole.tolist() == [8]
 
 
 @pytest.fixture

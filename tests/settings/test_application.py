@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from fractions import Fraction
 
 import pytest
@@ -214,6 +215,7 @@ NEXT_RUN = [
     {"bounds": (0, 1)},
     {"monotonic": False},
     {"correction": "mean"},
+    {"record": {"value": "n"}},
 ]
 NEXT_RUN += [{"query_noise": "laplace"}, {"threshold_noise": "laplace"}, {"mechanism": "ladder"}]
 
@@ -224,6 +226,52 @@ def test_whatever_decides_an_outcome_has_its_time_and_changes_the_hash(change):
     assert changed_fields(monitor(), changed) == list(change)
     assert ends_runs(monitor(), changed) is (change in NEXT_RUN)
     assert changed.hash() != monitor().hash()
+
+
+# --- layouts of records
+
+
+@pytest.mark.parametrize(
+    ("layout", "field", "message"),
+    [
+        ({}, "record.value", "required"),
+        ({"value": "a..b"}, "record.value", "expected names with a dot between them"),
+        ({"value": ".a"}, "record.value", "expected names"),
+        ({"value": "a."}, "record.value", "expected names"),
+        ({"value": "a\\"}, "record.value", "expected names"),
+        ({"value": 7}, "record.value", "expected a text"),
+        ({"value": "a.a.a.a.a.a.a.a.a"}, "record.value", "at most 8 names"),
+        ({"value": "n", "series": "n"}, "record.series", "which is private"),
+        ({"value": "n", "id": "n"}, "record.id", "which is private"),
+        ({"value": "n", "id": "n.a"}, "record.id", "inside the other"),
+        ({"value": "n.a", "set": "n"}, "record.set", "inside the other"),
+        ({"value": "n", "id": "a", "series": "a.b"}, "record.series", "inside the other"),
+        ({"value": "n", "count": "m"}, "record.count", "unknown key"),
+    ],
+)
+def test_a_layout_that_cannot_be_meant_is_refused(layout, field, message):
+    declared = ", ".join(f"{key}: {json.dumps(value)}" for key, value in layout.items())
+    text = FULL.replace("topic: retail.counts", f"topic: retail.counts\n    record: {{{declared}}}", 1)
+    assert text != FULL
+    with pytest.raises(ConfigError) as refusal:
+        load_spec(text)
+    problem = refusal.value.problems[0]
+    assert problem.field.endswith(field)
+    assert message in problem.message
+
+
+def test_all_monitors_of_a_topic_declare_the_same_layout():
+    one = (
+        "{{name: {}, topic: {}, record: {{value: {}}}, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9],"
+    )
+    one += " threshold: 5, correction: mean}}"
+    text = "application: a\ndatasets: [{name: d, limit: 9, unit: x}]\nmonitors:\n"
+    same = text + "".join(
+        f"  - {one.format(*each)}\n" for each in (("m", "t", "a"), ("n", "t", "a"), ("o", "u", "b"))
+    )
+    assert len(load_spec(same).monitors) == 3
+    with pytest.raises(ConfigError, match=r"monitors\[2\]\.record: differs from the monitor at line 4"):
+        load_spec(same.replace("topic: u", "topic: t"))
 
 
 # --- datasets

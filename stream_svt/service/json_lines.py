@@ -1,0 +1,101 @@
+"""JSON messages: many at once as lines, and what is wrong with one of them apart from its value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+import msgspec
+
+from stream_svt.service.reasons import MAX_BYTES, Reason
+
+_Row = TypeVar("_Row")
+
+UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""Exceptions of msgspec for malformed messages."""
+_AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
+"""How msgspec's messages name the invalid field."""
+_TOKEN: Final = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{\[]++|[}\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++|"', re.DOTALL
+)
+
+
+def bad_size(message: bytes) -> Reason | None:
+    """Return why a message is rejected for its size, None if it is not."""
+    if not message:
+        return Reason.EMPTY
+    return Reason.TOO_LARGE if len(message) > MAX_BYTES else None
+
+
+def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
+    """Return a query for each message; None if one of them is not one JSON object on one line.
+
+    The counts show that every newline separates two messages, after a closing and before an opening brace. No JSON
+    object contains that sequence, so if there are as many objects as messages, each message is one object.
+    """
+    newlines = len(values) - 1
+    try:
+        joined = b"\n".join(values)  # type: ignore[arg-type]
+        if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
+            return None
+        if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
+            return None
+        queries = decoder.decode_lines(joined)
+    except (TypeError, *UNDECODABLE):
+        return None
+    return queries if len(queries) == len(values) else None
+
+
+def reason_of(
+    message: bytes, error: Exception, fields: Mapping[str, Reason] = MappingProxyType({})
+) -> Reason:
+    """Return why a message that does not decode, with its value removed, is rejected; ``fields`` by invalid field."""
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return Reason.INVALID_UTF8
+    if not isinstance(error, msgspec.ValidationError):
+        return Reason.NOT_JSON
+    field = _AT_FIELD.search(str(error))
+    return Reason.NOT_AN_OBJECT if field is None else fields[field[1]]
+
+
+def without(message: bytes, path: Sequence[str]) -> bytes:
+    """Return the message with null in place of the content of all members at a path of names."""
+    kept: list[bytes] = []
+    # The innermost object is on the path if ``depth`` is ``found``, the names found so far, and 1 for the outermost.
+    depth, found, last, inside, enters = 0, 0, b"", False, False
+    for match in _TOKEN.finditer(message):
+        token = match.group()
+        if token.isspace():
+            kept.append(token)
+            continue
+        on_path = depth == found + 1
+        starts_member = on_path and not inside and last in (b"{", b",")
+        if token == b'"' or (starts_member and token[0] not in b'"}'):  # unterminated, or no name
+            return message if inside else b"".join([*kept, message[match.start() :]])
+        if inside and on_path and token in (b",", b"}"):
+            inside = False
+            kept.append(b"null")
+        if not inside:
+            kept.append(token)
+        if token[0] in b"{[":
+            depth += len(token)
+            found += enters and token == b"{"
+        elif token in (b"}", b"]") and not (inside and on_path):
+            depth -= 1
+            found = min(found, max(depth - 1, 0))
+        enters = on_path and token == b":" and not inside and _names(last, path[found])
+        if enters and found + 1 == len(path):
+            inside, enters = True, False
+        last = token
+    return message if inside else b"".join(kept)
+
+
+def _names(quoted: bytes, name: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(quoted) == name)
+    except UNDECODABLE:
+        return False

@@ -1,0 +1,72 @@
+"""Where a query's fields are in the records of a topic that was not made for this service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+
+from stream_svt.settings.document import Strict, consistent, quote
+
+MAX_DEPTH = 8
+"""Most names in a path."""
+OFFSET = "offset"
+"""Path of an id that is the record's offset."""
+
+_NAME = re.compile(r"(?:[^\\.]|\\.)+", re.DOTALL)
+
+
+def steps(path: str) -> tuple[str, ...]:
+    r"""Return the names in a path, from the outermost object inwards.
+
+    >>> steps(r"payload.hits\.total")
+    ('payload', 'hits.total')
+    """
+    return tuple(re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) for name in _NAME.findall(path))
+
+
+def _path(text: str) -> str:
+    if not re.fullmatch(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*", text, re.DOTALL):
+        form = r"names with a dot between them, such as payload.count; \. is a dot within a name"
+        raise ValueError(f"expected {form}, found {quote(text)}")
+    if len(steps(text)) > MAX_DEPTH:
+        raise ValueError(f"must have at most {MAX_DEPTH} names, found {len(steps(text))}")
+    return text
+
+
+Path = Annotated[str, StringConstraints(strict=True, max_length=500), AfterValidator(_path)]
+
+
+class RecordLayout(Strict):
+    r"""Fields of a query in the records of the topic, each a path: ``payload.count`` is ``count`` in ``payload``.
+
+    A backslash takes the next character as part of a name: ``hits\.total``. Paths do not enter arrays.
+    """
+
+    value: Path
+    """Path of the true answer."""
+    id: Path = OFFSET
+    r"""Path of the query's id, a text, integer or boolean; or offset, the record's offset (a field of that name is
+    `\offset`). Default offset."""
+    series: Path | None = None
+    """Path of the series, a text, integer or boolean; a record without the field has no series. Default: none."""
+    set: Path | None = None
+    """Path of the set, likewise. Default: none."""
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """Names in the paths of id, series and set, without an id that is the offset."""
+        paths = {"id": None if self.id == OFFSET else self.id, "series": self.series, "set": self.set}
+        return {name: steps(path) for name, path in paths.items() if path is not None}
+
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        paths = {"value": steps(self.value), **self.texts}
+        for (one, first), (other, second) in combinations(paths.items(), 2):
+            if one == "value" and first == second:
+                yield other, "is the path of value, which is private: everything else is public"
+            elif first != second and (first[: len(second)] == second or second[: len(first)] == first):
+                yield other, f"one of the paths of {one} and {other} is inside the other"
