@@ -80,6 +80,16 @@ def test_the_installed_wheel_starts_the_command_line(wheel, tmp_path):
     assert importlib.metadata.version("stream-svt") in answer
 
 
+def test_the_engine_is_imported_where_a_worker_is_named(tmp_path):
+    program = """
+import sys, stream_svt
+engine = ["prometheus_client", "pyarrow", "scipy", "stream_svt.monitor.engine"]
+print([name in sys.modules for name in engine], stream_svt.Worker and [name in sys.modules for name in engine])
+"""
+    said = _output(Path(sys.executable), "-c", program, cwd=tmp_path)
+    assert said == f"{[False] * 4} {[True] * 4}"
+
+
 def _output(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,6 @@ def serve(config: str, report: str) -> int:
     import logging
 
     from stream_svt.service import app
-    from stream_svt.service.applied import follow
     from stream_svt.service.config import load_config
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -63,7 +62,7 @@ def serve(config: str, report: str) -> int:
 
     app.Monitoring.on_start = on_start  # type: ignore[method-assign]
     connection = load_config(Path(config), is_whole=False)
-    return app.run(connection, follow(connection, connection.cluster()))
+    return app.run(connection)
 
 
 async def _beat(report: str) -> None:

@@ -311,6 +311,4 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
     config = common.load(path, is_whole=False)
     if applies:
         apply_file(path, key_file)
-    return run_service(
-        config, applied.follow(config, config.cluster()), reread=lambda: common.load(path, is_whole=False)
-    )
+    return run_service(config, reread=lambda: common.load(path, is_whole=False))

@@ -16,7 +16,8 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -31,7 +32,7 @@ from stream_svt.service import kafka
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.group import user_data
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Cluster
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, LoginRefused
 from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen
@@ -85,24 +86,32 @@ def newest(versions: Versions, topic: str) -> Version | None:
     raise ConfigError([Problem(0, "", f"the version applied last cannot be used: {why}")], f"topic {topic!r}")
 
 
-async def follow(config: Config, cluster: Cluster) -> AsyncIterator[Version]:
-    """Yield the version applied last, then every newer one, without end; errors are logged and retried."""
-    known, logged = (0, ""), ""
+async def follow(config: Config, cluster: Cluster) -> AsyncGenerator[Version, None]:
+    """Yield the version applied last, then every newer one, without end; errors are logged and retried.
+
+    Raises:
+        BrokerError: The first answer of the brokers refuses the login or the right to read the topic.
+    """
+    known, logged, is_start = (0, ""), "", True
     while True:
         try:
             versions = await _versions(config, cluster, known)
-            async for version in _follow(cluster, config.topics.config, versions):
-                logged = ""
-                known = (version.number, version.digest)
-                yield version
+            async with aclosing(_follow(cluster, config.topics.config, versions)) as read_now:
+                async for version in read_now:
+                    logged = ""
+                    known = (version.number, version.digest)
+                    yield version
         except (BrokerError, ConfigError) as error:
+            if is_start and isinstance(error, LoginRefused | Denied):
+                raise
+            is_start = is_start and not known[0] and isinstance(error, BrokerUnavailable)
             if str(error) != logged:
                 logged = str(error)
                 log.warning("event=configuration_unread error=%r", logged)
             await asyncio.sleep(RETRY_INTERVAL)
 
 
-async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIterator[Version]:
+async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGenerator[Version, None]:
     partition = TopicPartition(topic, PARTITION)
     doing = f"reading configuration topic {topic!r}"
     refused, last = None, versions.known

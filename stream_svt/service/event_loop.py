@@ -65,8 +65,13 @@ def _freeze(phase: str, info: dict[str, int]) -> None:
 
 
 def collect_soon() -> None:
-    """Schedule a full collection: cycles that a session leaves would otherwise stay for hours."""
+    """Schedule a full collection: cycles that a session leaves would otherwise stay for hours.
+
+    Without `collect_rarely`, in a program that hosts a worker, Python's own full collections free them.
+    """
     global _next_collection  # noqa: PLW0603  one process has one heap
+    if _freeze not in gc.callbacks:
+        return
     loop = asyncio.get_running_loop()
     if _next_collection is None or _next_collection.when() < loop.time():
         _next_collection = loop.call_later(COLLECT_DELAY, gc.collect)

@@ -150,7 +150,8 @@ class Worker:
             if self._group is None:
                 try:
                     fault = await self._join()
-                    since, is_start = time.monotonic(), False
+                    since = time.monotonic()
+                    is_start = is_start and fault is not None and fault.reason == NOTHING_APPLIED
                 except Exception as error:
                     if is_start and ends_start(error):
                         raise

@@ -17,8 +17,8 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 from deploy.kubernetes import rules
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import ForwardWebConfig
-from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
+from stream_svt.service.hosting import STOP_DEADLINE
 from stream_svt.service.web import PAGES
 from stream_svt.settings.sections import WebConfig
 from tests.support.forwarding import loaded

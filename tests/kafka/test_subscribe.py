@@ -167,6 +167,8 @@ POISON = [
 ]
 SKIPPING = {"plain_aiokafka.py", "faust_agent.py"}
 ELSEWHERE = {
+    "embed_asyncio.py": "tests/kafka/test_embed.py",
+    "embed_faust.py": "tests/kafka/test_embed.py",
     "webhook_receiver.py": "tests/kafka/test_forward.py",
     "kafka_streams/BurstsOfAlerts.java": "tests/kafka/test_kafka_streams_example.py",
     "ksqldb/alerts.sql": "tests/test_ksqldb_example.py",

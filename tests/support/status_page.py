@@ -7,11 +7,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
-from faust.web.drivers.aiohttp import Web
-
-from stream_svt.service.app import Monitoring, build
-from stream_svt.service.applied import follow
 from stream_svt.service.config import parse_config
+from stream_svt.service.web import Pages
 from stream_svt.service.web.overview import AlertsRead, Overview
 from stream_svt.service.worker import Worker, WorkerState
 from tests.support.process import free_port
@@ -101,13 +98,10 @@ class Stage:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Stage]:
-        """Serve the pages as the service does, by the same host."""
-        versions = follow(self.worker.config, self.worker.config.cluster())
-        app = build(self.worker, Monitoring(self.worker, versions), self.overview)
-        server: Web = app.web
-        server.init_server()
-        await server.start_server()
+        """Serve the pages as the service does."""
+        pages = Pages(self.worker, self.overview)
+        await pages.open()
         try:
             yield self
         finally:
-            await server.stop_server()
+            await pages.close()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from inspect import iscoroutinefunction
+from socket import gaierror
 from typing import Annotated
 
 import msgspec
-from aiohttp.web import AppRunner, Request, RequestHandler, Response, Server
-from faust import App
+from aiohttp.web import Application, AppRunner, Request, RequestHandler, Response, Server, TCPSite
 from msgspec import Meta
 
+from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import __version__, metrics
@@ -26,6 +28,8 @@ CONNECTIONS = 256
 """Maximum number of open connections: a worker needs its few file descriptors for its brokers."""
 IDLE = 75.0
 """Seconds after which an idle connection is closed: more than the 60 seconds of common proxies."""
+CLOSE_TIMEOUT = 1.0
+"""Seconds that answers in progress may take when the pages close."""
 OVERVIEW = "/api/v1/overview"
 """Budgets of the whole application and the newest released events, as JSON."""
 HEADERS = {
@@ -214,8 +218,8 @@ def _cached(make: Callable[[Worker], Awaitable[Response]]) -> MakePage:
     return cached
 
 
-def register(app: App, worker: Worker, overview: Overview) -> None:
-    """Add the pages to a Faust app; the framework refuses methods other than GET and HEAD."""
+def application(worker: Worker, overview: Overview) -> Application:
+    """Return the pages of a worker; the framework refuses methods other than GET and HEAD."""
 
     async def overview_page(_: Worker) -> Response:
         return _page(await overview.answer())
@@ -229,11 +233,44 @@ def register(app: App, worker: Worker, overview: Overview) -> None:
 
         return answer
 
+    app = Application()
     for path, page in {**PAGES, OVERVIEW: overview_page}.items():
-        app.web.web_app.router.add_get(path, view(_cached(page) if iscoroutinefunction(page) else page))
-    app.web.web_app.on_shutdown.append(lambda _: overview.close())
-    # Faust has no setting for limits, and its own runner has none.
-    app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
+        app.router.add_get(path, view(_cached(page) if iscoroutinefunction(page) else page))
+
+    async def close(_: Application) -> None:
+        await overview.close()
+
+    app.on_shutdown.append(close)
+    return app
+
+
+class Pages:
+    """The pages of a worker, served on the address of its configuration while they are open."""
+
+    def __init__(self, worker: Worker, overview: Overview | None = None) -> None:
+        self._config = worker.config
+        self._runner = LimitedRunner(
+            application(worker, overview or Overview(worker)), shutdown_timeout=CLOSE_TIMEOUT
+        )
+
+    async def open(self) -> None:
+        """Listen on the address; raise ConfigError where that is not possible."""
+        host, port = self._config.web.host, self._config.web.port
+        await self._runner.setup()
+        try:
+            await TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self.close()
+            reason = error.strerror if isinstance(error, gaierror) else os.strerror(error.errno or 0)
+            message = (
+                f"cannot listen on {host}:{port}: {reason}; each worker of a machine needs a port: "
+                f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if port == 6066 else 6066}"
+            )
+            raise ConfigError([Problem(0, "web.port", message)], self._config.source) from None
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections."""
+        await self._runner.cleanup()
 
 
 class LimitedServer(Server):

@@ -1,0 +1,222 @@
+"""A worker in somebody's own asyncio program, and in their Faust app."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stream_svt
+from stream_svt.cli.configuring import apply_file
+from stream_svt.errors import BrokerError, ConfigError, MisuseError, StreamSvtError
+from stream_svt.service import hosting
+from stream_svt.service.config import load_config
+from stream_svt.service.kafka import members
+from tests.support.process import Process
+from tests.support.verifier import Certain, Terms, verify
+from tests.support.worker import HIGH, LOW, Scene, until
+
+pytestmark = pytest.mark.kafka
+SCENE = {"limit": 50}
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMANDS = {"embed_asyncio.py": [], "embed_faust.py": ["worker", "-l", "warn", "--without-web"]}
+PRICES = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
+
+
+@pytest.mark.parametrize("example", COMMANDS)
+async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_leaves_in_order(
+    example: str, scene: Scene, broker, tmp_path: Path
+) -> None:
+    service = scene.serve()
+    await service.ready()
+    for dataset in "abc":
+        await scene.send(dataset, HIGH, LOW)
+    await until(lambda: service.offsets() == 6)
+    command = [sys.executable, "-u", str(EXAMPLES / example), *COMMANDS[example]]
+    env = os.environ | {
+        "CONFIG": str(service.config),
+        "KAFKA": scene.servers,
+        "ALERTS": f"{scene.application}.alerts",
+        "PYTHONPATH": str(EXAMPLES.parent),
+    }
+    program = Process(command, 0, tmp_path / "log", cwd=tmp_path, env=env)
+    try:
+        await program.until(lambda: program.said("ready with shards ["))
+        await service.end(signal.SIGKILL)
+        for dataset in "abc":
+            await scene.send(dataset, HIGH, LOW, HIGH)
+        async with asyncio.timeout(40):
+            while len(await scene.alerts()) < 9:
+                await asyncio.sleep(0.1)
+        await program.until(lambda: program.said("gap ") >= 6)
+    finally:
+        code = await program.end(signal.SIGTERM)
+    assert code == 0
+    assert program.said("left the group") == 1
+    assert await members(scene.config().cluster(), scene.application, "looking") == []
+    certain = Certain(scene.queries, "hot", HIGH, LOW)
+    terms = Terms(dict.fromkeys("abc", scene.limit * 10**9), PRICES)
+    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
+    assert found.violations == []
+    assert (len(found.alerts), found.queries) == (9, 15)
+
+
+@pytest.fixture
+async def applied_file(scene: Scene) -> Path:
+    """A configuration that is applied; no worker runs."""
+    file = scene.write()
+    await asyncio.to_thread(apply_file, file)
+    return file
+
+
+async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process(
+    scene: Scene, applied_file: Path
+) -> None:
+    def process() -> tuple[object, ...]:
+        root, client = logging.getLogger(), logging.getLogger("aiokafka")
+        handlers = [(one, list(one.filters)) for one in root.handlers]
+        signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+        collector = (gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count())
+        loop = (type(asyncio.get_event_loop_policy()), asyncio.get_running_loop().get_exception_handler())
+        return root.level, handlers, client.level, client.handlers, signals, collector, loop
+
+    worker = stream_svt.Worker(str(applied_file), web=True)
+    with pytest.raises(MisuseError, match="not started"):
+        _ = worker.status
+    before = process()
+    async with worker:
+        await scene.send("a", HIGH)
+        async with asyncio.timeout(20):
+            while not await scene.alerts():
+                await asyncio.sleep(0.05)
+        assert process() == before
+        assert [line.state for line in worker.status.shards] == ["running", "running"]
+        assert b"stream_svt_tops_total" in await worker.metrics()
+        reader, writer = await asyncio.open_connection("127.0.0.1", scene.ports[applied_file])
+        writer.write(b"GET /health/ready HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
+        writer.close()
+        with pytest.raises(MisuseError, match="started before"):
+            await worker.start()
+    assert process() == before
+    await worker.wait()
+    await worker.stop()
+    assert await members(scene.config().cluster(), scene.application, "looking") == []
+
+
+async def test_a_mistake_in_the_configuration_is_raised_on_entering_with_the_text_of_run(
+    scene: Scene, applied_file: Path, tmp_path: Path
+) -> None:
+    busy, other = tmp_path / "busy.yaml", tmp_path / "other.yaml"
+    text = applied_file.read_text()  # noqa: ASYNC240  a small file of this machine
+    other.write_text(text.replace("partitions: 2", "partitions: 5"))
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as taken:
+        busy.write_text(re.sub(r"web: .*", f"web: {{port: {taken.sockets[0].getsockname()[1]}}}", text))
+        mistakes: dict[str, Callable[[], stream_svt.Worker]] = {
+            "nothing.yaml": lambda: stream_svt.Worker(tmp_path / "nothing.yaml"),
+            "has 2 partitions, topics.partitions says 5": lambda: stream_svt.Worker(load_config(other)),
+            "web.port: cannot listen on 127.0.0.1": lambda: stream_svt.Worker(busy, web=True),
+        }
+        for words, make in mistakes.items():
+            with pytest.raises(ConfigError, match=re.escape(words)):
+                async with make():
+                    pytest.fail("entered")
+
+
+async def test_refused_credentials_are_raised_on_entering(secure_broker, tmp_path: Path) -> None:
+    scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
+    file = scene.write()
+    file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))
+    async with asyncio.timeout(30):
+        with pytest.raises(BrokerError, match="refused the login"):
+            async with stream_svt.Worker(file):
+                pytest.fail("entered")
+
+
+async def test_two_applications_run_in_one_loop(scene: Scene, applied_file: Path, topics, tmp_path) -> None:
+    other = Scene(scene.servers, topics.name("other"), directory=tmp_path)
+    async with other.on_stage():
+        file = other.write()
+        await asyncio.to_thread(apply_file, file)
+        async with stream_svt.Worker(applied_file) as first, stream_svt.Worker(file) as second:
+            for one, worker in ((scene, first), (other, second)):
+                await one.send("a", HIGH)
+                assert worker.status.application == one.application
+            async with asyncio.timeout(20):
+                while not (await scene.alerts() and await other.alerts()):
+                    await asyncio.sleep(0.05)
+
+
+async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_nothing(
+    scene: Scene, applied_file: Path, broker
+) -> None:
+    async with stream_svt.Worker(applied_file) as worker:
+        await scene.send("a", HIGH)
+        await scene.send("b", HIGH)
+        time.sleep(3.0)  # noqa: ASYNC251  what a session of two seconds does not survive
+        await scene.send("a", LOW, HIGH)
+        async with asyncio.timeout(40):
+            while len(await scene.alerts()) < 3:
+                await asyncio.sleep(0.1)
+        await worker.ready()
+    certain = Certain(scene.queries, "hot", HIGH, LOW)
+    terms = Terms(dict.fromkeys("abc", scene.limit * 10**9), PRICES)
+    found = await verify(broker.data_dir, scene.application, scene.partitions, certain, terms)
+    assert found.violations == []
+    assert (len(found.alerts), found.queries) == (3, 4)
+
+
+async def test_a_cancelled_program_leaves_in_order_even_when_it_is_cancelled_again(
+    scene: Scene, applied_file: Path
+) -> None:
+    entered = asyncio.Event()
+
+    async def program() -> None:
+        async with stream_svt.Worker(applied_file) as worker:
+            entered.set()
+            await worker.wait()
+
+    running = asyncio.create_task(program())
+    await asyncio.wait_for(entered.wait(), 30)
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await members(scene.config().cluster(), scene.application, "looking") == []
+
+
+async def test_a_worker_without_an_applied_configuration_waits_and_can_be_given_up(scene: Scene) -> None:
+    worker = stream_svt.Worker(scene.write())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await worker.__aenter__()
+    assert "stream-svt apply" in worker.status.fault.reason
+    with pytest.raises(StreamSvtError, match="stopped"):
+        await worker.ready()
+
+
+async def test_a_late_stop_is_an_error(applied_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = hosting.Worker.stop
+
+    async def late(self: hosting.Worker) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await stop(self)
+
+    worker = stream_svt.Worker(applied_file)
+    await worker.start()
+    monkeypatch.setattr(hosting.Worker, "stop", late)
+    monkeypatch.setattr(hosting, "STOP_DEADLINE", 0.1)
+    with pytest.raises(StreamSvtError, match="not stopped within"):
+        await worker.stop()
