@@ -35,52 +35,86 @@ _ADVICE = {
     "not a number": "'value' is not a number: the query counts as the lower bound",
     "repeated": "the id was used before on the same dataset: a copy is tested, and may be reported, twice",
     "outside-period": "the broker's timestamp is outside the period of the dataset: the query is refused",
+    "unread": "no monitor on this topic covers the dataset: the query is not tested",
     Reason.NO_KEY: "refused, no key: the key of a record names the dataset",
     Reason.UNDECLARED: "refused, the key is not a declared dataset",
+    Reason.MISSING_ID: "refused, the field 'id' is missing",
+    Reason.BAD_ID: "refused, 'id' is not a string of 1 to 256 characters",
+    Reason.BAD_SERIES: "refused, 'series' is not a string of 1 to 256 characters",
+    Reason.UNKNOWN_MONITOR: "refused, 'monitor' names no monitor on this topic",
     Reason.MISROUTED: "refused, on another partition than the dataset's",
 }
 
 
-class Sample:
-    """Counts of what is unusual in records of one query topic, each with the position of its first record."""
+class Examiner:
+    """Finds what is unusual in records of one query topic; repeated ids only if it ``keeps_ids``."""
 
-    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes) -> None:
-        self.records = 0
-        self.found: Counter[str] = Counter()
-        self.first: dict[str, tuple[int, int]] = {}
+    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes, *, keeps_ids: bool = False) -> None:
+        self._ids: set[tuple[str, str]] | None = set() if keeps_ids else None
         self._spec, self._topic, self._homes = spec, topic, homes
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
-        self._layout = next((monitor.record for monitor in self._monitors), None)
-        self._ids: set[tuple[str, str]] = set()
+        self.layout = next((monitor.record for monitor in self._monitors), None)
 
-    def add(self, partition: int, records: Sequence[Record]) -> None:
-        """Examine consecutive records of a partition, at least one."""
-        self.records += len(records)
+    def findings(self, partition: int, records: Sequence[Record]) -> Iterator[tuple[int, str]]:
+        """Yield offset and kind of every finding in consecutive records of a partition, at least one.
+
+        A record may have several. ``advice`` says in words what a kind means.
+        """
         datasets = list(self._datasets(partition, records))
-        bounds = [{one.bounds for one in self._monitors if one.covers(each.name)} for each in datasets]
+        covering = [[one for one in self._monitors if one.covers(each.name)] for each in datasets]
         index = DatasetIndex([one.name for one in datasets], partition=partition, homes=self._homes)
         names = [one.name for one in self._monitors]
-        batch = QueryDecoder(self._topic, index, names, self._layout).decode(records)
+        batch = QueryDecoder(self._topic, index, names, self.layout).decode(records)
         by_offset = {record.offset: record for record in records}
         for offset, reason in batch.rejects:
-            self._count(self._why(reason, by_offset[offset].key, partition), partition, offset)
+            yield offset, self._why(reason, by_offset[offset].key, partition)
         for row in (row for row in range(len(batch)) if row not in batch.markers):
             number, offset = int(batch.dataset[row]), int(batch.offset[row])
-            dataset = datasets[number]
-            whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
-            if self._layout and self._layout.series and batch.series[row] is None:
-                self._count("no series", partition, offset)
-            if (identity := (dataset.name, batch.query_id[row])) in self._ids:
-                self._count("repeated", partition, offset)
-            self._ids.add(identity)
+            dataset, only = datasets[number], batch.monitor.get(row)
+            readers = [one for one in covering[number] if only in (None, one.name)]
+            if not readers:
+                yield offset, "unread"
+            if self.layout and self.layout.series and batch.series[row] is None:
+                yield offset, "no series"
+            if self._ids is not None:
+                if (identity := (dataset.name, batch.query_id[row])) in self._ids:
+                    yield offset, "repeated"
+                self._ids.add(identity)
             if not (dataset.from_ms or 0) <= batch.timestamp_ms[row] < (dataset.ends_ms or 1 << 62):
-                self._count("outside-period", partition, offset)
+                yield offset, "outside-period"
+            whole, more = int(batch.whole[row]), batch.fraction is not None and bool(batch.fraction[row])
             if whole == exact.NO_NUMBER[0]:
-                self._count(self._kind(by_offset[offset]), partition, offset)
+                yield offset, self._kind(by_offset[offset])
                 continue
-            for low, high in bounds[number]:
+            for low, high in dict.fromkeys(one.bounds for one in readers):
                 if whole < low or whole + more > high:
-                    self._count(f"outside the bounds [{low}, {high}]", partition, offset)
+                    yield offset, f"outside the bounds [{low}, {high}]"
+
+    def advice(self, kind: str) -> str:
+        """Return what a kind of finding means, and what to change."""
+        if path := self.path_of(kind):
+            effect = "the query counts as the lower bound" if kind == "no value" else "the query has no series"
+            return f"field {path} is missing: {effect}"
+        if kind == _OTHER:
+            return f"refused, {self._homes.misrouted()}"
+        refused = f"refused, {kind}" if kind in set(Reason) else f"{kind}: the value is clamped"
+        return _ADVICE.get(kind, refused)
+
+    def path_of(self, kind: str) -> str | None:
+        """Return the field of the layout that records lack, None for any other kind."""
+        if self.layout is None:
+            return None
+        return {"no value": self.layout.value, "no series": self.layout.series}.get(kind)
+
+    def _kind(self, record: Record) -> str:
+        """Return why a value is not a number."""
+        try:
+            value: Any = json.loads(record.value or b"")
+            for name in ("value",) if self.layout is None else steps(self.layout.value):
+                value = value.get(name, _NO_VALUE) if isinstance(value, dict) else _NO_VALUE
+        except (ValueError, RecursionError):  # a columnar record, or a value that is not JSON
+            return "not a number"
+        return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
 
     def _why(self, reason: str, key: bytes | None, partition: int) -> str:
         """Return why a record is refused; a misrouted one may be where the other partitioner puts its key."""
@@ -97,40 +131,34 @@ class Sample:
             if self._homes.of(key) == partition:
                 yield dataset
 
+
+class Sample:
+    """Counts of what is unusual in records of one query topic, each with the position of its first record."""
+
+    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes) -> None:
+        self.records = 0
+        self.found: Counter[str] = Counter()
+        self.first: dict[str, tuple[int, int]] = {}
+        self._examiner = Examiner(spec, topic, homes, keeps_ids=True)
+
+    def add(self, partition: int, records: Sequence[Record]) -> None:
+        """Examine consecutive records of a partition, at least one."""
+        self.records += len(records)
+        for offset, what in self._examiner.findings(partition, records):
+            self._count(what, partition, offset)
+
     def _count(self, what: str, partition: int, offset: int) -> None:
         self.found[what] += 1
         self.first.setdefault(what, (partition, offset))
 
-    def _kind(self, record: Record) -> str:
-        """Return why a value is not a number."""
-        try:
-            value: Any = json.loads(record.value or b"")
-            for name in ("value",) if self._layout is None else steps(self._layout.value):
-                value = value.get(name, _NO_VALUE) if isinstance(value, dict) else _NO_VALUE
-        except (ValueError, RecursionError):  # a columnar record, or a value that is not JSON
-            return "not a number"
-        return "no value" if value is _NO_VALUE else "text" if isinstance(value, str) else "not a number"
-
-    def _missing(self, what: str, count: int) -> str | None:
-        """Return what to say of a field that a layout names and records lack."""
-        path = None
-        if self._layout is not None:
-            path = {"no value": self._layout.value, "no series": self._layout.series}.get(what)
-        if path is None:
-            return None
-        effect = "the query counts as the lower bound" if what == "no value" else "the query has no series"
-        if count == self.records:
-            return f"no record of the sample has field {path}: {effect}; correct the monitor's record"
-        return f"field {path} is missing: {effect}"
-
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of finding, the most frequent first."""
         for what, count in self.found.most_common():
-            refused = f"refused, {what}" if what in set(Reason) else f"{what}: the value is clamped"
             where = "first at partition {}, offset {}".format(*self.first[what])
-            said = self._missing(what, count) or _ADVICE.get(what, refused)
-            if what == _OTHER:
-                said = f"refused, {self._homes.misrouted()}"
+            said, path = self._examiner.advice(what), self._examiner.path_of(what)
+            if path and count == self.records:
+                effect = said.partition(": ")[2]
+                said = f"no record of the sample has field {path}: {effect}; correct the monitor's record"
             yield f"{count} of {self.records}: {said} ({where})"
 
 

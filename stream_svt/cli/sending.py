@@ -1,0 +1,130 @@
+"""The command `send`: queries from standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import click
+
+from stream_svt.cli import common
+from stream_svt.service.config import Config
+from stream_svt.service.control import NotDeclared
+from stream_svt.service.sending import Progress, send_lines
+from stream_svt.settings.document import quote
+
+_CHUNK = 1 << 20
+"""Bytes read from standard input at once."""
+_SHOWN = 20
+"""Skipped lines that are named."""
+_PROGRESS_SECONDS = 1.0
+
+
+@common.command(
+    "send -c monitors.yaml < queries.jsonl",
+    "send -c monitors.yaml --dataset today --monitor hot < queries.jsonl",
+)
+@common.config_option()
+@common.option("--topic", "Query topic. Default: the only one.", metavar="TOPIC")
+@common.option("--monitor", "Send to the query topic of this monitor.", metavar="NAME")
+@common.option("--dataset", "Dataset of all lines, which then need no field 'dataset'.", metavar="NAME")
+@common.option("--from-line", "First line to send, from 1.", click.IntRange(1), default=1, metavar="N")
+@common.flag("--skip", "Skip invalid lines instead of stopping at the first one.")
+def send(
+    path: Path, topic: str | None, monitor: str | None, dataset: str | None, from_line: int, skip: bool
+) -> int:
+    """Send queries, one JSON object a line, from standard input.
+
+    Each line is a query with one more field, `dataset`. It goes to the partition of its dataset. A line that the
+    service would refuse, and one whose value is missing, not a number, or outside the bounds, ends the command:
+    nothing after it is sent. Standard error tells how many queries the brokers have acknowledged, and from which line
+    to go on. Exit code 1: a line was invalid.
+    """
+    config = common.load(path)
+    topic, progress = _topic(config, topic, monitor), Progress(next_line=from_line)
+    try:
+        asyncio.run(_send(config, topic, progress, dataset=dataset, skip=skip))
+    except asyncio.CancelledError:
+        raise click.Abort from None
+    finally:
+        _print(topic, progress)
+    return 1 if progress.skipped else 0
+
+
+def _topic(config: Config, topic: str | None, monitor: str | None) -> str:
+    """Return the query topic that the options name."""
+    topics = config.spec.topics()
+    if monitor is not None:
+        if topic is not None:
+            raise click.UsageError("--topic and --monitor cannot be combined: give one of them.")
+        topic = next((one.topic for one in config.spec.monitors if one.name == monitor), None)
+        if topic is None:
+            raise NotDeclared(f"no monitor {quote(monitor)} is declared in {config.source}")
+    if topic is None and len(topics) > 1:
+        raise click.UsageError(f"monitors read several topics: give --topic, one of {', '.join(topics)}.")
+    if topic is not None and topic not in topics:
+        raise NotDeclared(f"no monitor of {config.source} reads topic {quote(topic)}: {', '.join(topics)}")
+    return topic or topics[0]
+
+
+async def _send(config: Config, topic: str, progress: Progress, *, dataset: str | None, skip: bool) -> None:
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def report(number: int, problem: str) -> None:
+        if progress.skipped <= _SHOWN:
+            click.echo(f"line {number}: {problem}; skipped", err=True)
+
+    showing = asyncio.create_task(_show(progress))
+    try:
+        chunks = _standard_input()
+        await send_lines(
+            config, config.cluster(), topic, chunks, progress, dataset=dataset, skip=skip, report=report
+        )
+    finally:
+        showing.cancel()
+
+
+async def _show(progress: Progress) -> None:
+    """Show the progress on a terminal."""
+    errors = click.get_text_stream("stderr")
+    while errors.isatty():
+        await asyncio.sleep(_PROGRESS_SECONDS)
+        click.echo(f"\r{progress.acknowledged:,} records acknowledged ", err=True, nl=False)
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    """Yield what is there to read, without waiting for more."""
+    # A daemon, for a thread that waits for input would keep the process alive; os.read takes no lock of sys.stdin.
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError, CancelledError):  # the command has ended
+            while chunk := os.read(0, _CHUNK):
+                asyncio.run_coroutine_threadsafe(queue.put(chunk), loop).result()
+            asyncio.run_coroutine_threadsafe(queue.put(b""), loop).result()
+
+    threading.Thread(target=read, daemon=True).start()
+    while chunk := await queue.get():
+        yield chunk
+
+
+def _print(topic: str, progress: Progress) -> None:
+    """Print what is on the topic, and how to go on."""
+    records = common.count(progress.acknowledged, "record")
+    skipped = f", {common.count(progress.skipped, 'line')} skipped" if progress.skipped else ""
+    click.echo(
+        f"{records} acknowledged on {topic}{skipped}; the next line is {progress.next_line}.", err=True
+    )
+    if progress.last_sent >= progress.next_line:
+        click.echo(
+            f"Lines {progress.next_line} to {progress.last_sent} were sent and not all acknowledged: some may be on "
+            f"the topic, and come twice with --from-line {progress.next_line}.",
+            err=True,
+        )

@@ -1,0 +1,217 @@
+"""Sends queries from JSON lines to a query topic, after the checks that a worker and `lint` make.
+
+Lines are sent in windows: all records of a window are acknowledged before the next one is sent, so that after an error
+it is known which lines are on the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+
+from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
+from stream_svt.service import kafka
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.reasons import MAX_BYTES, Reason
+from stream_svt.service.sample import Examiner
+from stream_svt.service.topology import another_count, unseen
+
+ACK_DEADLINE: Final = 30.0
+"""Seconds in which the brokers must acknowledge a window."""
+WINDOW: Final = 2_000
+"""Most lines in a window."""
+DATASET: Final = "dataset"
+"""Field of a line that names its dataset; it is not part of the query."""
+
+_LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)
+class Line:
+    """A query to be sent, as a record of the topic: ``offset`` is the number of its line, from 1."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class InvalidLine(StreamSvtError):
+    """A line is no query that a monitor would test as it is; neither it nor a later line was sent."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Queries acknowledged, lines skipped, and the line to go on from.
+
+    Of the lines from ``next_line`` to ``last_sent``, some may be on the topic: they were sent, and not acknowledged.
+    """
+
+    acknowledged: int = 0
+    skipped: int = 0
+    next_line: int = 1
+    last_sent: int = 0
+
+
+@dataclass(slots=True)
+class _Window:
+    """The lines of one window: queries to send, and why others are invalid, by number of the line."""
+
+    queries: list[Line] = field(default_factory=list)
+    invalid: dict[int, str] = field(default_factory=dict)
+
+
+class LineReader:
+    """Makes queries of lines, each a JSON object with its dataset in a field, unless ``dataset`` names that of all."""
+
+    def __init__(self, config: Config, topic: str, dataset: str | None = None) -> None:
+        self._examiner = Examiner(config.spec, topic, config.homes)
+        self._homes = config.homes
+        self._dataset = dataset
+
+    def window(self, lines: list[tuple[int, bytes]], now_ms: int) -> _Window:
+        """Return the queries in numbered lines, and every invalid line."""
+        found = _Window()
+        for number, text in lines:
+            query = self._query(number, text, now_ms)
+            if isinstance(query, str):
+                found.invalid[number] = query
+            else:
+                found.queries.append(query)
+        by_home: dict[int, list[Line]] = defaultdict(list)
+        for query in found.queries:
+            by_home[self._homes.of(query.key or b"")].append(query)
+        for home, queries in by_home.items():
+            for number, kind in self._examiner.findings(home, queries):
+                found.invalid.setdefault(number, self._examiner.advice(kind))
+        found.queries = [query for query in found.queries if query.offset not in found.invalid]
+        return found
+
+    def _query(self, number: int, text: bytes, now_ms: int) -> Line | str:
+        if self._dataset is not None:
+            return Line(number, self._dataset.encode(), text, now_ms)
+        try:
+            fields = _LINE.decode(text)
+        except msgspec.ValidationError:
+            return f"refused, {Reason.NOT_AN_OBJECT}"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return f"refused, {Reason.NOT_JSON}"
+        try:
+            name = msgspec.json.decode(fields.pop(DATASET, b"null"), type=str)
+        except msgspec.ValidationError:
+            return (
+                "the field 'dataset' is missing or is not a string; --dataset names the dataset of all lines"
+            )
+        return Line(number, name.encode(), _ENCODER.encode(fields), now_ms)
+
+
+async def windows(chunks: AsyncIterator[bytes], first: int) -> AsyncIterator[list[tuple[int, bytes]]]:
+    """Yield numbered lines from line ``first`` on, those of a chunk at once; blank ones are left out."""
+    rest, number = b"", 0
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_BYTES:
+            raise InvalidLine(f"line {number + len(lines) + 1}: longer than {MAX_BYTES} bytes")
+        numbered = list(enumerate(lines, number + 1))
+        number += len(lines)
+        for start in range(0, len(numbered), WINDOW):
+            yield [
+                (at, line) for at, line in numbered[start : start + WINDOW] if at >= first and line.strip()
+            ]
+    if rest.strip() and number + 1 >= first:
+        yield [(number + 1, rest)]
+
+
+async def send_lines(
+    config: Config,
+    cluster: Cluster,
+    topic: str,
+    chunks: AsyncIterator[bytes],
+    progress: Progress,
+    *,
+    dataset: str | None = None,
+    skip: bool = False,
+    report: Callable[[int, str], None] = lambda *_: None,
+) -> None:
+    """Send the queries in JSON lines to the partitions of their datasets, and wait until all are acknowledged.
+
+    ``progress`` says from which line to begin, and is kept up to date; ``report`` gets number and problem of every
+    invalid line that is skipped.
+
+    Raises:
+        InvalidLine: Without ``skip``: a line is invalid. All lines before it were sent and acknowledged.
+        BrokerError: The brokers refused or did not answer; ``progress`` holds what they acknowledged.
+        ConfigError: The topic has another number of partitions than the configuration.
+    """
+    doing = f"sending to query topic {topic!r}"
+    count, wanted = (await kafka.partition_counts(cluster, doing)).get(topic), config.topics.partitions
+    if count is None:
+        raise BrokerError(unseen(topic, "WRITE"))
+    if count != wanted:
+        raise ConfigError(
+            [Problem(0, "topics.partitions", another_count(topic, count, wanted))], config.source
+        )
+    reader = LineReader(config, topic, dataset)
+    client = AIOKafkaProducer(
+        **cluster.arguments,
+        acks="all",
+        enable_idempotence=True,
+        max_batch_size=1 << 18,
+        client_id="stream-svt-send",
+    )
+    async with kafka.started(client, doing, "WRITE") as producer:
+        async for lines in windows(chunks, progress.next_line):
+            window = reader.window(lines, int(time.time() * 1000))
+            stop = min(window.invalid, default=None) if not skip else None
+            queries = [one for one in window.queries if stop is None or one.offset < stop]
+            await _send(_acknowledged(producer, config, topic, queries, progress))
+            if stop is not None:
+                progress.next_line = stop
+                raise InvalidLine(f"line {stop}: {window.invalid[stop]}")
+            for number, problem in sorted(window.invalid.items()):
+                progress.skipped += 1
+                report(number, problem)
+            progress.next_line = max([progress.next_line, *(at + 1 for at, _ in lines)])
+
+
+async def _send(sending: Coroutine[Any, Any, None]) -> None:
+    """Wait for the acknowledgements of a window, even if the task is cancelled meanwhile."""
+    task = asyncio.ensure_future(sending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+async def _acknowledged(
+    producer: AIOKafkaProducer, config: Config, topic: str, queries: list[Line], progress: Progress
+) -> None:
+    """Send the queries and wait for all acknowledgements within a deadline; count those that arrived."""
+    sent: list[asyncio.Future[Any]] = []
+    try:
+        async with kafka.deadline(ACK_DEADLINE, f"sending to query topic {topic!r}", "WRITE"):
+            for query in queries:
+                home = config.homes.of(query.key or b"")
+                sent.append(await producer.send(topic, query.value, key=query.key, partition=home))
+                progress.last_sent = query.offset
+            await kafka.all_sent(sent)
+    finally:
+        progress.acknowledged += sum(map(_arrived, sent))
+        missing = [query.offset for query, one in zip(queries, sent, strict=False) if not _arrived(one)]
+        unsent = [query.offset for query in queries[len(sent) :]]
+        progress.next_line = next(iter([*missing, *unsent]), progress.next_line)
+
+
+def _arrived(sent: asyncio.Future[Any]) -> bool:
+    return sent.done() and not sent.cancelled() and sent.exception() is None

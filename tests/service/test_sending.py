@@ -1,0 +1,99 @@
+"""Lines of standard input become queries, or are refused by number and field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stream_svt.service.config import parse_config
+from stream_svt.service.reasons import MAX_BYTES
+from stream_svt.service.sending import InvalidLine, LineReader, windows
+
+CONFIG = parse_config("""
+application: shop
+topics: {partitions: 6, partitioner: crc32}
+datasets: [{names: [today, tomorrow, alone], limit: 4, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, datasets: [t*], epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 100],
+     threshold: 50, expected_queries: 1000}
+""")
+
+
+def window(*lines: object, dataset: str | None = None):
+    numbered = [
+        (number, one if isinstance(one, bytes) else json.dumps(one).encode())
+        for number, one in enumerate(lines, 1)
+    ]
+    return LineReader(CONFIG, "counts", dataset).window(numbered, 0)
+
+
+def query(**fields: object) -> dict[str, object]:
+    return {"dataset": "today", "id": "q", "value": 1} | fields
+
+
+def test_a_line_becomes_a_query_of_its_dataset_and_keeps_every_digit() -> None:
+    text = b'{"dataset": "tomorrow", "id": "q", "value": 1.000000000000000000001, "series": "a"}'
+    (line,) = window(text).queries
+    assert (line.key, line.value) == (b"tomorrow", b'{"id":"q","value":1.000000000000000000001,"series":"a"}')
+
+
+def test_the_dataset_of_all_lines_leaves_them_as_they_are() -> None:
+    (line,) = window(b'{"id": "q",  "value": 1}', dataset="today").queries
+    assert (line.key, line.value) == (b"today", b'{"id": "q",  "value": 1}')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "refused, not-json"),
+        (b"[1]", "refused, not-an-object"),
+        ({"id": "q", "value": 1}, "'dataset' is missing"),
+        (query(dataset=7), "'dataset' is missing or is not a string"),
+        (query(dataset="yesterday"), "the key is not a declared dataset"),
+        (query(dataset="alone"), "no monitor on this topic covers the dataset"),
+        ({"dataset": "today", "value": 1}, "'id' is missing"),
+        (query(id=7), "'id' is not a string"),
+        (query(series=7), "'series' is not a string"),
+        (query(monitor="cold"), "'monitor' names no monitor on this topic"),
+        ({"dataset": "today", "id": "q"}, "'value' is missing"),
+        (query(value="12"), "'value' is a string"),
+        (query(value=None), "'value' is not a number"),
+        (query(value=101), "outside the bounds [0, 100]"),
+        (query(value=100.5), "outside the bounds [0, 100]"),
+        (query(value=-1e-9), "outside the bounds [0, 100]"),
+    ],
+    ids=str,
+)
+def test_a_line_that_no_monitor_would_test_as_it_is_is_named(line: object, said: str) -> None:
+    found = window(query(id="before"), line, query(id="after"))
+    assert [one.offset for one in found.queries] == [1, 3]
+    assert said in found.invalid[2]
+    assert len(found.invalid) == 1
+
+
+def test_a_marker_that_closes_a_set_needs_no_value() -> None:
+    assert not window({"dataset": "today", "set": "s", "closed": True}).invalid
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def numbered(*parts: bytes, first: int = 1) -> list[tuple[int, bytes]]:
+    return [line async for window in windows(chunks(*parts), first) for line in window]
+
+
+async def test_lines_keep_their_numbers_wherever_chunks_end_and_however_many_are_blank() -> None:
+    whole = [(1, b"a"), (3, b"bc"), (4, b"d")]
+    assert await numbered(b"a\n\nb", b"c\n", b"d") == whole
+    assert await numbered(b"a\n\nbc\nd\n") == whole
+    assert await numbered(b"a\n\nb", b"c\n", b"d", first=4) == whole[2:]
+    assert await numbered(b"") == []
+
+
+async def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+    with pytest.raises(InvalidLine, match="line 2: longer than"):
+        await numbered(b"a\n", *[bytes(1 << 18)] * (2 + MAX_BYTES // (1 << 18)), b"\n")
