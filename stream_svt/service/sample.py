@@ -93,7 +93,9 @@ class Examiner:
     def advice(self, kind: str) -> str:
         """Return what a kind of finding means, and what to change."""
         if path := self.path_of(kind):
-            effect = "the query counts as the lower bound" if kind == "no value" else "the query has no series"
+            effect = (
+                "the query counts as the lower bound" if kind == "no value" else "the query has no series"
+            )
             return f"field {path} is missing: {effect}"
         if kind == _OTHER:
             return f"refused, {self._homes.misrouted()}"
