@@ -11,11 +11,13 @@ ARG EXTRAS=""
 WORKDIR /source
 # Without pip, which the image needs as little as this stage's compilers and caches.
 RUN python -m venv --without-pip /opt/stream-svt
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml README.md LICENSE ./
+# What it depends on, with an empty package in its place: this layer is made anew for another pyproject.toml only.
+RUN mkdir stream_svt && touch stream_svt/__init__.py \
+    && python -m pip --python /opt/stream-svt/bin/python install ".${EXTRAS:+[$EXTRAS]}"
 COPY stream_svt stream_svt
-RUN python -m pip --python /opt/stream-svt/bin/python install --no-cache-dir --disable-pip-version-check \
-      ".${EXTRAS:+[$EXTRAS]}" \
-    && /opt/stream-svt/bin/python -m compileall -q /opt/stream-svt/lib
+RUN python -m pip --python /opt/stream-svt/bin/python install --no-deps --force-reinstall .
 
 FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="stream-svt" \

@@ -1,6 +1,6 @@
 """The stack of docker-compose.yml as processes of this machine: its commands, configurations and health checks.
 
-There is no container engine where the tests run. What its images add (users, closed roots) is not seen here.
+What images add (users, closed roots) is not seen here; `tests/kafka/test_image.py` sees it of ours.
 """
 
 from __future__ import annotations

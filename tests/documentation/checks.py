@@ -26,8 +26,8 @@ from stream_svt.settings.sections import ConfigDocument, json_schema
 from tests.documentation.pages import ROOT, Code, blocks
 
 _PROGRAMS = re.compile(
-    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|export|git|grep|head|javac?|jq|kafka-delete-records|"
-    r"kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen"
+    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|export|git|grep|head|helm|javac?|jq|"
+    r"kafka-delete-records|kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen"
 )
 _ENDS = re.compile(r"[;&|()]+")
 
@@ -144,10 +144,18 @@ def problem_of_yaml(text: str) -> str | None:
         schema = json_schema()
         if not {"application", "monitors"} <= keys:  # a part of one
             schema["required"] = []
-    else:  # an overlay, which tests/deploy builds
-        return None if document.get("kind") == "Kustomization" else f"no rule knows {sorted(keys)}"
+    elif keys <= set(_values_schema()["properties"]):
+        schema = _values_schema()
+    else:
+        return f"no rule knows {sorted(keys)}"
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(document))
     return None if error is None else f"{error.json_path}: {error.message}"
+
+
+def _values_schema() -> dict:
+    """Return the schema of some of the chart's values."""
+    text = (ROOT / "deploy/helm/stream-svt/values.schema.json").read_text()
+    return json.loads(text, object_hook=lambda node: {key: node[key] for key in node if key != "required"})
 
 
 def problem_of_message(text: str) -> str | None:

@@ -115,6 +115,7 @@ def test_every_command_of_a_block_is_seen(text, programs):
         ("sh", "docker run -e STREAM_SVT_KAFKA_BOOTSTRAP_SERVER=a:1 stream-svt", "no key bootstrap_server"),
         ("yaml", "kafka: {bootstrap_server: a:1}", "bootstrap_server"),
         ("yaml", "kafkaesque: {}", "no rule knows"),
+        ("yaml", "workers: {replica: 3}", "replica"),
         ("yaml", "topic: a\ndestinations: [{name: b, webhok: {}}]", "webhok"),
         ("json", '{"id": "q", "value": 1, "serie": "x"}', "serie"),
         ("json", '{"specversion": "1.0"}', "no message"),

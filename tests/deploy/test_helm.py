@@ -1,0 +1,420 @@
+"""The chart, rendered by Helm: its objects are valid, agree with each other and the service, and give no privilege."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from cloudcoil.models.prometheus_operator import v1 as operator
+
+from stream_svt.errors import ConfigError
+from stream_svt.forward.config import ForwardWebConfig
+from stream_svt.service.config import parse_config
+from stream_svt.service.hosting import STOP_DEADLINE
+from stream_svt.service.web import PAGES
+from stream_svt.settings.sections import WebConfig
+from tests.support.forwarding import loaded
+from tests.support.keys import write_secrets
+from tests.support.tls import Authority
+
+pytestmark = pytest.mark.debian
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "stream-svt"
+CONFIG, FORWARD = (CHART.parent / name for name in ("monitors.yaml", "forward.yaml"))
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+VERSIONS = ("1.27", "1.31", kubernetes_validate.latest_version())
+OF_THE_OPERATOR = ("ServiceMonitor", "PrometheusRule")
+GIVEN = (f"--set-file=config={CONFIG}", f"--set-file=forward.config={FORWARD}")
+ALL = (*GIVEN, "--set=forward.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true")
+Objects = dict[tuple[str, str], dict[str, Any]]
+WORKER, APPLY, FORWARDER = "worker", "apply", "forward"
+
+
+@pytest.fixture(scope="module")
+def helm(debian_program) -> Callable[..., subprocess.CompletedProcess[str]]:
+    program = debian_program("helm")
+
+    def run(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Helm on the chart."""
+        named = ["shop"] if command == "template" else []
+        whole = [program, command, *named, str(CHART), "--kube-version=1.31", *arguments]
+        return subprocess.run(whole, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def render(helm) -> Callable[..., Objects]:
+    def rendered(*arguments: str) -> Objects:
+        """Return what a release named shop has, by kind and component."""
+        done = helm("template", *arguments)
+        assert done.returncode == 0, done.stderr
+        found = [document for document in yaml.safe_load_all(done.stdout) if document]
+        objects = {
+            (one["kind"], one["metadata"]["labels"]["app.kubernetes.io/component"]): one for one in found
+        }
+        assert len(objects) == len(found)
+        return objects
+
+    return rendered
+
+
+@pytest.fixture(scope="module")
+def objects(render) -> Objects:
+    return render(*ALL)
+
+
+def pods(objects: Objects) -> dict[str, dict[str, Any]]:
+    return {
+        component: document["spec"]["template"]
+        for (kind, component), document in objects.items()
+        if kind in {"Deployment", "Job"}
+    }
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Tell whether a selector means a pod; ours use no other operator than In."""
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(wanted["key"]) in wanted["values"] for wanted in selector.get("matchExpressions", [])
+    )
+
+
+# What Helm, Kubernetes and the operator say
+
+
+def test_the_linter_finds_nothing(helm):
+    done = helm("lint", "--strict", *ALL)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"\[(WARNING|ERROR)\]", done.stdout)) == set()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid(objects, version):
+    kinds = {kind for kind, _ in objects} - set(OF_THE_OPERATOR)
+    assert kinds == {
+        *(
+            "ConfigMap",
+            "Deployment",
+            "Job",
+            "NetworkPolicy",
+            "PodDisruptionBudget",
+            "Service",
+            "ServiceAccount",
+        ),
+    }
+    for (kind, _), document in objects.items():
+        if kind in kinds:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("kind", OF_THE_OPERATOR)
+def test_the_resources_of_the_operator_are_valid_and_have_only_fields_that_it_knows(objects, kind):
+    [document] = [one for (name, _), one in objects.items() if name == kind]
+    known = getattr(operator, kind).model_validate(document)
+    assert known.model_dump(by_alias=True, exclude_unset=True, mode="json") == document
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_value_can_be_given_and_shows(render, version):
+    """Each option that is empty by default, with something in it."""
+    placement = "nodeSelector.disk=ssd,tolerations[0].operator=Exists,priorityClassName=high,podLabels.a=b"
+    more = "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution=null,podAnnotations.c=d"
+    each = [f"{where}.{one}" for where in ("workers", "forward") for one in f"{placement},{more}".split(",")]
+    options = [
+        *("image.pullSecrets[0]=registry", "image.digest=sha256:" + "0" * 64, "nameOverride=watch"),
+        *("serviceMonitor.labels.release=prometheus", "prometheusRule.labels.release=prometheus"),
+        *("apply.secretName=maker", "apply.args={--create-topics,--yes,--retire}", *each),
+    ]
+    objects = render(*ALL, f"--set={','.join(options)}", "--set=files.items\\.txt=milk")
+    for (kind, _), document in objects.items():
+        if kind not in OF_THE_OPERATOR:
+            kubernetes_validate.validate(document, version, strict=True)
+        else:
+            assert document["metadata"]["labels"]["release"] == "prometheus"
+        assert document["metadata"]["name"].startswith("watch")
+    assert objects["ConfigMap", WORKER]["data"]["items.txt"] == "milk"
+    for component, pod in pods(objects).items():
+        spec = pod["spec"]
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert spec["containers"][0]["image"].endswith("stream-svt@sha256:" + "0" * 64)
+        if component != APPLY:
+            assert (pod["metadata"]["labels"]["a"], pod["metadata"]["annotations"]["c"]) == ("b", "d")
+            assert spec["nodeSelector"] == {"disk": "ssd"}
+            assert spec["tolerations"] == [{"operator": "Exists"}]
+            assert spec["priorityClassName"] == "high"
+    [job] = pods(objects)[APPLY]["spec"]["containers"]
+    assert job["args"][1:] == ["--create-topics", "--yes", "--retire"]
+
+
+def test_what_can_be_left_out_is_left_out(render):
+    off = ("apply", "podDisruptionBudget", "networkPolicy")
+    without = render(*GIVEN, "--set=" + ",".join(f"{one}.enabled=false" for one in off))
+    assert {kind for kind, _ in without} == {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
+    assert {component for _, component in without} == {WORKER}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--set-file config=FILE; it is empty"),
+        ([*GIVEN[:1], "--set=forward.enabled=true"], "--set-file forward.config=FILE"),
+        (["--set=config=monitors.yaml"], "--set-file config=FILE"),
+        ([*GIVEN, "--set=workers.replica=3"], "additional properties 'replica' not allowed"),
+        ([*GIVEN, "--set=image.digest=latest"], "does not match pattern"),
+        ([*GIVEN, "--set=networkPolicy.kafka.ports=null"], "networkPolicy"),
+    ],
+    ids=["nothing", "no-forward", "a-name", "unknown", "digest", "no-ports"],
+)
+def test_a_wrong_value_is_refused_by_its_name(helm, arguments, said):
+    done = helm("template", *arguments)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+# What starts anew, and when
+
+
+def test_another_monitor_starts_a_job_and_no_worker_another_connection_both(render, objects, tmp_path):
+    def changed(before: str, after: str) -> tuple[bool, bool]:
+        file = tmp_path / "monitors.yaml"
+        text = CONFIG.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after))
+        others = render(*ALL, f"--set-file=config={file}")
+        assert others["ConfigMap", WORKER]["data"]["monitors.yaml"] == file.read_text()
+        names = [one["Job", APPLY]["metadata"]["name"] for one in (objects, others)]
+        return names[0] != names[1], pods(objects)[WORKER] != pods(others)[WORKER]
+
+    assert changed("threshold: 500", "threshold: 600") == (True, False)
+    assert changed("username: stream-svt", "username: other") == (True, True)
+
+
+def test_a_new_image_starts_everything(render, objects):
+    others = render(*ALL, "--set=image.tag=9.9.9")
+    assert objects["Job", APPLY]["metadata"]["name"] != others["Job", APPLY]["metadata"]["name"]
+    images = {pod["spec"]["containers"][0]["image"] for pod in pods(others).values()}
+    assert images == {f"{VALUES['image']['repository']}:9.9.9"}
+
+
+def test_a_worker_has_time_to_hand_over_and_workers_start_anew_one_after_the_other(objects):
+    assert pods(objects)[WORKER]["spec"]["terminationGracePeriodSeconds"] >= STOP_DEADLINE + 10
+    strategy = objects["Deployment", WORKER]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+
+
+def test_the_configuration_is_mounted_where_the_image_looks_for_it(objects):
+    for component, name in ((WORKER, "monitors.yaml"), (APPLY, "monitors.yaml"), (FORWARDER, "forward.yaml")):
+        spec = pods(objects)[component]["spec"]
+        [volume] = [volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config"]
+        [mounted] = [one for one in objects.values() if one["metadata"]["name"] == volume and "data" in one]
+        assert set(mounted["data"]) == {name}
+
+
+# Nothing may do more than it needs
+
+
+@pytest.mark.parametrize("component", [WORKER, APPLY, FORWARDER])
+def test_pods_keep_to_the_restricted_profile(objects, component):
+    """The pod security standards of Kubernetes, with a closed root and a limit of memory besides."""
+    spec = pods(objects)[component]["spec"]
+    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+    kinds = {kind for volume in spec["volumes"] for kind in volume}
+    assert kinds <= {"name", "configMap", "emptyDir", "secret"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in spec["containers"]:
+        own = container["securityContext"]
+        both = spec["securityContext"] | own
+        assert both["runAsNonRoot"] is True
+        assert both["runAsUser"] > 0
+        assert both["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert own["readOnlyRootFilesystem"] is True
+        assert not own.get("privileged")
+        assert not any("hostPort" in port for port in container.get("ports", []))
+        assert "memory" in container["resources"]["limits"]
+        assert "cpu" not in container["resources"]["limits"]
+
+
+def test_pods_run_as_the_user_of_the_image(objects):
+    [user] = re.findall(r"^USER (\d+):\1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for pod in pods(objects).values():
+        context = pod["spec"]["securityContext"]
+        assert {context[key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {int(user)}
+
+
+def test_workers_have_an_account_without_a_token(objects):
+    account = objects["ServiceAccount", WORKER]
+    assert account["automountServiceAccountToken"] is False
+    assert pods(objects)[WORKER]["spec"]["serviceAccountName"] == account["metadata"]["name"]
+
+
+def test_no_secret_stands_in_the_chart_and_each_is_a_file_only_the_pod_can_read(objects):
+    assert all(kind != "Secret" for kind, _ in objects)
+    for pod in pods(objects).values():
+        spec = pod["spec"]
+        [secret] = [volume["secret"] for volume in spec["volumes"] if "secret" in volume]
+        assert secret["defaultMode"] == 0o440
+        for container in spec["containers"]:
+            assert "env" not in container
+            assert "envFrom" not in container
+            assert all(mount.get("readOnly") for mount in container["volumeMounts"] if mount["name"] != "tmp")
+
+
+@pytest.mark.parametrize(
+    ("component", "meant", "config"), [(WORKER, {WORKER, APPLY}, CONFIG), (FORWARDER, {FORWARDER}, FORWARD)]
+)
+def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_prometheus(
+    objects, component, meant, config
+):
+    spec = objects["NetworkPolicy", component]["spec"]
+    assert meant == {
+        name for name, pod in pods(objects).items() if selects(spec["podSelector"], pod["metadata"]["labels"])
+    }
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    server = yaml.safe_load(config.read_text())["kafka"]["bootstrap_servers"]
+    namespace, port = server.split(".")[1], int(server.rpartition(":")[2])
+    dns, kafka, *others = spec["egress"]
+    assert {one["port"] for one in dns["ports"]} == {53}
+    assert [one["port"] for one in kafka["ports"]] == [port]
+    [peer] = kafka["to"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
+    [ingress] = spec["ingress"]
+    [container] = pods(objects)[component]["spec"]["containers"]
+    assert [one["port"] for one in ingress["ports"]] == [container["ports"][0]["containerPort"]]
+    # The forwarder alone posts to somebody, and only to where its configuration says.
+    posted = re.findall(r"http://[\w-]+\.(\w+)\.svc:(\d+)", config.read_text())
+    allowed = [
+        (rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], str(port["port"]))
+        for rule in others
+        for port in rule["ports"]
+    ]
+    assert allowed == posted
+
+
+# The objects agree with the service
+
+
+@pytest.mark.parametrize(
+    ("component", "port", "key", "config"),
+    [
+        (WORKER, WebConfig().port, "config", CONFIG),
+        (FORWARDER, ForwardWebConfig().port, "forward.config", FORWARD),
+    ],
+    ids=[WORKER, FORWARDER],
+)
+def test_probes_and_service_ask_for_pages_on_the_port_that_the_configuration_names(
+    render, objects, tmp_path, component, port, key, config
+):
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(config.read_text().replace("host: 0.0.0.0", "host: 0.0.0.0\n  port: 8443"))
+    probes = {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
+    for found, wanted in ((objects, port), (render(*ALL, f"--set-file={key}={elsewhere}"), 8443)):
+        [container] = pods(found)[component]["spec"]["containers"]
+        [served] = container["ports"]
+        [named] = found["Service", component]["spec"]["ports"]
+        assert served["containerPort"] == named["port"] == wanted
+        asked = {
+            key.removesuffix("Probe"): probe["httpGet"] for key, probe in container.items() if "Probe" in key
+        }
+        assert asked == {kind: {"path": path, "port": served["name"]} for kind, path in probes.items()}
+    assert set(probes.values()) <= set(PAGES)
+
+
+def test_the_service_the_budget_and_the_spread_mean_the_workers_alone(objects):
+    labels = pods(objects)[WORKER]["metadata"]["labels"]
+    others = [pod["metadata"]["labels"] for component, pod in pods(objects).items() if component != WORKER]
+    budget, deployment = objects["PodDisruptionBudget", WORKER]["spec"], objects["Deployment", WORKER]["spec"]
+    meant = [
+        {"matchLabels": objects["Service", WORKER]["spec"]["selector"]},
+        deployment["selector"],
+        budget["selector"],
+        *(one["labelSelector"] for one in pods(objects)[WORKER]["spec"]["topologySpreadConstraints"]),
+    ]
+    for selector in meant:
+        assert selects(selector, labels)
+        assert not any(selects(selector, of_another) for of_another in others)
+        assert not selects(selector, labels | {"app.kubernetes.io/instance": "another-release"})
+    assert budget["maxUnavailable"] < deployment["replicas"]
+
+
+def test_what_is_scraped_is_workers_and_forwarders_under_the_job_that_prometheus_yml_names(objects):
+    scraping = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    [scraped] = scraping["scrape_configs"]
+    [monitor] = [one["spec"] for (kind, _), one in objects.items() if kind == "ServiceMonitor"]
+    [endpoint] = monitor["endpoints"]
+    assert endpoint["path"] in PAGES
+    assert endpoint["interval"] == scraping["global"]["scrape_interval"]
+    ports = []
+    for component in (WORKER, FORWARDER):
+        service = objects["Service", component]
+        labels = service["metadata"]["labels"]
+        assert selects(monitor["selector"], labels)
+        assert labels[monitor["jobLabel"]] == scraped["job_name"]
+        [port] = service["spec"]["ports"]
+        assert port["name"] == endpoint["port"]
+        ports.append(port["port"])
+    assert ports == [one["port"] for one in scraped["dns_sd_configs"]]
+
+
+@pytest.fixture
+def secret(objects, tmp_path) -> Callable[[Path], str]:
+    """Return the text of a configuration, with the files of the secret that it names in a directory of this machine."""
+    pem = Authority.new().pem.decode()
+    write_secrets(tmp_path, {"sealing.key": "00" * 32, "kafka.password": "word", "kafka-ca.pem": pem})
+
+    def text(config: Path) -> str:
+        for pod in pods(objects).values():
+            [container] = pod["spec"]["containers"]
+            places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            assert places["secrets"] == "/run/secrets/stream-svt"
+            assert places["config"] == "/etc/stream-svt"
+        return config.read_text().replace("/run/secrets/stream-svt", str(tmp_path))
+
+    return text
+
+
+def test_the_configuration_of_the_workers_is_valid_with_the_files_of_their_secret(secret):
+    config = parse_config(secret(CONFIG))
+    assert config.notes == ()
+    assert config.master_keys
+    assert config.topics.replication_factor == 3
+
+
+def test_the_forwarder_reads_what_the_workers_publish_and_has_no_sealing_key(objects, secret, tmp_path):
+    text = secret(FORWARD)
+    assert "sealing" not in text
+    config = loaded(tmp_path, text)
+    assert config.topic == parse_config(secret(CONFIG)).topics.alerts
+    names = [
+        {
+            volume["secret"]["secretName"]
+            for volume in pods(objects)[name]["spec"]["volumes"]
+            if "secret" in volume
+        }
+        for name in (WORKER, FORWARDER)
+    ]
+    assert names[0].isdisjoint(names[1])
+
+
+def test_variables_that_kubernetes_makes_of_services_cannot_be_taken_for_settings(objects):
+    # Of a service named stream-svt-web, say; they are made for every service of the namespace, unless told not to.
+    made = {"STREAM_SVT_WEB_SERVICE_HOST": "10.0.0.1", "STREAM_SVT_WEB_PORT": "tcp://10.0.0.1:6066"}
+    with pytest.raises(ConfigError, match="STREAM_SVT_WEB_SERVICE_HOST"):
+        parse_config(CONFIG.read_text(), environ=made)
+    for pod in pods(objects).values():
+        assert pod["spec"]["enableServiceLinks"] is False
+
+
+def test_the_prometheus_rule_holds_every_group_of_deploy_prometheus_as_it_stands(objects):
+    files = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    groups = [group for path in files for group in yaml.safe_load(path.read_text())["groups"]]
+    [rule] = [one["spec"] for (kind, _), one in objects.items() if kind == "PrometheusRule"]
+    assert groups
+    assert rule == {"groups": groups}
