@@ -157,7 +157,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
 @common.config_option()
 @common.flag("--dry-run", "Show the changes without applying them.")
 @common.flag("--yes", "Do not ask for confirmation; datasets are retired only with --retire.")
-@common.flag("--retire", "With --yes: retire the datasets that the file does not declare, for ever.")
+@common.flag("--retire", "With --yes: retire the datasets that the file does not declare, permanently.")
 @common.seconds_option("--wait", 60, "How long to wait until every shard has adopted it.")
 @common.option(
     "--above",
@@ -200,7 +200,7 @@ def apply(
         return 0
     retired = proposal.difference.retired
     if not yes:
-        also = f", and retire {retired} for ever" if retired else ""
+        also = f", and retire {retired} permanently" if retired else ""
         common.confirm(f"Apply this to {config.spec.application}{also}?")
     elif not retire:
         _refuse_to_retire(config, proposal, "use --retire as well")
@@ -227,7 +227,9 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
 def _refuse_to_retire(config: Config, proposal: applied.Proposal, remedy: str) -> None:
     """Refuse to retire datasets without confirmation: the file may be outdated and lack datasets added since."""
     if retired := proposal.difference.retired:
-        message = f"{retired} would be retired for ever, and nobody was asked: if that is intended, {remedy}"
+        message = (
+            f"{retired} would be retired permanently, and nobody was asked: if that is intended, {remedy}"
+        )
         raise ConfigError([Problem(0, "datasets", message)], config.source)
 
 

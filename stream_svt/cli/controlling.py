@@ -16,6 +16,7 @@ from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
 from stream_svt.service.kafka import cluster_id_of
+from stream_svt.settings.fields import duration_ms
 
 
 @click.group(
@@ -31,9 +32,26 @@ def control() -> None:
     """Send a command to shards, such as a pause or a larger budget.
 
     A command is carried out once, or refused if another command came first. It needs a shard that a worker has
-    started before. After a timeout it is still carried out once a worker owns the shard, unless another command
-    comes first. Exit code 1: refused, or no answer in time.
+    started before. It expires after the timeout, or after --expires: a shard that comes to it later changes
+    nothing. Exit code 1: refused, expired, or no answer in time.
     """
+
+
+def _duration(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Return a duration in seconds."""
+    del ctx, option
+    try:
+        return None if text is None else duration_ms(text) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_expires_option = common.option(
+    "--expires",
+    "How long a shard may still carry the command out: 10m, 7d. Default: the timeout.",
+    callback=_duration,
+    metavar="DURATION",
+)
 
 
 def _command(name: str, *arguments: str, summary: str | None = None) -> Callable[[Callable[..., Any]], None]:
@@ -41,11 +59,20 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
 
     def add(to_send: Callable[..., list[Addressed]]) -> None:
         @wraps(to_send)
-        def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
+        def command(
+            path: Path,
+            timeout: float,
+            key_file: Path | None,
+            expires: float | None = None,
+            **options: Any,  # noqa: ANN401
+        ) -> int:
             config = common.load(path)
             commands = to_send(config, **options)
             key = common.signing_key_of(config, key_file)
-            replies = asyncio.run(send(config, config.cluster(), commands, timeout=timeout, signing_key=key))
+            sending = send(
+                config, config.cluster(), commands, timeout=timeout, lifetime=expires, signing_key=key
+            )
+            replies = asyncio.run(sending)
             outcomes = {True: "accepted: ", False: "refused: ", None: ""}
             for reply in replies:
                 subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
@@ -53,7 +80,8 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
             return 0 if all(reply.accepted for reply in replies) else 1
 
         timeout = common.seconds_option("--timeout", 30, "How long to wait for the next answer.", least=0.1)
-        options = common.config_option()(timeout(common.signing_option(command)))
+        own = common.signing_option(command if name == Action.WITHDRAW else _expires_option(command))
+        options = common.config_option()(timeout(own))
         epilog = common.examples(*(f"control {name} -c monitors.yaml {rest}" for rest in arguments))
         control.add_command(click.command(name, help=summary, epilog=epilog)(options))
 
@@ -90,7 +118,7 @@ _add(Action.RESAMPLE, "End open runs and start new ones, which are charged for n
 @common.option("--limit", "New limit in the dataset's measure: 5, 5.5, 11/2.", required=True, metavar="LOSS")
 @common.yes_option
 def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
-    """Raise the limit of datasets for ever, which weakens the guarantee of everyone in the data.
+    """Raise the limit of datasets permanently, which weakens the guarantee of everyone in the data.
 
     The ledger keeps every raise. Then write the new limit into the configuration, which may declare the
     limit before the raise or after it, and no other.
@@ -101,7 +129,7 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
         raise click.BadParameter(str(error), param_hint="--limit") from None
     commands = for_datasets(config, datasets, Command("", Action.RAISE_BUDGET, limit=limit))
     if not yes:
-        common.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
+        common.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} permanently?")
     return commands
 
 
@@ -118,6 +146,23 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Ad
     return for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
 
 
+@_command("withdraw", "retail-2026-w01", "--all")
+@click.argument("datasets", nargs=-1)
+@common.flag("--all every", "All shards.")
+@common.option("--shard", "A shard, instead of the one of a dataset.", int)
+def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int | None) -> list[Addressed]:
+    """Take back the command that waits at the shards of datasets.
+
+    The withdrawal takes precedence over a command that was sent before it, even where no worker owns the shard yet.
+    The answer says what happened to that command. Exit code 1: it was carried out, or no command waits.
+    """
+    if [bool(datasets), every, shard is not None].count(True) != 1:
+        raise click.UsageError("Name one or more datasets, or give --shard or --all.")
+    command = Command("", Action.WITHDRAW)
+    shards = [one.shard for one in for_datasets(config, datasets, command)] if datasets else None
+    return for_shards(config, [shard] if shard is not None else shards and sorted(set(shards)), command)
+
+
 @_command("close-application", "--successor retail-2", "--successor retail-2 --shard 3 --give-up-state")
 @common.option(
     "--successor", "The only application that may continue with the budgets.", required=True, metavar="NAME"
@@ -132,11 +177,11 @@ def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Ad
 def _close_application(
     config: Config, successor: str, shard: int | None, give_up_state: bool, yes: bool
 ) -> list[Addressed]:
-    """Close the application for ever: end open runs and publish the balance of each dataset.
+    """Close the application permanently: end open runs and publish the balance of each dataset.
 
     With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard never
-    opens again. A shard without a worker is closed once a worker owns it, a parked shard only with
-    --give-up-state.
+    opens again. A shard without a worker is closed if a worker owns it before the command expires, a parked
+    shard only with --give-up-state.
     """
     if give_up_state and shard is None:
         raise click.UsageError("--give-up-state needs --shard: name each shard that cannot be opened.")
@@ -145,7 +190,7 @@ def _close_application(
     where = f"shard {shard}" if shard is not None else "all shards"
     lost = ", and give up its state" if give_up_state else ""
     if not yes:
-        common.confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
+        common.confirm(f"Close {where} of {config.spec.application} permanently{lost}?")
     cluster_id = asyncio.run(cluster_id_of(config.cluster())) if give_up_state else ""
     command = Command("", Action.CLOSE_APPLICATION, successor=successor, cluster=cluster_id)
     return for_shards(config, None if shard is None else [shard], command)

@@ -200,7 +200,7 @@ class Session:
     async def _follow(self, duration: float | None, screen: Live) -> None:
         """Refresh the screen until all queries are sent and tested; raises if none was for `STALLED_SECONDS`.
 
-        Without that the demo would never end after the loss of a broker: clients retry for ever.
+        Without that the demo would never end after the loss of a broker: clients retry without end.
         """
         board, before, began = self.board, -1, time.monotonic()
         since, sending = began, asyncio.create_task(self._send(duration))

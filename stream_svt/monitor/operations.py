@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from enum import StrEnum
 from heapq import merge
 from itertools import chain, islice
@@ -31,7 +32,10 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Action(StrEnum):
-    """The commands. `accept-loss` and `close-application` address a shard, all others one dataset or all of a shard."""
+    """The commands.
+
+    `accept-loss`, `close-application` and `withdraw` address a shard, all others one dataset or all of a shard.
+    """
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -40,6 +44,7 @@ class Action(StrEnum):
     RAISE_BUDGET = "raise-budget"
     ACCEPT_LOSS = "accept-loss"
     CLOSE_APPLICATION = "close-application"
+    WITHDRAW = "withdraw"
 
 
 FOR_ALL = frozenset({Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.CLOSE_APPLICATION})
@@ -60,6 +65,8 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         successor: For `close-application`: the application that may use what is left of each budget.
         cluster, event, origin: For `close-application` of a shard whose state is given up: the cluster id, and number
             and origin of the newest event on its alert partition (0 and empty if it has none).
+        expires: When it is no longer carried out: milliseconds since 1970 by the brokers' clock. `withdraw` needs none:
+            it never expires, for it changes nothing but the number.
         state, number: The `stateid` of the shard's events, and the last command's number plus one; a shard refuses any
             other command.
     """
@@ -77,6 +84,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     event: _Number = 0
     origin: str = ""
     issued_by: str = ""
+    expires: _Number = 0
     state: str = ""
     number: _Number = 0
 
@@ -114,7 +122,7 @@ class CommandProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.command.action is Action.CLOSE_APPLICATION
 
 
-def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> None:
+def reply(engine: Engine, command: Command, *, accepted: bool, message: str, expired: bool = False) -> None:
     """Reply to a command on the alert topic, with the next commit."""
     accounts = engine.accounts
     accounts.add_size(command.id, message)
@@ -126,7 +134,8 @@ def reply(engine: Engine, command: Command, *, accepted: bool, message: str) -> 
     }
     number = engine.number.get(command.dataset)
     account = None if number is None else accounts.account(number)
-    accounts.announce(EventType.COMMAND_REPLY, account, "accepted" if accepted else "refused", **detail)
+    reason = "expired" if expired else "accepted" if accepted else "refused"
+    accounts.announce(EventType.COMMAND_REPLY, account, reason, **detail)
 
 
 def apply(engine: Engine, command: Command) -> bool:
@@ -141,6 +150,27 @@ def apply(engine: Engine, command: Command) -> bool:
         return False
     reply(engine, command, accepted=True, message=message)
     return True
+
+
+def expire(engine: Engine, command: Command, now_ms: int) -> None:
+    """Reply to a command that expired before ``now_ms``, milliseconds since 1970 by the brokers' clock."""
+    came = f"the shard came to it at {utc(now_ms)} by the brokers' clock"
+    message = f"expired at {utc(command.expires)}: {came}; nothing was changed"
+    reply(engine, command, accepted=False, expired=True, message=message)
+
+
+def withdraw(engine: Engine, command: Command, waiting: Command | None, before: str) -> bool:
+    """Reply to a withdrawal; return whether it took back the command that waited.
+
+    ``before`` says what happened to the last command, for a reply where none waited.
+    """
+    if waiting is None:
+        message = f"no command waits: {before}; nothing was changed"
+    else:
+        target = f"dataset '{waiting.dataset}'" if waiting.dataset else f"shard {engine.shard}"
+        message = f"{waiting.action.value} of {target} is withdrawn, and changed nothing"
+    reply(engine, command, accepted=waiting is not None, message=message)
+    return waiting is not None
 
 
 def apply_to_all(engine: Engine, progress: CommandProgress) -> Iterator[CommandProgress]:
@@ -203,6 +233,8 @@ def _carry_out(engine: Engine, command: Command) -> str:
         why = f"the shard does not wait for offset {command.offset} of topic '{command.topic}'"
     elif command.action is Action.CLOSE_APPLICATION:
         why = "an application is closed shard by shard, not by dataset"
+    elif command.action is Action.WITHDRAW:
+        why = "no command waits"
     elif number is None:
         why = f"dataset '{command.dataset}' is not homed at shard {engine.shard}"
     elif command.action is Action.RAISE_BUDGET:
@@ -308,3 +340,11 @@ def skip_lost_records(engine: Engine, topic: str, offset: int, end: int | None =
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
     engine.accounts.announce(EventType.LOSS_ACCEPTED, None, "command", topic=topic, offset=offset)
+
+
+def utc(milliseconds: int) -> str:
+    """Return milliseconds since 1970 as UTC in text, to the second."""
+    try:
+        return f"{datetime.fromtimestamp(milliseconds // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms after 1970"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.operations import Command, CommandProgress
+from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.protocol.controls import Controls, Gate, Refusal, Repeated, Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, ShardWorkload
@@ -162,9 +162,40 @@ class Committer:
 
     # Commands
 
+    def take_commands(self, records: Iterable[Record]) -> None:
+        """Take fetched records of the control partition in, for `next_command`."""
+        for record in records:
+            self.commands.foresee(record)
+            self.unread.append(record)
+
     async def next_command(self, gate: Gate) -> Command | None:
-        """Return the command to carry out now; None if every record read is refused or has to wait."""
-        if (command := self.commands.ready(gate)) is not None:
+        """Commit, and return the command to carry out now; None if every record read is refused or has to wait.
+
+        Expired commands and withdrawals are answered here. The time of the commit, by the brokers' clock, decides
+        whether a command is in time.
+        """
+        while (command := await self._find_command(gate)) is not None:
+            await self.commit()
+            if command.action is Action.WITHDRAW:
+                self._withdraw(command)
+            elif (now_ms := self.journal.time_ms) > command.expires:
+                operations.expire(self.engine, command, now_ms)
+                self.use_up(command, accepted=False, expired=True)
+            else:
+                return command
+            await self.commit()
+        return None
+
+    def _withdraw(self, command: Command) -> None:
+        last = self.commands.snapshot
+        before = f"the last one, number {last.number} ({last.action}), {last.outcome}"
+        before = before if last.number else "there was none before"
+        accepted = operations.withdraw(self.engine, command, self.commands.waiting, before)
+        self.use_up(command, accepted=accepted)
+
+    async def _find_command(self, gate: Gate) -> Command | None:
+        """Return a command that may be carried out unless it has expired; None if there is none."""
+        if (command := self.commands.ready(gate, self.journal.time_ms)) is not None:
             return command
         while self.unread:
             record = self.unread.popleft()
@@ -175,17 +206,30 @@ class Committer:
             if isinstance(found, str):
                 self._refuse(record.offset, found)
             elif isinstance(found, Repeated) and self._may_report():
-                message = f"it was {'carried out' if found.accepted else 'refused'} before"
-                operations.reply(self.engine, found.command, accepted=found.accepted, message=message)
+                self._answer_again(found)
             if self.unread and len(self.unread) % COMMANDS_AT_ONCE == 0:
                 await self.clock.sleep(0)
         return None
 
-    def use_up(self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None) -> None:
+    def _answer_again(self, found: Repeated) -> None:
+        stored = found.stored
+        outcome = {"accepted": stored.accepted, "expired": stored.expired}
+        operations.reply(self.engine, found.command, message=f"it {stored.outcome} before", **outcome)
+
+    def use_up(
+        self,
+        command: Command,
+        *,
+        accepted: bool,
+        in_progress: CommandProgress | None = None,
+        expired: bool = False,
+    ) -> None:
         """Mark a command's number as used, and refuse another command that waited for it."""
-        waited = self.commands.use_up(command, accepted=accepted, in_progress=in_progress)
+        outcome = {"accepted": accepted, "expired": expired}
+        waited = self.commands.use_up(command, in_progress=in_progress, **outcome)
         if waited is not None:
-            self._refuse(waited, Refusal.STALE)
+            withdrawn = command.action is Action.WITHDRAW
+            self._refuse(waited, Refusal.WITHDRAWN if withdrawn else Refusal.STALE)
         if in_progress is None:
             self._log_outcome(command, accepted=accepted)
 

@@ -2,6 +2,7 @@
 
 A shard carries out only a command that names its state and the next number; the number becomes durable in the same
 transaction as the command's effect. A copy, a replay, or a command that lost a race names another number: refused.
+A withdrawal names the number of the command that it takes back, and takes precedence over it wherever it lies.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from stream_svt.monitor.operations import Action, Command, CommandProgress
 from stream_svt.protocol.ports import Record
 
 COMMAND_LIMIT = 65_536
+CLOCK_KEY = b"clock"
+"""Key of an empty record by which a sender of commands learns the brokers' time; shards skip it."""
+_WITHDRAWAL = f'"{Action.WITHDRAW}"'.encode()
 _DECODER = msgspec.json.Decoder(Command)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -34,6 +38,7 @@ class Refusal(StrEnum):
     OTHER_STATE = "command-other-state"
     STALE = "command-stale"
     AHEAD = "command-ahead"
+    WITHDRAWN = "command-withdrawn"
     UNSIGNED = "command-unsigned"
     UNKNOWN_KEY = "command-unknown-key"
     BAD_SIGNATURE = "command-bad-signature"
@@ -51,8 +56,9 @@ class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a shard's state holds about its commands.
 
     Reading of the control partition continues at offset ``next``; numbers, not offsets, decide what is carried out.
-    ``number``, ``id`` and ``accepted`` are of the last command whose number is used, ``in_progress`` is the one to all
-    datasets that is not complete yet. ``closed`` names the successor, once `close-application` was carried out.
+    ``number``, ``id``, ``action``, ``accepted`` and ``expired`` are of the last command whose number is used,
+    ``in_progress`` is the one to all datasets that is not complete yet. ``closed`` names the successor, once
+    `close-application` was carried out.
     """
 
     next: _Count = 0
@@ -61,6 +67,15 @@ class CommandState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: bool = False
     in_progress: CommandProgress | None = msgspec.field(default=None, name="under_way")
     closed: str = ""
+    action: str = ""
+    expired: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """What happened to the last command, in words."""
+        if self.in_progress is not None and self.in_progress.command.id == self.id:
+            return "has begun"
+        return "had expired" if self.expired else "was carried out" if self.accepted else "was refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +83,7 @@ class Repeated:
     """A copy of the last command: it is answered, without any other effect."""
 
     command: Command
-    accepted: bool
+    stored: CommandState
 
 
 def accept_all(record: Record) -> None:
@@ -91,7 +106,9 @@ def decode_command(record: Record, verify: Verify) -> Command | str:
         return Refusal.BAD_FIELD
     except (msgspec.DecodeError, RecursionError):
         return Refusal.NOT_JSON
-    return command if command.gives_up or (command.state and command.number) else Refusal.BAD_FIELD
+    names_target = command.gives_up or (command.state and command.number)
+    ends = command.expires or command.action is Action.WITHDRAW
+    return command if names_target and ends else Refusal.BAD_FIELD
 
 
 def acts_at_once(command: Command) -> bool:
@@ -102,7 +119,8 @@ def acts_at_once(command: Command) -> bool:
 class Controls:
     """Decides which command is the next one, by the stored command state and the id of the shard's state.
 
-    At most one command waits; a later one with the same number is stale, unless it may be carried out first.
+    At most one command waits; a later one with the same number is stale, unless it may be carried out first. A command
+    waits for its withdrawal if that was seen further on (`foresee`).
     """
 
     def __init__(self, stored: CommandState, state_id: str, verify: Verify = accept_all) -> None:
@@ -112,12 +130,18 @@ class Controls:
         self._read = stored.next
         self._waiting: tuple[int, Command] | None = None
         self._current: tuple[int, Command] | None = None
+        self._withdrawn = 0  # the number that a withdrawal further on names
 
     @property
     def snapshot(self) -> CommandState:
         """The command state for the next transaction: an unused command is read again after a takeover."""
         held = [position[0] for position in (self._waiting, self._current) if position is not None]
         return msgspec.structs.replace(self._stored, next=min(held, default=self._read))
+
+    @property
+    def waiting(self) -> Command | None:
+        """The command that waits for its gate or its withdrawal."""
+        return None if self._waiting is None else self._waiting[1]
 
     @property
     def in_progress(self) -> CommandProgress | None:
@@ -146,11 +170,25 @@ class Controls:
             self._read = first
         return self._read
 
+    def foresee(self, record: Record) -> None:
+        """Take note of a withdrawal that will be read later: the command that it names is not carried out before."""
+        if record.offset < self._read or record.value is None or _WITHDRAWAL not in record.value:
+            return
+        command = decode_command(record, self._verify)
+        if (
+            isinstance(command, Command)
+            and command.action is Action.WITHDRAW
+            and (command.state, command.number) == (self._state_id, self._stored.number + 1)
+        ):
+            self._withdrawn = command.number
+
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
         """Return a command to carry out now, one to answer again, why a record is refused, or None if it waits."""
         if record.offset < self._read:
             return None
         self._read = record.offset + 1
+        if record.key == CLOCK_KEY and not record.value:
+            return None
         command = decode_command(record, self._verify)
         if isinstance(command, str):
             return command
@@ -158,7 +196,7 @@ class Controls:
         if command.state != self._state_id:
             return Refusal.OTHER_STATE
         if known.number and (command.number, command.id) == (known.number, known.id):
-            return Repeated(command, known.accepted) if known.in_progress is None else None
+            return Repeated(command, known) if known.in_progress is None else None
         if command.number > known.number + 1:
             return Refusal.AHEAD
         if command.number <= known.number:
@@ -170,15 +208,30 @@ class Controls:
             self._waiting = record.offset, command
         return None if self._waiting[1].id == command.id else Refusal.STALE
 
-    def ready(self, gate: Gate) -> Command | None:
-        """Return the waiting command, if it may be carried out."""
-        return self._waiting[1] if self._waiting and self._passes(self._waiting[1], gate) else None
+    def ready(self, gate: Gate, now_ms: int) -> Command | None:
+        """Return the waiting command, if it may be carried out or has expired."""
+        command = self.waiting
+        if command is None or not (now_ms > command.expires or self._passes(command, gate)):
+            return None
+        return command
 
     def use_up(
-        self, command: Command, *, accepted: bool, in_progress: CommandProgress | None = None
+        self,
+        command: Command,
+        *,
+        accepted: bool,
+        in_progress: CommandProgress | None = None,
+        expired: bool = False,
     ) -> int | None:
         """Mark the next number as used by a command; return the offset of another one that waited for it."""
-        self._stored = CommandState(0, command.number, command.id, accepted, in_progress or self.in_progress)
+        self._stored = CommandState(
+            number=command.number,
+            id=command.id,
+            action=command.action.value,
+            accepted=accepted,
+            expired=expired,
+            in_progress=in_progress or self.in_progress,
+        )
         waited, self._waiting, self._current = self._waiting, None, None
         return None if waited is None or waited[1] is command else waited[0]
 
@@ -194,6 +247,10 @@ class Controls:
             self._stored = msgspec.structs.replace(known, in_progress=None, closed=closed, accepted=accepted)
 
     def _passes(self, command: Command, gate: Gate) -> bool:
+        if command.action is Action.WITHDRAW:
+            return True
+        if command.number == self._withdrawn:
+            return False
         if gate is Gate.LOSS:
             return command.action is Action.ACCEPT_LOSS
         is_free = self.in_progress is None and not self.closed

@@ -33,7 +33,8 @@ ORIGIN_BYTES = 8
 class Journal:
     """Reads and writes one shard's state, on the partitions of ``log``.
 
-    ``records`` holds the state's own records; ``proved`` tells whether `open` has verified them.
+    ``records`` holds the state's own records; ``proved`` tells whether `open` has verified them. ``time_ms`` is the
+    latest time of a transaction, in milliseconds since 1970 by the brokers' clock (see `Written`).
     """
 
     def __init__(self, log: Log, settings: JournalSettings) -> None:
@@ -46,6 +47,7 @@ class Journal:
         self.records = ShardRecords(settings)
         self._claim = False
         self.proved = False
+        self.time_ms = 0
 
     @property
     def meta(self) -> Meta:
@@ -100,7 +102,7 @@ class Journal:
         return await self._prove(await self._read(), beside_alerts=beside_alerts)
 
     async def give_up(self, command: Command) -> None:
-        """Close the shard for ever without its state, which cannot be verified; its other records stay as they are.
+        """Close the shard permanently without its state, which cannot be verified; its other records stay as they are.
 
         Raises:
             CommandRefused: It names another cluster, other events, or another successor; or the state can be proved.
@@ -231,9 +233,9 @@ class Journal:
         self.meta.sealed_only = self.records.sealing.key_id != NO_KEY
 
     def closed_error(self) -> ApplicationClosed:
-        """Return the error for a shard that was closed for ever."""
+        """Return the error for a shard that was closed permanently."""
         return ApplicationClosed(
-            f"shard {self._shard} of application {self.context.application!r} is closed for ever: 'control "
+            f"shard {self._shard} of application {self.context.application!r} is closed permanently: 'control "
             "close-application' ended it. 'stream-svt carry-over' gives a successor what is left of each budget"
         )
 
@@ -258,9 +260,10 @@ class Journal:
             events = self._freeze(commit.events, origin)
         alerts, rejects = [(key, event) for _, key, event in published], self.records.rejects
         written = self.records.write(commit, events, origin, len(published), claim=claim)
-        offset = await self._log.transact(Transaction(alerts, rejects, written, claim))
+        offset, time_ms = await self._log.transact(Transaction(alerts, rejects, written, claim))
         if offset is not None:
             self.meta.alert_offset = offset
+        self.time_ms = max(self.time_ms, time_ms)  # a leader's clock may be behind the former one's
         self._broken = False
         return len(published)
 

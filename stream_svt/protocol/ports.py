@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.batch import QueryBatch
@@ -48,14 +48,24 @@ class Transaction:
     claim: bool = False
 
 
+class Written(NamedTuple):
+    """What a transaction wrote: offset of its newest alert (None without one), and its time.
+
+    ``time_ms`` is in milliseconds since 1970, set by the broker where the topic says so, else by this worker.
+    """
+
+    alert_offset: int | None
+    time_ms: int
+
+
 class Log(Protocol):
     """The state, alert and reject partitions of one shard, written by one transactional producer."""
 
     async def fence(self) -> None:
         """Become the shard's writer: earlier writers can commit nothing more, and their open transaction is aborted."""
 
-    async def transact(self, transaction: Transaction) -> int | None:
-        """Write everything or nothing; return the offset of the newest alert, None if there is none."""
+    async def transact(self, transaction: Transaction) -> Written:
+        """Write everything or nothing."""
 
     async def check_fenced(self) -> None:
         """Raise `Fenced` if another writer has taken over; writes nothing to the state and alert partitions."""
@@ -92,6 +102,9 @@ class Feed(Protocol):
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return first and end offset of the shard's partition of each topic."""
+
+    async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
+        """Pass the records from an offset to the topic's end, as of now, to ``take``; the next fetch is unchanged."""
 
     async def fetch(
         self, topics: Iterable[str], max_wait: float, max_records: int | None = None

@@ -77,7 +77,7 @@ class ShardSession(Committer):
         engine = self.engine
         self._decoders = self.workload.decoders(engine)
         spans = await self.feed.spans([*self.workload.topics, self.control])
-        self.feed.seek(self.control, self.commands.begin_at(*spans[self.control]))
+        await self._seek_commands(*spans[self.control])
         await self.in_slices(close_undeclared(engine), commits=True)
         await self.in_slices(engine.projection.sum_up())
         self.status.views = {view.dataset: view for view in engine.projection.shown()}
@@ -93,6 +93,13 @@ class ShardSession(Committer):
         line = "event=shard_opened shard=%d records=%d seconds=%.3f key=%s"
         log.info(line, self.shard, len(records), seconds, self.journal.records.sealing.key_id)
         self.status.signal(ShardSignal.TAKEN_OVER, Cause.NONE)
+
+    async def _seek_commands(self, first: int, end: int) -> None:
+        """Read commands on from the stored offset; withdrawals up to the end take precedence over what lies before."""
+        start = self.commands.begin_at(first, end)
+        if start < end:
+            await self.feed.scan(self.control, start, self.commands.foresee)
+        self.feed.seek(self.control, start)
 
     async def _load(self, records: dict[bytes, bytes]) -> None:
         meta, workload = self.journal.meta, self.workload
@@ -161,8 +168,11 @@ class ShardSession(Committer):
         while left:
             self._park(left, spans)
             while (command := await self.next_command(Gate.LOSS)) is None:
+                if self.uncommitted:
+                    await self.commit()
+                await self.publish_all()
                 records = await self.feed.fetch([self.control], COMMAND_FETCH)
-                self.unread.extend(records.get(self.control, ()))
+                self.take_commands(records.get(self.control, ()))
                 self.status.beat = self.clock.now()
             self.status.signal(ShardSignal.OPENED, Cause.NONE)
             if left.get(command.topic) == command.offset:
@@ -251,7 +261,7 @@ class ShardSession(Committer):
         interrupted = False
         for topic, fetched in records.items():
             if topic == self.control:
-                self.unread.extend(fetched)
+                self.take_commands(fetched)
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
             elif fetched:
@@ -321,7 +331,6 @@ class ShardSession(Committer):
             await self.continue_command()
         gate = Gate.OPEN if self._replayed else Gate.REPLAY
         while not self.commands.closed and (command := await self.next_command(gate)):
-            await self.commit()
             await self._carry_out_and_commit(command)
 
     async def _carry_out_and_commit(self, command: Command) -> None:

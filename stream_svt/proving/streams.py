@@ -27,7 +27,13 @@ _QUERIES = (20, 220)
 _SERIES = 7
 _FAR = Fraction(10) ** 12
 _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
-ACTIONS = (Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET, *[Action.RESUME, Action.RESAMPLE] * 2)
+ACTIONS = (
+    Action.PAUSE,
+    Action.CLOSE,
+    Action.RAISE_BUDGET,
+    Action.WITHDRAW,
+    *[Action.RESUME, Action.RESAMPLE] * 2,
+)
 
 
 class RandomSource(Protocol):

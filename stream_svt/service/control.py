@@ -2,6 +2,10 @@
 
 A command names the state of its shard and the number after that of the last command; every event of the shard has both.
 So a shard gets one command at a time, and of two commands with the same number only the first is carried out.
+
+A command expires at a time of the brokers' clock, as is the time at which a shard comes to it: the clocks of operators
+and workers do not matter. Where the control topic or the state topic has the timestamps of producers, the clock of this
+machine, or of the worker, takes the place of the brokers'.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -20,8 +25,9 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import BrokerError, StreamSvtError
-from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.operations import Action, Command, utc
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.protocol.controls import CLOCK_KEY
 from stream_svt.protocol.ports import Record
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
@@ -122,13 +128,13 @@ async def send(
     commands: Sequence[Addressed],
     *,
     timeout: float,
+    lifetime: float | None = None,
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Send commands, one at a time to each shard, and return a reply for each, in order.
 
-    Wait until there was no progress for ``timeout`` seconds. A command without a reply in time is still carried out
-    when a worker owns its shard, unless another command takes its number first. Without a signing key, commands are not
-    signed.
+    Wait until there was no progress for ``timeout`` seconds. Each command expires ``lifetime`` seconds after it is
+    sent, by default ``timeout``. Without a signing key, commands are not signed.
     """
     control, alerts, doing = config.topics.control, config.topics.alerts, "waiting for replies"
     # Clients wait, without an error, for topics that are missing or hidden from this user.
@@ -158,10 +164,14 @@ async def send(
         client = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
         async with kafka.started(client, sending, "WRITE") as producer:
             now = asyncio.get_running_loop().time
+            ahead_ms: int | None = None
             end_time = now() + timeout
             while (left := end_time - now()) > 0:
                 async with kafka.deadline(kafka.CALL_DEADLINE, sending, "WRITE"):
-                    due = [(shard, command) for shard, one in dialogs.items() if (command := one.next())]
+                    if ahead_ms is None and any(dialog.wants_time for dialog in dialogs.values()):
+                        ahead_ms = await _brokers_ahead_ms(producer, control, shards[0])
+                    expires = _now_ms() + (ahead_ms or 0) + int(1000 * (lifetime or timeout))
+                    due = [(shard, one) for shard, dialog in dialogs.items() if (one := dialog.next(expires))]
                     await asyncio.gather(*[await write(producer, *one) for one in due])
                 if not any(dialog.sent for dialog in dialogs.values()):
                     break
@@ -172,6 +182,19 @@ async def send(
                         end_time = now() + timeout
     replies = {reply.addressed.command.id: reply for one in dialogs.values() for reply in one.all_replies()}
     return [replies[addressed.command.id] for addressed in commands]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def _brokers_ahead_ms(producer: AIOKafkaProducer, control: str, shard: int) -> int:
+    """Return how far the brokers' clock is ahead of this machine's, in milliseconds; 0 without log append time.
+
+    Brokers return their time with a record; shards skip this one.
+    """
+    sent = await producer.send_and_wait(control, b"", key=CLOCK_KEY, partition=shard)
+    return int(sent.timestamp) - _now_ms() if sent.timestamp_type == 1 else 0
 
 
 class NewestEvent(NamedTuple):
@@ -197,19 +220,34 @@ class NewestEvent(NamedTuple):
         return cls(*fields, str(data.detail.get("successor", "")) or "nobody", data.reason == "given-up")
 
 
+_OVERTAKEN = "not carried out: another command came before it; give it again"
+
+
 class _Dialog:
     """Commands and replies of one shard; ``sent`` is the first command of ``queue`` while it waits for a reply."""
 
     def __init__(self, shard: int, alerts: str, newest: NewestEvent | None) -> None:
         self.queue: deque[Addressed] = deque()
         self.sent: Command | None = None
+        self._begun = False
         self._shard = shard
         self._alerts = alerts
         self._known = newest
         self._replies: list[Reply] = []
 
-    def next(self) -> Command | None:
-        """Return the next command to send, with state and number; None if there is none or one waits for a reply."""
+    @property
+    def wants_time(self) -> bool:
+        """Whether the next command needs the brokers' time.
+
+        A parked shard reads its state again for every record; it judges a command to give up by its worker's clock.
+        """
+        return self._known is not None and any(not one.command.gives_up for one in self.queue)
+
+    def next(self, expires: int) -> Command | None:
+        """Return the next command to send, with state, number and expiry (milliseconds since 1970).
+
+        None if there is none, or one waits for a reply.
+        """
         while self.queue and self.sent is None:
             command = self.queue[0].command
             known = self._known or (NewestEvent("", 0) if command.gives_up else None)
@@ -218,13 +256,15 @@ class _Dialog:
             # A closed shard whose key is lost may still be given up for the same successor.
             same = command.successor == known.successor
             if known.successor and not (same and command.gives_up and not known.given_up):
-                message = f"the shard is closed for ever, for successor {known.successor!r}"
+                message = f"the shard is closed permanently, for successor {known.successor!r}"
                 self._answer(message, accepted=same and command.action is Action.CLOSE_APPLICATION)
                 continue
             fields: dict[str, Any] = {"number": known.number + 1}
             if command.gives_up:
                 fields = {"event": known.event, "origin": known.origin}
-            self.sent = msgspec.structs.replace(command, state=known.state, **fields)
+            if command.action is not Action.WITHDRAW:
+                fields["expires"] = expires
+            self.sent, self._begun = msgspec.structs.replace(command, state=known.state, **fields), False
             return self.sent
         return None
 
@@ -245,23 +285,31 @@ class _Dialog:
             message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
             self._answer(message, accepted=reply.reason in ("accepted", "given-up"))
             return True
-        is_taken = reply is not None and reply.detail.get("number", 0) == self.sent.number
-        if is_taken or known.state != self.sent.state:
-            self._answer("not carried out: another command came before it; give it again", accepted=False)
+        if reply is not None and reply.detail.get("number", 0) == self.sent.number:
+            self._answer_of_other(self.sent, reply)
             return True
-        return known.number >= self.sent.number  # a command to all datasets reports progress
+        if known.state != self.sent.state:
+            self._answer(_OVERTAKEN, accepted=False)
+            return True
+        self._begun = known.number >= self.sent.number  # a command to all datasets reports progress
+        return self._begun
+
+    def _answer_of_other(self, sent: Command, reply: Lifecycle) -> None:
+        """Say what the answer to another command means for the one sent, whose number it took."""
+        if sent.action is Action.WITHDRAW:
+            happened = {"accepted": "carried out", "expired": "expired"}.get(reply.reason, "refused")
+            message = f"already {happened}: {reply.detail.get('message', '')}"
+            self._answer(message, accepted=reply.reason != "accepted")
+        elif reply.detail.get("action") == Action.WITHDRAW:
+            self._answer("withdrawn before a shard carried it out", accepted=False)
+        else:
+            self._answer(_OVERTAKEN, accepted=False)
 
     def all_replies(self) -> list[Reply]:
         """Return a reply for each command, missing ones included."""
         late, unsent = [], "not sent: the command before it was not answered"
         if self.sent is not None:
-            late = [
-                "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
-                "refused; its log says why"
-                if self.sent.gives_up
-                else f"no answer in time; {self.sent.action.value} is on the control topic and will be carried out "
-                "once a worker owns the shard, unless another command comes before it"
-            ]
+            late = [self._late(self.sent)]
         elif self._known is None:
             unsent = (
                 f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
@@ -269,6 +317,27 @@ class _Dialog:
             )
         messages = zip(self.queue, chain(late, repeat(unsent)), strict=False)
         return self._replies + [Reply(one, None, message) for one, message in messages]
+
+    def _late(self, sent: Command) -> str:
+        """Say what may still happen to a command without an answer."""
+        if self._begun:
+            which = "the command before it" if sent.action is Action.WITHDRAW else "it"
+            return (
+                f"no answer in time; the shard has begun {which} and goes on with it, after a takeover, too"
+            )
+        if sent.action is Action.WITHDRAW:
+            return (
+                "no answer in time; the withdrawal stays on the control topic: no worker carries the command before "
+                "it out, unless its shard has come to that already"
+            )
+        when = utc(sent.expires)
+        later = f"it expires at {when} by the brokers' clock; a shard that comes to it later changes nothing"
+        if sent.gives_up:
+            return (
+                "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it refused; "
+                f"its log says why; {later}"
+            )
+        return f"no answer in time; {later}. 'stream-svt control withdraw' takes it back before"
 
     def _answer(self, message: str, *, accepted: bool) -> None:
         self._replies.append(Reply(self.queue.popleft(), accepted, message))

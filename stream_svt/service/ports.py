@@ -32,7 +32,7 @@ from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Record, Stopped, Transaction
+from stream_svt.protocol.ports import Record, Stopped, Transaction, Written
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META, JournalSettings, no_yield
 from stream_svt.service import kafka
@@ -133,7 +133,7 @@ class ShardLog:
             # A commit marker on the alert partition would be an offset that no state accounts for.
             self._join(self.topics.rejects)
 
-    async def transact(self, transaction: Transaction) -> int | None:
+    async def transact(self, transaction: Transaction) -> Written:
         """See the port."""
         shard, topics = self.shard, self.topics
         headers = [("content-type", released.CONTENT_TYPE.encode())]
@@ -154,7 +154,8 @@ class ShardLog:
             results = await kafka.all_sent(sent)
         if self.on_broker_time is not None and results[-1].timestamp_type == 1:
             self.on_broker_time(results[-1].timestamp / 1000)
-        return max((result.offset for result in results[: len(transaction.alerts)]), default=None)
+        newest = max((result.offset for result in results[: len(transaction.alerts)]), default=None)
+        return Written(newest, results[-1].timestamp)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Any]:
@@ -243,6 +244,15 @@ class ShardFeed:
         doing = f"shard {self.shard}: reading the offsets of its topics"
         spans = await kafka.spans(self.cluster, [self._partition(topic) for topic in topics], doing)
         return {partition.topic: span for partition, span in spans.items()}
+
+    async def scan(self, topic: str, start: int, take: Callable[[Record], None]) -> None:
+        """Read with a client of its own; see the port."""
+        doing = f"shard {self.shard}: reading topic {topic!r}"
+        async with kafka.started(self.cluster.reader(fetch_wait_ms=LOG_WAIT_MS), doing) as reader:
+            async for records in kafka.read_partition(reader, topic, self.shard, start, doing):
+                for record in records:
+                    take(record)
+                await pause()
 
     async def fetch(
         self, topics: Iterable[str], max_wait: float, max_records: int | None = None

@@ -26,11 +26,13 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt.errors import (
     ApplicationClosed,
     BrokerError,
+    CommandRefused,
     RecordsLost,
     StreamSvtError,
     TimestampAhead,
     UnreadableState,
 )
+from stream_svt.monitor.operations import utc
 from stream_svt.protocol.controls import decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
@@ -47,6 +49,8 @@ from stream_svt.service.workload import AppliedWorkload
 
 log = logging.getLogger(__name__)
 
+CLOCK_TOLERANCE = 600.0
+"""Seconds that the worker's clock may differ from the brokers'."""
 CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=pause)
 
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -344,6 +348,9 @@ class Shard:
             return
         journal = self._journal()
         try:
+            # A parked shard has no transaction that shows the brokers' time.
+            if CLOCK.epoch() > command.expires / 1000 + CLOCK_TOLERANCE:
+                raise CommandRefused(f"it expired at {utc(command.expires)}")
             await journal.give_up(command)
         except StreamSvtError as error:
             refusal = (self.number, command.action, str(error))

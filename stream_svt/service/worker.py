@@ -30,7 +30,7 @@ from stream_svt.service.kafka import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.remedy import cause_outside, ends_start
-from stream_svt.service.shard import WorkerParts, describe
+from stream_svt.service.shard import CLOCK_TOLERANCE, WorkerParts, describe
 from stream_svt.service.topology import other_partitioner, require
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.datasets import DAY_MS
@@ -47,8 +47,6 @@ TEST_EVERY = 60.0
 """Seconds between two self-tests that shards or the brokers' clock ask for."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before each try of a worker outside the group to join it."""
-CLOCK_TOLERANCE = 600.0
-"""Seconds that the worker's clock may differ from the brokers'."""
 
 
 class WorkerState(StrEnum):

@@ -178,6 +178,7 @@ def _operated(spec: ApplicationSpec) -> Play:
     for command in commands:
         operations.apply(play.engine, command)
         play.commit()
+    operations.expire(play.engine, commands[-1], 1_790_000_000_000)
     for number in range(40):  # until the budget is gone
         at = play.engine.next_offset(TOPIC) or 0
         play.play(TOPIC, [*[Query(1, 0)] * at, *[Query(1, 90_000, f"new{number}-{k}") for k in range(60)]])

@@ -111,7 +111,7 @@ async def test_what_is_applied_is_what_every_worker_runs(scene: Scene, file: Pat
     without = scene.text(datasets="a, b, c", threshold=700)
     write(file, without)
     unasked = await stream_svt("apply", "-c", file, "--yes")
-    assert (unasked.code, "dataset d would be retired for ever" in unasked.err) == (2, True)
+    assert (unasked.code, "dataset d would be retired permanently" in unasked.err) == (2, True)
     with pytest.raises(ConfigError, match="if that is intended, use 'stream-svt apply'"):
         await asyncio.to_thread(apply_file, file)
     said = await asyncio.to_thread(applied, file, "--retire")

@@ -227,18 +227,18 @@ async def _close(stream_svt: Command, config: Path, name: str, successor: str) -
     close = ("control", "close-application", "-c", config, "--successor")
     unasked = await stream_svt(*close, successor)
     assert unasked.code == 1
-    assert f"Close all shards of {name} for ever?" in unasked.err
+    assert f"Close all shards of {name} permanently?" in unasked.err
     assert "not confirmed; nothing was changed" in unasked.err
     first = await stream_svt(*close, successor, "--yes")
     assert (first.code, first.err) == (0, "")
     assert [line.partition(": ")[2].partition(":")[0] for line in first.out.splitlines()] == ["accepted"] * 2
     again = await stream_svt(*close, successor, "--yes")
-    closed = f"the shard is closed for ever, for successor '{successor}'"
+    closed = f"the shard is closed permanently, for successor '{successor}'"
     assert (again.code, again.out) == (0, f"shard 0: accepted: {closed}\nshard 1: accepted: {closed}\n")
     other = await stream_svt(*close, "second", "--yes")
     assert (other.code, other.err) == (1, f"shard 0: refused: {closed}\nshard 1: refused: {closed}\n")
     async with asyncio.timeout(20):
-        while "closed for ever" not in (await stream_svt("status", "-c", config)).out:
+        while "closed permanently" not in (await stream_svt("status", "-c", config)).out:
             await asyncio.sleep(0.1)
 
 

@@ -62,6 +62,13 @@ class Guarded:
             data.detail["action"] for envelope, data in events if envelope.type == EventType.COMMAND_REPLY
         ]
 
+    async def answers(self) -> list[tuple[str, str]]:
+        return [
+            (data.reason, data.detail["message"])
+            for envelope, data in await self.scene.events()
+            if envelope.type == EventType.COMMAND_REPLY
+        ]
+
     async def until_heard(self, commands: list[str], refused: dict[str, int]) -> None:
         """Wait until just these commands are carried out, and just these refused."""
         async with asyncio.timeout(30):
@@ -92,7 +99,7 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     scene = guarded.scene
     await guarded.command(Action.PAUSE, "a")
     await guarded.command(Action.RESUME, "a")
-    record, _ = await scene.read("control")
+    record, _ = [one for one in await scene.read("control") if one.value]
     await guarded.copy(record)
     await guarded.copy(record, partition=1 - record.partition)
     await scene.command("pause", "b", partition=partition_of(b"b", 2))
@@ -106,6 +113,38 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
         await guarded.until_heard(["pause", "resume"], refused | {"command-stale": again})
     await guarded.command(Action.PAUSE, "a", signing_key(SECRET))
     assert await guarded.heard() == ["pause", "resume", "pause"]
+
+
+async def test_a_command_that_no_worker_came_to_in_time_expires_and_one_that_may_wait_is_withdrawn(
+    guarded: Guarded, stream_svt
+) -> None:
+    """Signed, and taken over: neither strikes later."""
+    scene = guarded.scene
+    file, signed = scene.write(more=KEYS), ("--signing-key", scene.directory / "alice.pem")
+
+    async def told(*arguments: object) -> str:
+        return (await stream_svt("control", *arguments, "--timeout", 2)).err
+
+    await scene.stop(scene.workers[0])
+    late = await told("close", "-c", file, "a", *signed)
+    assert "a: no answer in time; it expires at" in late
+    await scene.start()
+    async with asyncio.timeout(30):
+        while [reason for reason, _ in await guarded.answers()] != ["expired"]:
+            await asyncio.sleep(0.1)
+    await scene.stop(scene.workers[-1])
+    waits = await told("close", "-c", file, "a", "--expires", "7d", *signed)
+    assert "takes it back before" in waits
+    back = await told("withdraw", "-c", file, "a", *signed)
+    assert "the withdrawal stays on the control topic" in back
+    await scene.start()
+    async with asyncio.timeout(30):
+        while len(answers := await guarded.answers()) < 2:
+            await asyncio.sleep(0.1)
+    assert answers[1] == ("accepted", "close of dataset 'a' is withdrawn, and changed nothing")
+    assert EventType.RUN_CLOSED not in [envelope.type for envelope, _ in await scene.events()]
+    again = await told("withdraw", "-c", file, "a", *signed)
+    assert "refused: no command waits: the last one, number 2 (withdraw), was carried out" in again
 
 
 async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene) -> None:

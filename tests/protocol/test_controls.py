@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stream_svt.monitor.operations import ID_LENGTH, Action, Command, CommandProgress
 from stream_svt.protocol.controls import (
+    CLOCK_KEY,
     COMMAND_LIMIT,
     CommandState,
     Controls,
@@ -25,12 +26,13 @@ from stream_svt.protocol.controls import (
 from tests.simulation.log import Entry
 
 STATE = "5e"
+NOW, LATER = 1_000, 2_000
 sent = partial(Entry, "control", timestamp=0, key=None)
 
 
 def record(offset: int, number: int, action: str = "close", /, **fields: Any) -> Entry:
     command = Command(
-        **{"id": f"at-{offset}", "dataset": "d", "state": STATE} | fields,
+        **{"id": f"at-{offset}", "dataset": "d", "state": STATE, "expires": LATER} | fields,
         action=Action(action),
         number=number,
     )
@@ -41,7 +43,7 @@ def carry_out(controls: Controls, *records: Entry, gate: Gate = Gate.OPEN) -> li
     """Do what a shard does with records at one barrier; return what happened to each."""
     happened = []
     for one in records:
-        if (waited := controls.ready(gate)) is not None:
+        if (waited := controls.ready(gate, NOW)) is not None:
             happened.append(f"done {waited.id}")
             controls.use_up(waited, accepted=True)
         found = controls.read(one, gate)
@@ -81,7 +83,7 @@ def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
     found = Controls(CommandState(number=1, id="x", accepted=False), STATE).read(
         record(0, 1, id="x"), Gate.OPEN
     )
-    assert isinstance(found, Repeated) and not found.accepted  # noqa: PT018
+    assert isinstance(found, Repeated) and not found.stored.accepted  # noqa: PT018
 
 
 def test_before_the_replay_a_command_waits_and_what_names_its_number_later_is_stale() -> None:
@@ -99,7 +101,7 @@ def test_a_pause_now_takes_the_number_of_a_command_that_waits() -> None:
     controls = Controls(CommandState(), STATE)
     found = carry_out(controls, record(0, 1, "resample"), record(1, 1, "pause", now=True), gate=Gate.REPLAY)
     assert found == ["done at-1", "stale at-0"]
-    assert controls.ready(Gate.OPEN) is None
+    assert controls.ready(Gate.OPEN, NOW) is None
     assert controls.snapshot.next == 2
 
 
@@ -164,7 +166,7 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
         controls.begin_at(*data.draw(st.sampled_from([(0, len(records)), (0, 0)])))
         gate = data.draw(st.sampled_from(list(Gate)))
         for one in records[: data.draw(st.integers(0, len(records)))]:
-            found = controls.ready(gate) or controls.read(one, gate)
+            found = controls.ready(gate, NOW) or controls.read(one, gate)
             if isinstance(found, Command):
                 assert found.number == controls.snapshot.number + 1
                 if data.draw(st.booleans()):
@@ -186,6 +188,8 @@ def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
         (b'{"id":"a","action":"secret"}', "field"),
         (b'{"id":"a","action":"pause","secret":1}', "field"),
         (b'{"id":"a","action":"pause","number":-1}', "field"),
+        (b'{"id":"a","action":"pause","number":1,"state":"5e"}', "field"),
+        (b'{"id":"a","action":"pause","number":1,"state":"5e","expires":-1}', "field"),
         (b'{"id":"a","action":"pause","state":"5e"}', "field"),
         (b'{"id":"a","action":"pause","number":1}', "field"),
         (b'{"id":"a","action":"pause","number":9223372036854775808}', "field"),
@@ -202,3 +206,57 @@ def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | Non
     assert found in set(Refusal)
     assert reason in found
     assert "secret" not in found
+
+
+def test_a_withdrawal_takes_the_number_of_the_command_that_waits_at_any_gate() -> None:
+    for gate in Gate:
+        controls = Controls(CommandState(), STATE)
+        found = carry_out(controls, record(0, 1), record(1, 1, "withdraw", expires=0), gate=Gate.REPLAY)
+        assert found == ["done at-1", "stale at-0"], gate
+        assert (controls.snapshot.number, controls.snapshot.action) == (1, "withdraw")
+        assert carry_out(controls, record(2, 1), record(3, 2)) == [Refusal.STALE, "done at-3"]
+
+
+def test_a_command_that_will_be_withdrawn_waits_and_stays_stored_until_then() -> None:
+    """So an owner that dies in between leaves the next one the command that the answer names."""
+    records = [record(0, 1), record(1, 1, "pause", now=True), record(2, 1, "withdraw", expires=0)]
+    for gate in Gate:
+        controls = Controls(CommandState(), STATE)
+        for one in records:
+            controls.foresee(one)
+        assert carry_out(controls, *records[:2], gate=gate) == [Refusal.STALE]
+        assert controls.ready(gate, NOW) is None
+        assert controls.snapshot.next == 0
+        assert carry_out(controls, records[2], gate=gate) == ["done at-2", "stale at-0"]
+
+
+@pytest.mark.parametrize("wrong", [{"state": "other"}, {"number": 2}, {"number": 3}])
+def test_a_withdrawal_of_another_number_or_state_holds_nothing_up(wrong: dict[str, Any]) -> None:
+    controls = Controls(CommandState(), STATE)
+    number = wrong.pop("number", 1)
+    controls.foresee(record(1, number, "withdraw", **wrong))
+    assert carry_out(controls, record(0, 1)) == ["done at-0"]
+
+
+def test_a_withdrawal_that_nobody_signed_who_may_holds_nothing_up() -> None:
+    controls = Controls(CommandState(), STATE, lambda record: Refusal.UNSIGNED if record.offset else None)
+    controls.foresee(record(1, 1, "withdraw"))
+    assert carry_out(controls, record(0, 1), record(1, 1, "withdraw")) == ["done at-0", Refusal.UNSIGNED]
+
+
+def test_an_expired_command_leaves_its_gate_and_no_other_does() -> None:
+    controls = Controls(CommandState(), STATE)
+    assert carry_out(controls, record(0, 1), gate=Gate.REPLAY) == []
+    assert controls.ready(Gate.REPLAY, LATER) is None
+    found = controls.ready(Gate.REPLAY, LATER + 1)
+    assert found is not None
+    controls.use_up(found, accepted=False, expired=True)
+    assert (controls.snapshot.number, controls.snapshot.outcome) == (1, "had expired")
+
+
+def test_a_sender_may_ask_for_the_brokers_time_without_a_trace() -> None:
+    controls = Controls(CommandState(), STATE)
+    asked = Entry("control", timestamp=0, key=CLOCK_KEY, offset=0, value=b"")
+    assert controls.read(asked, Gate.OPEN) is None
+    assert controls.snapshot.next == 1
+    assert controls.read(replace(asked, offset=1, value=b"{}"), Gate.OPEN) == Refusal.BAD_FIELD

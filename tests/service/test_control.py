@@ -61,10 +61,18 @@ def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
 # --- commands to one shard
 
 
-def event(number: int, *, state: str = "5e", reply: str = "", of: int = 0, accepted: bool = True) -> bytes:
+def event(
+    number: int,
+    *,
+    state: str = "5e",
+    reply: str = "",
+    of: int = 0,
+    reason: str = "accepted",
+    action: str = "pause",
+) -> bytes:
     """An event after command `number`; with `reply` the answer to this id."""
-    detail = {"command": reply, "number": of or number, "action": "pause", "message": "done"}
-    data = lifecycle("accepted" if accepted else "refused", detail=detail)
+    detail = {"command": reply, "number": of or number, "action": action, "message": "done"}
+    data = lifecycle(reason, detail=detail)
     kind = EventType.COMMAND_REPLY if reply else EventType.PAUSED
     released = encoded(1, data, kind=kind)
     return msgspec.json.encode(msgspec.json.decode(released) | {"stateid": state, "command": number})
@@ -83,8 +91,11 @@ def talk(*ids: str, standing: NewestEvent | None = FOURTH) -> _Dialog:
     return made
 
 
+EXPIRES = 1_790_000_000_000
+
+
 def sent(made: _Dialog) -> tuple[str, str, int] | None:
-    following = made.next()
+    following = made.next(EXPIRES)
     if following is None:
         return None
     return following.id, following.state, following.number
@@ -95,7 +106,7 @@ def test_commands_to_a_shard_go_one_after_the_other_each_with_the_next_number() 
     assert (sent(made), sent(made)) == (("a", "5e", 5), None)
     assert made.take(record_of(event(5, reply="a")))
     assert sent(made) == ("b", "5e", 6)
-    assert made.take(record_of(event(6, reply="b", accepted=False)))
+    assert made.take(record_of(event(6, reply="b", reason="refused")))
     assert [(one.accepted, one.message) for one in made.all_replies()] == [(True, "done"), (False, "done")]
     assert made.sent is None
 
@@ -127,8 +138,55 @@ def test_what_is_not_answered_says_what_can_still_happen() -> None:
     made = talk("a", "b")
     assert sent(made) == ("a", "5e", 5)
     late, unsent = made.all_replies()
-    assert "will be carried out once a worker owns the shard, unless another command comes" in late.message
+    assert late.message == (
+        "no answer in time; it expires at 2026-09-21 14:13:20 UTC by the brokers' clock; a shard that comes to it "
+        "later changes nothing. 'stream-svt control withdraw' takes it back before"
+    )
     assert unsent.message == "not sent: the command before it was not answered"
+
+
+def test_a_command_that_has_begun_is_not_said_to_expire() -> None:
+    made = talk("a")
+    sent(made)
+    assert made.take(record_of(event(5)))
+    assert made.all_replies()[0].message == (
+        "no answer in time; the shard has begun it and goes on with it, after a takeover, too"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "happened", "accepted"),
+    [("accepted", "carried out", False), ("expired", "expired", True), ("refused", "refused", True)],
+)
+def test_a_withdrawal_that_comes_too_late_says_what_happened(
+    reason: str, happened: str, accepted: bool
+) -> None:
+    made = withdrawal()
+    assert made.take(record_of(event(5, reply="other", reason=reason)))
+    assert [one[1:] for one in made.all_replies()] == [(accepted, f"already {happened}: done")]
+
+
+def test_a_withdrawal_does_not_expire_and_says_so_where_nobody_answers() -> None:
+    made = withdrawal()
+    assert made.sent is not None
+    assert made.sent.expires == 0
+    assert made.all_replies()[0].message.startswith("no answer in time; the withdrawal stays")
+    assert made.take(record_of(event(5)))  # the command before it is one to all datasets, and has begun
+    assert "the shard has begun the command before it and goes on" in made.all_replies()[0].message
+
+
+def test_whoever_waits_for_a_withdrawn_command_is_told() -> None:
+    made = talk("a")
+    sent(made)
+    made.take(record_of(event(5, reply="w", action="withdraw")))
+    assert [one[1:] for one in made.all_replies()] == [(False, "withdrawn before a shard carried it out")]
+
+
+def withdrawal() -> _Dialog:
+    made = talk()
+    made.queue.append(Addressed(2, Command("w", Action.WITHDRAW)))
+    assert sent(made) == ("w", "5e", 5)
+    return made
 
 
 def test_a_shard_without_events_is_sent_nothing() -> None:
@@ -204,7 +262,7 @@ def test_a_closed_shard_is_sent_nothing_but_to_be_given_up_for_the_successor_tha
     made = closing("next", "other", standing=closed())
     made.queue.append(Addressed(2, Command("a", Action.PAUSE, dataset="today")))
     assert sent(made) is None
-    message = "the shard is closed for ever, for successor 'next'"
+    message = "the shard is closed permanently, for successor 'next'"
     assert [one[1:] for one in made.all_replies()] == [(True, message), (False, message), (False, message)]
     assert sent(closing("next", standing=closed(), cluster="c")) == ("next", "5e", 0)
     other = closing("other", standing=closed(), cluster="c")
@@ -215,14 +273,15 @@ def test_a_closed_shard_is_sent_nothing_but_to_be_given_up_for_the_successor_tha
 def test_a_command_to_give_up_names_the_newest_event_and_the_end_answers_it() -> None:
     made = closing("next", standing=NewestEvent("5e", 4, event=8, origin="6-0a"), cluster="c1")
     command = made.queue[0].command
-    assert made.next() == msgspec.structs.replace(command, state="5e", event=8, origin="6-0a")
+    named = msgspec.structs.replace(command, state="5e", event=8, origin="6-0a", expires=EXPIRES)
+    assert made.next(EXPIRES) == named
     assert made.take(record_of(end(reason="given-up", of="next")))
     assert [one[1:] for one in made.all_replies()] == [(True, GIVEN_UP)]
 
 
 def test_a_command_to_give_up_may_name_that_there_is_no_event_and_the_end_answers_it_too() -> None:
     made = closing("next", standing=None, cluster="c")
-    following = made.next()
+    following = made.next(EXPIRES)
     assert following is not None
     assert (following.event, following.state, following.number) == (0, "", 0)
     (reply,) = made.all_replies()

@@ -138,7 +138,7 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
         stage.topic.put(lifecycle(EventType.APPLICATION_CLOSED, "", monitor="", at=now, detail=successor))
         told = f"The application is closed: {EVIL} goes on with what is left."
         await expect(page.locator(".outlook").first).to_have_text(told)
-        closed = f"Shard 0 closed for ever: {EVIL} goes on with what is left of its budgets"
+        closed = f"Shard 0 closed permanently: {EVIL} goes on with what is left of its budgets"
         await expect(page.locator("#list > li").first).to_contain_text(closed)
         assert seen.said == []
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Transaction
+from stream_svt.protocol.ports import Transaction, Written
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.state_records import JournalSettings
@@ -74,7 +74,7 @@ class Broker:
     """All partitions of one shard and the coordinator of its producers."""
 
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.partitions: dict[str, list[Entry]] = {}
         self.first: dict[str, int] = {}
         self._producers: dict[str, _Producer] = {}
@@ -164,7 +164,7 @@ class Broker:
 
     def _append(self, entry: Entry) -> Entry:
         entries = self.partitions.setdefault(entry.partition, [])
-        entry.offset, entry.timestamp = len(entries), self._now_ms()
+        entry.offset, entry.timestamp = len(entries), self.now_ms()
         entries.append(entry)
         self.appended(entry)
         return entry
@@ -222,7 +222,7 @@ class ModelLog:
 
         await Effect("fence", fence)
 
-    async def transact(self, transaction: Transaction) -> int | None:
+    async def transact(self, transaction: Transaction) -> Written:
         newest = None
         for key, event in transaction.alerts:
             newest = await self._append("alerts", key, event)
@@ -232,7 +232,7 @@ class ModelLog:
             await self._append("state", key, record)
         epoch = self._epoch
         await Effect("end", lambda: self._broker.end(self._producer, epoch))
-        return newest
+        return Written(newest, self._broker.now_ms())
 
     async def check_fenced(self) -> None:
         await self.transact(Transaction((), (), {}))

@@ -30,6 +30,7 @@ COMMON = f"topic: t, {STREAM}"
 PLAIN = f"{{name: m0, mute: none, {COMMON}}}"
 SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
 KEY = bytes(range(32))
+HOUR_MS = 3_600_000
 
 
 async def _rest(seconds: float) -> None:
@@ -196,7 +197,8 @@ class Model:
     def command(self, name: str, **fields: Any) -> Command:
         """Send a command, with the number that the stored state wants next unless told."""
         state, number = self.last_command()
-        sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
+        named = {"id": name, "state": state, "number": number + 1, "expires": int(self.now * 1000) + HOUR_MS}
+        sent = Command(**named | fields)
         self.broker.write(CONTROL, None, msgspec.json.encode(sent))
         return sent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 
 from stream_svt.monitor.batch import QueryBatch, Segment
 from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
@@ -177,6 +179,7 @@ class Rules:
         self.plain, self.reconfigured = True, False
         self.commands: list[Entry] = []
         self._commands = Commands()
+        self._last_commit_ms = 0
         self._anew = self.closed = False
         self.computed = Computed(self.add_violation)
         broker.appended = self._appended
@@ -304,8 +307,11 @@ class Rules:
         self.require(before.state in (b"", meta["state_id"]), "a state got another id")
         is_next = number in (before.number, before.number + 1)
         self.require(is_next, f"command {number} came after {before.number}")
-        sent = number == before.number or self._was_sent(meta["state_id"].hex(), number, commands["id"])
-        self.require(sent, "a command was carried out, and nobody had sent it for this number")
+        if number != before.number:
+            sent = self._sent_commands(meta["state_id"].hex(), number, commands["id"])
+            self.require(bool(sent), "a command was carried out, and nobody had sent it for this number")
+            self._in_time(sent, commands["expired"])
+        self._last_commit_ms = self._broker.now_ms()
         used = number != before.number or under_way or before.under_way
         for event in events:
             data = event["data"]
@@ -315,21 +321,28 @@ class Rules:
                 if data.get("reason") == "command" and not used:
                     self.add_violation("a command had its effect, and its number was not used up")
                 continue
-            if data["detail"]["message"].startswith("it was "):
+            if data["detail"]["message"].startswith(("it was ", "it had ")):
                 continue
             if data["detail"]["number"] in answered or not used:
                 self.add_violation(f"command {data['detail']['number']} was carried out twice")
             answered.add(data["detail"]["number"])
         self._commands = Commands(meta["state_id"], number, under_way, frozenset(answered))
 
-    def _was_sent(self, state: str, number: int, command_id: str) -> bool:
-        """Whether somebody sent this command for this state and number."""
+    def _in_time(self, sent: list[dict[str, Any]], expired: bool) -> None:
+        """Demand that just those commands are called expired that were at the last commit: they changed nothing."""
+        ends = [math.inf if one["action"] == Action.WITHDRAW else one["expires"] for one in sent]
+        fits = any((end < self._last_commit_ms) == expired for end in ends)
+        self.require(fits or not ends, "a command struck, or counted as expired, out of its time")
+
+    def _sent_commands(self, state: str, number: int, command_id: str) -> list[dict[str, Any]]:
+        """Return what somebody sent with this id for this state and number."""
+        found = []
         for entry in [*self.commands, *self._broker.partitions["control"]]:
             with contextlib.suppress(msgspec.DecodeError):
                 sent = msgspec.json.decode(entry.value or b"")
                 if (sent.get("state"), sent.get("number"), sent["id"]) == (state, number, command_id):
-                    return True
-        return False
+                    found.append(sent)
+        return found
 
     def finish(self) -> None:
         """Judge the books once a healthy owner has had its time."""

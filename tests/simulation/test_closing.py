@@ -48,7 +48,7 @@ def close_for_ever(model: Model) -> None:
 def serve_to_the_end(model: Model) -> None:
     with contextlib.suppress(ApplicationClosed):
         model.serve()
-    with pytest.raises(ApplicationClosed, match="closed for ever"):
+    with pytest.raises(ApplicationClosed, match="closed permanently"):
         model.serve()
     model.broker.settle()
 

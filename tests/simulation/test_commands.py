@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 from stream_svt.monitor.operations import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.committer import REPORTED
-from tests.simulation.model import PLAIN, Feed, Model, declared, has
+from stream_svt.protocol.ports import Clock, Stopped
+from tests.simulation.log import finish, lived
+from tests.simulation.model import PLAIN, Feed, Model, _rest, declared, has
 
 NAMES = [f"d{number:03}" for number in range(60)]
 SPEC = declared(PLAIN, names=", ".join(NAMES))
@@ -133,3 +136,113 @@ def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Mo
     assert len(model.told(EventType.PAUSED)) == 1
     assert 1 < len(model.replies()) <= REPORTED + 60
     assert model.replies()[1] == ("accepted", 1, "it was carried out before")
+
+
+# --- expiry and withdrawal
+
+
+def outcomes(model: Model) -> list[tuple[str, int]]:
+    return [(reason, number) for reason, number, _ in model.replies()]
+
+
+def test_a_command_that_nobody_came_to_in_time_changes_nothing_uses_its_number_up_and_says_so(
+    model: Model,
+) -> None:
+    sent = model.command("late", action=Action.CLOSE, dataset="d007", expires=int(model.now * 1000) + 30_000)
+    model.now += 31
+    model.serve()
+    assert model.told(EventType.RUN_CLOSED) == []
+    [(reason, number, message)] = model.replies()
+    assert (reason, number) == ("expired", 1)
+    assert message.startswith("expired at 2026-09-21 ")
+    assert message.endswith(" by the brokers' clock; nothing was changed")
+    model.broker.write("control", None, msgspec.json.encode(sent))
+    model.command("next", action=Action.CLOSE, dataset="d007")
+    model.serve()
+    assert model.replies()[1:] == [
+        ("expired", 1, "it had expired before"),
+        ("accepted", 2, "close carried out for m0 on d007"),
+    ]
+
+
+def test_a_command_to_all_datasets_that_has_begun_goes_on_past_its_expiry(model: Model) -> None:
+    model.command("all", action=Action.CLOSE, expires=int(model.now * 1000) + 5_000)
+    model.dies_at(nth(7))
+    assert 0 < len(model.told(EventType.RUN_CLOSED)) < len(NAMES)
+    model.now += 3_600
+    model.serve(2)
+    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] == NAMES
+    assert outcomes(model) == [("accepted", 1)]
+
+
+def test_a_command_expires_by_the_brokers_clock_not_by_the_workers(model: Model) -> None:
+    """The worker's clock is ten minutes ahead: the brokers' decides."""
+    model.command("in-time", action=Action.CLOSE, dataset="d007", expires=int(model.now * 1000) + 30_000)
+    ahead = Clock(now=model._tick, epoch=lambda: model.now + 600, sleep=_rest)
+    finish(lived(model.session(clock=ahead)))
+    assert [reason for reason, *_ in model.replies() or [("accepted",)]] == ["accepted"]
+    assert [event["dataset"] for event in model.told(EventType.RUN_CLOSED)] in ([], ["d007"])
+    model.serve()
+    assert outcomes(model) == [("accepted", 1)]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", [None, 1, 2, 3, 4])
+def test_a_withdrawal_wins_over_the_command_before_it_whoever_takes_over(
+    model: Model, number: int | None, after: bool
+) -> None:
+    """Even where the command and its withdrawal are not read together."""
+    model.command("bad", action=Action.CLOSE)
+    for _ in range(40):
+        model.broker.write("control", None, b"{")
+    model.command("back", action=Action.WITHDRAW, expires=0)
+
+    class Few(Feed):
+        rounds, most = 99, 5
+
+    if number is None:
+        finish(lived(model.session(Few)))
+    else:
+        model.dies_at(nth(number), after=after, feed=Few)
+    model.serve(2)
+    assert model.told(EventType.RUN_CLOSED) == []
+    assert model.replies() == [("accepted", 1, "close of shard 0 is withdrawn, and changed nothing")]
+    assert b"command-withdrawn" in refused(model)
+
+
+def test_a_withdrawal_that_comes_after_the_command_says_what_happened(model: Model) -> None:
+    model.command("back", action=Action.WITHDRAW)
+    model.command("one", number=2, action=Action.PAUSE, dataset="d007")
+    model.serve()
+    model.command("back2", action=Action.WITHDRAW)
+    model.serve()
+    assert model.replies() == [
+        ("refused", 1, "no command waits: there was none before; nothing was changed"),
+        ("accepted", 2, "pause carried out for m0 on d007"),
+        (
+            "refused",
+            3,
+            "no command waits: the last one, number 2 (pause), was carried out; nothing was changed",
+        ),
+    ]
+
+
+def test_a_shard_that_waits_for_an_acceptance_takes_commands_back_and_lets_them_expire(model: Model) -> None:
+    model.send(4, "gone")
+    model.broker.first["t"] = 3
+    model.command("pause", action=Action.PAUSE, dataset="d007")
+    model.command("back", action=Action.WITHDRAW)
+    soon = int(model.now * 1000) + 1
+    model.command("late", action=Action.ACCEPT_LOSS, topic="t", offset=0, number=2, expires=soon)
+    model.now += 10
+
+    class Parked(Feed):
+        async def fetch(self, *args: Any, **options: Any) -> Any:
+            if self._rounds > 4:
+                raise Stopped
+            return await super().fetch(*args, **options)
+
+    with contextlib.suppress(Stopped):
+        finish(lived(model.session(Parked)))
+    model.broker.settle()
+    assert outcomes(model) == [("accepted", 1), ("expired", 2)]

@@ -49,6 +49,7 @@ _SESSIONS = {
     broken.ComparesNoNumbers: "nobody had sent it for this number",
     broken.GoesOnWithAnyVersion: "older than the one before",
     broken.RetiresTooEarly: "was retired",
+    broken.NeverExpires: "out of its time",
     broken.UsesNumbersLate: "its number was not used up",
 }
 _UNFENCED = Variant(log=lambda broker, number: ModelLog(broker, f"app-0-{number}"))

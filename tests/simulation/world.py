@@ -135,6 +135,10 @@ class Positions:
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         return await Effect("spans", lambda: {topic: self._broker.span(topic) for topic in topics})
 
+    async def scan(self, topic: str, start: int, take: Callable[[Any], None]) -> None:
+        for entry in await Effect("scan", lambda: list(self._broker.read(topic, start))):
+            take(entry)
+
     def high_water(self, topic: str) -> int | None:
         return self._broker.span(topic)[1]
 
@@ -573,9 +577,15 @@ class World:
             "id": name or f"c{self._commands}",
             "state": state or known,
             "number": max(number + ahead, 0),
+            "expires": self._expiry(),
         }
         command = Command(action=action, **named, **fields)
         self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(command))
+
+    def _expiry(self) -> int:
+        """Return when a command expires: in an hour, and before a worker reads it, at times."""
+        chance = random.Random(f"{self.script.seed}/{self.effects}/{self._commands}")
+        return self._now_ms() + (3_600_000 if self._calm else chance.choice((500, 2_000, *[3_600_000] * 4)))
 
     def _standing(self) -> tuple[str, int]:
         """Return the id of the durable state, and the number of the last command that it used up."""
@@ -608,6 +618,9 @@ class World:
             case 4:  # two at once: the second before the first, too
                 for ahead in chance.sample((1, 2), 2):
                     send(ahead, name=f"{name}-{ahead}")
+            case 6:  # taken back, wherever it lies
+                send(name=name)
+                self._send(Action.WITHDRAW, name=f"{name}-w")
             case 5:
                 for count in range(150):
                     send(chance.choice((-1, 0, 2)), name=f"f{count}")

@@ -309,6 +309,7 @@ class Fuzzer:
                 action=chance.choice([action for action in Action if action is not Action.ACCEPT_LOSS]),
                 dataset=chance.choice(("a", "b", "zz", "")),
                 monitor=chance.choice(("", "hot", "none")),
+                expires=chance.choice((1, 2**62)),
                 limit=chance.choice(("", "60", "-1", "1/0", "x", "1e9999", "9" * 100)),
                 # Copies and forgeries: of another shard, stale ones, and numbers that nobody has reached.
                 state=STATE if chance.random() < 0.9 else "00" * 16,

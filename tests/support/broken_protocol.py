@@ -186,6 +186,14 @@ class ComparesNoNumbers(Disobedient):
     judge = _AnyNumber
 
 
+class NeverExpires(ShardSession):
+    """Carries out commands however late it comes to them."""
+
+    async def _find_command(self, gate: Gate) -> Command | None:
+        found = await super()._find_command(gate)
+        return None if found is None else msgspec.structs.replace(found, expires=2**62)
+
+
 class UsesNumbersLate(ShardSession):
     """Stores the number of a command one transaction after its effect."""
 

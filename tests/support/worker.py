@@ -165,7 +165,8 @@ class Scene:
         """Give the next command to a shard that keeps its state without a key."""
         shard = self.homes.of(dataset.encode()) if partition is None else partition
         state, number = await self.next_command(shard)
-        named = {"dataset": dataset, "state": state, "number": number} | fields
+        expires = int(time.time() * 1000) + 60_000
+        named = {"dataset": dataset, "state": state, "number": number, "expires": expires} | fields
         text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action} | named)
         await self.producer.send_and_wait(
             f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=shard

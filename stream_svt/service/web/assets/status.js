@@ -223,7 +223,7 @@ document.addEventListener("DOMContentLoaded", () => {
     "monitor.resumed": [() => "Resumed by an operator", ""],
     "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],
     "command.reply": [(data) => `Command ${data.detail.action ?? ""} ${data.reason}`, "", true],
-    "application.closed": [(data, event) => `Shard ${event.shard} closed for ever: ${data.detail.successor ?? "a successor"} goes on with what is left of its budgets`, "warn"],
+    "application.closed": [(data, event) => `Shard ${event.shard} closed permanently: ${data.detail.successor ?? "a successor"} goes on with what is left of its budgets`, "warn"],
   };
 
   // Kinds without words of their own: what happened, and why.
