@@ -20,6 +20,9 @@ from stream_svt.cli.planning import plan
 from stream_svt.cli.sending import send
 from stream_svt.cli.showing import audit, carry_over, forward, status, watch
 from stream_svt.errors import StreamSvtError
+from stream_svt.service.logs import logs_json
+
+log = logging.getLogger(__name__)
 
 _INTERRUPTED = 130
 
@@ -124,7 +127,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     except StreamSvtError as error:
-        click.echo(f"stream-svt: {error}", err=True)
+        if logs_json():
+            log.critical("event=ended exit_code=%d error=%r", error.exit_code, str(error))
+        else:
+            click.echo(f"stream-svt: {error}", err=True)
         code = error.exit_code
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         sys.stdout = None

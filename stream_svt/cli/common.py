@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
+from stream_svt.service import logs
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import SigningKey, signing_key
@@ -107,6 +107,15 @@ def seconds_option(
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 _TEXT = "Lowest level that is logged, to standard error."
 log_level_option = option("--log-level", _TEXT, _LEVELS, default="info", show_default=True)
+log_format_option = option(
+    "--log-format",
+    "Format of the log: lines of text, or one JSON object a line.",
+    click.Choice(logs.FORMATS),
+    default="text",
+    show_default=True,
+    envvar="STREAM_SVT_LOG_FORMAT",
+    show_envvar=True,
+)
 json_option = flag("--json as_json", "Print JSON.")
 yes_option = flag("--yes", "Do not ask for confirmation.")
 signing_option = file_option(
@@ -116,11 +125,6 @@ signing_option = file_option(
     show_envvar=True,
     metavar="FILE",
 )
-
-
-def log_to_stderr(level: str) -> None:
-    """Log to standard error, one line for each event."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
 def load(path: Path, *, is_whole: bool = True) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from pathlib import Path
@@ -14,10 +15,13 @@ from stream_svt.cli import common
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import applied
 from stream_svt.service.config import Config, bundle_of
+from stream_svt.service.logs import log_to_stderr
 from stream_svt.service.signatures import SigningKey
 
 if TYPE_CHECKING:
     from stream_svt.service.check import Finding
+
+log = logging.getLogger(__name__)
 
 WAIT_WITHOUT_WORKERS = 10.0
 """Longest wait for adoptions, in seconds, while no worker is a member of the group."""
@@ -208,7 +212,7 @@ def apply(
 
 
 def apply_file(path: Path, key_file: Path | None = None) -> None:
-    """Apply a file, unless it is applied already; ask for no confirmation and wait for no shard."""
+    """Apply a file, unless it is applied already, and log the changes; wait for no confirmation and no shard."""
     config = common.load(path)
     brokers, key = config.cluster(), common.signing_key_of(config, key_file)
     while (proposal := asyncio.run(applied.propose(config, brokers, bundle_of(path)))).is_new:
@@ -219,8 +223,9 @@ def apply_file(path: Path, key_file: Path | None = None) -> None:
         except applied.Overtaken:  # workers of one file start side by side
             time.sleep(random.uniform(0, 0.2))  # noqa: S311  jitter, so that they do not fence each other again
             continue
-        _show(config, proposal)
-        click.echo(f"Version {version.number} of {config.spec.application} is applied.", err=True)
+        for line in proposal.difference.lines:
+            log.info("event=configuration_change change=%r", line.strip())
+        log.info("event=configuration_applied version=%d", version.number)
         return
 
 
@@ -301,7 +306,8 @@ def show_config(path: Path, name: str | None) -> None:
 @common.flag("--apply applies", "First apply the file, without asking for confirmation.")
 @common.signing_option
 @common.log_level_option
-def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:
+@common.log_format_option
+def run(path: Path, applies: bool, key_file: Path | None, log_level: str, log_format: str) -> int:
     """Run a worker until it is stopped.
 
     Several workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied last.
@@ -309,7 +315,7 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
     """
     from stream_svt.service.app import run as run_service
 
-    common.log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     config = common.load(path, is_whole=False)
     if applies:
         apply_file(path, key_file)

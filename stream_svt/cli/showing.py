@@ -23,10 +23,13 @@ from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
+from stream_svt.service.logs import log_to_stderr
 from stream_svt.subscribe import Event, Subscription
 
 if TYPE_CHECKING:
     from stream_svt.protocol.audit import Audit
+
+log = logging.getLogger(__name__)
 
 
 @common.command(
@@ -95,7 +98,10 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
 @common.flag("--test only_test", "Post a test event to every destination, and exit.")
 @common.flag("--accept-loss", "Continue although retention deleted events before their delivery.")
 @common.log_level_option
-def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, log_level: str) -> int:
+@common.log_format_option
+def forward(
+    path: Path, only_check: bool, only_test: bool, accept_loss: bool, log_level: str, log_format: str
+) -> int:
     """Post alerts to Alertmanager and webhooks, until stopped.
 
     Each event is posted at least once, with the same id each time, and in order for each dataset. Several
@@ -106,9 +112,15 @@ def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, lo
 
     if only_check and only_test:
         raise click.UsageError("--check and --test cannot be combined: give one of them.")
+    forwards = not (only_check or only_test)
+    if forwards:
+        log_to_stderr(log_level, log_format)
     config = load_forward_config(path, os.environ)
     for note in config.notes:
-        click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
+        if forwards:
+            log.warning("event=configuration_note note=%r", str(note))
+        else:
+            click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
     if only_check:
         asyncio.run(app.check(config))
         names = ", ".join(one.name for one in config.destinations)
@@ -119,7 +131,6 @@ def forward(path: Path, only_check: bool, only_test: bool, accept_loss: bool, lo
         for name, answer in answers:
             click.echo(f"{name}: {answer.result} ({answer.reason})")
         return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
-    common.log_to_stderr(log_level)
     # Its errors name causes such as a wrong password; its other messages are about progress.
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
     return asyncio.run(app.forward(config, accept_loss=accept_loss))

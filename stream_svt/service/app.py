@@ -1,4 +1,4 @@
-"""The process of a worker: Faust hosts it, for services, signals and exit codes; log limits, garbage collection.
+"""The process of a worker: Faust hosts it, for services, signals and exit codes.
 
 Faust's own consumer, producer and web server are disabled, so they cannot delay the worker, and Faust creates no
 directory, changelog topic or leader topic.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Callable
 
 import faust
@@ -20,6 +19,7 @@ from stream_svt.errors import StreamSvtError
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_rarely
 from stream_svt.service.hosting import HostedWorker
+from stream_svt.service.logs import limit_logs
 
 HOST_LOG = logging.getLogger("faust.host")
 """Logger of the host's own start and stop, apart from the worker's events."""
@@ -113,40 +113,3 @@ def _app(config: Config, monitoring: Monitoring) -> faust.App:
     app.service(monitoring)
     app.finalize()
     return app
-
-
-WARNING_LIMIT = (3, 30.0)
-"""Maximum of warnings and errors from one line of code, and the seconds that it holds for."""
-PROGRESS_LIMIT = (200, 200.0)
-"""The same for other records: enough for a few records of each shard or command."""
-
-
-class RateLimit(logging.Filter):
-    """Limits the records of each line of code, except critical ones: an outage must not fill a disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._counts: dict[tuple[str, int, int], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record; the first one after omitted records shows their number."""
-        if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
-            return True
-        allowed, seconds = WARNING_LIMIT if record.levelno >= logging.WARNING else PROGRESS_LIMIT
-        origin, now = (record.pathname, record.lineno, record.levelno), time.monotonic()
-        began, count = self._counts.get(origin, (now, 0))
-        if now - began >= seconds:
-            if count > allowed:
-                record.msg, record.args = f"{record.getMessage()} left_out={count - allowed}", ()
-            began, count = now, 0
-        self._counts[origin] = began, count + 1
-        return count < allowed
-
-
-def limit_logs() -> None:
-    """Log only warnings and errors of libraries, and limit each handler."""
-    # Errors of aiokafka stay: no other record names a wrong password or certificate.
-    for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RateLimit())

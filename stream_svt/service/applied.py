@@ -48,6 +48,8 @@ RETRY_INTERVAL: Final = 3.0
 """Seconds before the topic is read again after an error."""
 PIECE_SIZE = 500
 """Datasets in a piece that the subprocess returns."""
+PARSER_OUTPUT: Final = 4000
+"""Maximum of bytes logged of what the subprocess writes to standard error."""
 
 _PROGRAM = f"from {__name__} import parse; parse()"
 
@@ -142,15 +144,16 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncGene
 async def read(version: Version, partitions: int) -> AppliedWorkload:
     """Return the workload of a version; raise ConfigError where it is invalid or its process ended early."""
     source = f"version {version.number} of the configuration"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, source, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
+    command, pipe = (sys.executable, "-c", _PROGRAM, source), asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
-        output, _ = await process.communicate(msgspec.json.encode(version.bundle))
+        output, said = await process.communicate(msgspec.json.encode(version.bundle))
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if said:
+        log.warning("event=parser_output text=%r", said[-PARSER_OUTPUT:].decode(errors="replace"))
     if process.returncode:
         message = f"its parser ended early with exit code {process.returncode}; nothing was changed"
         raise ConfigError([Problem(0, "", message)], source)
