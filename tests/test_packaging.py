@@ -1,8 +1,10 @@
-"""What users install: the built wheel, alone in an environment of its own."""
+"""What users install: the wheel or the source archive, alone in an environment of its own, without the repository."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +31,19 @@ def build_wheel(source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+def archives(tmp_path_factory) -> dict[str, Path]:
+    """Return the source archive of the repository, and the wheel that is built from it."""
+    target = tmp_path_factory.mktemp("archives")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [source], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
+    return {"sdist": source, "wheel": wheel}
+
+
+@pytest.fixture(scope="module")
+def wheel(archives) -> Path:
+    return archives["wheel"]
 
 
 def test_the_wheel_holds_the_package_its_data_and_its_license_and_nothing_else(wheel):
@@ -64,33 +78,82 @@ def test_the_source_archive_holds_no_secret_that_was_made_beside_the_stack(tmp_p
     assert [name for name in names if "/secrets/" in name or name.endswith(".key")] == []
 
 
-def test_the_installed_wheel_starts_the_command_line(wheel, tmp_path):
-    environment = tmp_path / "venv"
-    venv.create(environment, with_pip=False)
-    python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
-    # Its dependencies are lent by the environment that runs this test; the package itself is the wheel's.
-    paths = sysconfig.get_paths(vars={"base": str(environment)})
-    Path(paths["purelib"], "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Dockerfile", ".dockerignore", "docker-compose.yml", "deploy/compose/make-secrets", "deploy/sbom"),
+        *(
+            "deploy/helm/stream-svt/values.yaml",
+            "deploy/prometheus/alertmanager.yml",
+            "examples/subscribe.py",
+        ),
+        *("docs/index.md", "tests/run", "LICENSE", "CHANGELOG.md"),
+    ],
+)
+def test_the_source_archive_has_what_a_user_starts_copies_or_reads(archives, name):
+    with tarfile.open(archives["sdist"]) as opened:
+        [found] = [one for one in opened.getmembers() if one.name.split("/", 1)[1] == name]
+        assert bool(found.mode & 0o111) == os.access(ROOT / name, os.X_OK)
 
-    where = _output(python, "-c", "import stream_svt; print(stream_svt.__file__)", cwd=tmp_path)
-    assert Path(where).is_relative_to(environment)
-    answer = _output(environment / "bin" / "stream-svt", "--version", cwd=tmp_path)
-    assert importlib.metadata.version("stream-svt") in answer
+
+def test_the_chart_of_the_source_archive_has_the_rules_as_files(archives):
+    with tarfile.open(archives["sdist"]) as opened:
+        rules = [one for one in opened.getmembers() if "/deploy/helm/stream-svt/rules/" in one.name]
+    assert {Path(one.name).name for one in rules} == {
+        path.name for path in (ROOT / "deploy/prometheus/rules").glob("*.yml")
+    }
+    assert all(one.isfile() for one in rules)
 
 
-def test_the_engine_is_imported_where_a_worker_is_named(tmp_path):
-    program = """
-import sys, stream_svt
-engine = ["prometheus_client", "pyarrow", "scipy", "stream_svt.monitor.engine"]
-print([name in sys.modules for name in engine], stream_svt.Worker and [name in sys.modules for name in engine])
+CONFIG = """
+application: shop
+datasets: [{name: week-1, limit: {epsilon: 4}, unit: one basket}]
+monitors:
+  - {name: hot, topic: shop.counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 1000],
+     threshold: 500, expected_queries: 1000}
 """
-    said = _output(Path(sys.executable), "-c", program, cwd=tmp_path)
-    assert said == f"{[False] * 4} {[True] * 4}"
 
 
-def _output(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def installed(request, archives, tmp_path_factory) -> Path:
+    """Install an archive into an environment of its own, and return the directory of its programs."""
+    environment = tmp_path_factory.mktemp("venv")
+    venv.create(environment, with_pip=False)
+    # Its dependencies, and what builds the source archive, are lent by the environment that runs this test.
+    purelib = sysconfig.get_paths(vars={"base": str(environment)})["purelib"]
+    Path(purelib, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
+    # The editable installation that is lent, too, would count as one that is there already.
+    more = ["--no-build-isolation", "--ignore-installed"]
+    done = subprocess.run(
+        [*pip, *more, archives[request.param]], capture_output=True, text=True, check=False, cwd=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return environment / "bin"
+
+
+def test_an_installation_works_without_the_repository(installed, tmp_path):
+    where = _output(installed / "python", "-c", "import stream_svt; print(stream_svt.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(installed.parent)
+    svt = installed / "stream-svt"
+    assert importlib.metadata.version("stream-svt") in _output(svt, "--version", cwd=tmp_path)
+    assert "apply" in _output(svt, "--help", cwd=tmp_path)
+    assert "topics" in json.loads(_output(svt, "schema", cwd=tmp_path))["properties"]
+    shown = _output(svt, cwd=tmp_path, env=os.environ | {"_STREAM_SVT_COMPLETE": "bash_source"})
+    assert "complete" in shown
+    (tmp_path / "shop.yaml").write_text(CONFIG)
+    assert "hot" in _output(svt, "check", "--offline", "-c", "shop.yaml", cwd=tmp_path)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
+def test_the_demo_of_an_installation_alerts_without_the_repository(installed, broker, tmp_path):
+    demo = [installed / "stream-svt", "demo", "--duration", "2", "--broker", broker.bootstrap_servers]
+    assert "retail-week-1" in _output(*demo, cwd=tmp_path)
+
+
+def _output(*command: str | Path, **options: Any) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

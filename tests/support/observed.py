@@ -72,7 +72,7 @@ destinations:
 def alertmanager_config(directory: Path, webhook: str) -> Path:
     """Return the deployment's file, at once instead of grouped for a while, with every receiver a webhook here."""
     config = yaml.safe_load((DEPLOY / "alertmanager.yml").read_text())
-    _hurried(config["route"])
+    hurried(config["route"])
     for receiver in config["receivers"]:
         name = receiver["name"]
         receiver.clear()
@@ -82,10 +82,11 @@ def alertmanager_config(directory: Path, webhook: str) -> Path:
     return path
 
 
-def _hurried(route: dict[str, Any]) -> None:
+def hurried(route: dict[str, Any]) -> None:
+    """Group alerts for a moment only, here and in the routes below."""
     route |= {"group_wait": "100ms", "group_interval": "1s"}
     for inner in route.get("routes", ()):
-        _hurried(inner)
+        hurried(inner)
 
 
 def prometheus_config(directory: Path, ports: list[int], alertmanager: str) -> Path:

@@ -1,0 +1,160 @@
+"""The given receivers for Slack, PagerDuty and Opsgenie in a real Alertmanager, against servers of the tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stream_svt.forward.event import request_of
+from tests.support.forwarding import destination, received
+from tests.support.http_server import serving
+from tests.support.keys import write_secrets
+from tests.support.observed import hurried
+from tests.support.prometheus import DEPLOY, Alertmanager
+
+pytestmark = [pytest.mark.debian, pytest.mark.loopback]
+RECEIVERS = DEPLOY / "receivers"
+SECRETS = "/etc/alertmanager/secrets"
+PRODUCTS = sorted(path.stem for path in RECEIVERS.glob("*.yml"))
+Posted = list[tuple[str, dict[str, str], dict[str, Any]]]
+"""Path, headers and body of each request."""
+OPERATIONS = {
+    "labels": {"alertname": "CommitFailures", "severity": "ticket", "application": "retail-watch"},
+    "annotations": {"summary": "Commits of retail-watch fail", "description": "Each is tried again."},
+}
+
+
+def assembled(product: str) -> str:
+    """Return alertmanager.yml with other receivers, as docs/forwarding.md says."""
+    routes = (DEPLOY / "alertmanager.yml").read_text().partition("\nreceivers:")[0]
+    return f"{routes}\n{(RECEIVERS / f'{product}.yml').read_text()}"
+
+
+@contextmanager
+def product(answer: int = 202) -> Iterator[tuple[str, Posted]]:
+    """Stand in for a product; yields its address, and all that was posted so far."""
+    posted: Posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            posted.append((self.path, dict(self.headers), body))
+            self.send_response(answer)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}", posted
+
+
+@pytest.fixture
+def sent(debian_program, tmp_path) -> Callable[[str], Posted]:
+    """Return what a product gets of an alert and of an operations' alert, which then ends."""
+
+    def run(name: str) -> Posted:
+        with product(200 if name == "slack" else 202) as (address, posted):
+            config = yaml.safe_load(assembled(name).replace(SECRETS, str(tmp_path)))
+            hurried(config["route"])
+            config["global"] = {"pagerduty_url": f"{address}/v2/enqueue", "opsgenie_api_url": f"{address}/"}
+            hook = f"{address}/services/T0/B0/x"
+            write_secrets(
+                tmp_path,
+                {"slack.url": hook, "pagerduty.key": "the-key", "opsgenie.key": "the-key"},
+            )
+            path = tmp_path / "alertmanager.yml"
+            path.write_text(yaml.safe_dump(config))
+            with Alertmanager(debian_program("prometheus-alertmanager"), path, tmp_path) as alertmanager:
+                target = destination(tmp_path, f"{{name: a, alertmanager: {{urls: ['{alertmanager.url}']}}}}")
+                now = datetime.now(UTC)
+                _post(alertmanager, request_of(target, received(), now).body)
+                _post(alertmanager, json.dumps([OPERATIONS]).encode())
+                _wait(lambda: len(posted) >= 2)
+                ended = OPERATIONS | {"endsAt": (now + timedelta(milliseconds=10)).isoformat()}
+                _post(alertmanager, json.dumps([ended]).encode())
+                _wait(lambda: len(posted) >= 3)
+            return posted
+
+    return run
+
+
+def _post(alertmanager: Alertmanager, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{alertmanager.url}/api/v2/alerts", body, headers)  # noqa: S310  loopback
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "not posted in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_alertmanager_accepts_the_receivers_and_their_keys_are_files(debian_program, tmp_path, name):
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(assembled(name))
+    done = subprocess.run(
+        [debian_program("amtool"), "check-config", file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = yaml.safe_load(file.read_text())
+    assert [one["name"] for one in document["receivers"]] == ["pages", "tickets"]
+    for receiver in document["receivers"]:
+        [(_, [config])] = [(key, value) for key, value in receiver.items() if key != "name"]
+        [secret] = [value for key, value in config.items() if key.endswith("_file")]
+        assert Path(secret).parent == Path(SECRETS)
+
+
+def test_slack_gets_both_kinds_and_mentions_for_pages_only(sent):
+    first, second, last = sorted(sent("slack"), key=lambda one: one[2]["attachments"][0]["title"])
+    assert {path for path, _, _ in (first, second, last)} == {"/services/T0/B0/x"}
+    [page], [ticket], [ended] = (body["attachments"] for _, _, body in (first, second, last))
+    assert page["title"].startswith("FIRING AboveThreshold: retail-watch shop")
+    assert page["text"].startswith("<!channel> milk of shop is above 500 (hot)")
+    assert "noisy" in page["text"]
+    assert (page["color"], ticket["color"], ended["color"]) == ("danger", "warning", "good")
+    assert ticket["text"].startswith("Commits of retail-watch fail")
+    assert ended["title"].startswith("RESOLVED CommitFailures: retail-watch")
+
+
+def test_pagerduty_gets_events_that_it_can_group_and_resolve(sent):
+    events = [body for path, _, body in sent("pagerduty") if path == "/v2/enqueue"]
+    assert {event["routing_key"] for event in events} == {"the-key"}
+    page, ticket, ended = sorted(
+        events, key=lambda event: (event["event_action"] == "resolve", event["payload"]["severity"])
+    )
+    assert [one["event_action"] for one in (page, ticket, ended)] == ["trigger", "trigger", "resolve"]
+    summary = "AboveThreshold: milk of shop is above 500 (hot)"
+    meant = {"summary": summary, "severity": "critical", "component": "shop", "group": "retail-watch"}
+    assert meant.items() <= page["payload"].items()
+    assert page["payload"]["source"]
+    assert ticket["payload"]["severity"] == "warning"
+    assert ticket["dedup_key"] == ended["dedup_key"] != page["dedup_key"]
+
+
+def test_opsgenie_gets_alerts_that_it_can_close(sent):
+    posted = sent("opsgenie")
+    assert {headers["Authorization"] for _, headers, _ in posted} == {"GenieKey the-key"}
+    made = {body["priority"]: body for path, _, body in posted if path == "/v2/alerts"}
+    assert made["P1"]["message"] == "AboveThreshold: milk of shop is above 500 (hot)"
+    assert (made["P1"]["entity"], set(made["P1"]["tags"])) == ("shop", {"stream-svt", "retail-watch"})
+    assert made["P3"]["message"] == "CommitFailures: Commits of retail-watch fail"
+    [closed] = [path for path, _, _ in posted if path != "/v2/alerts"]
+    assert closed == f"/v2/alerts/{made['P3']['alias']}/close?identifierType=alias"
