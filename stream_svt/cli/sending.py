@@ -16,7 +16,7 @@ import click
 from stream_svt.cli import common
 from stream_svt.service.config import Config
 from stream_svt.service.control import NotDeclared
-from stream_svt.service.sending import Progress, send_lines
+from stream_svt.service.sending import SendProgress, send_lines
 from stream_svt.settings.document import quote
 
 _CHUNK = 1 << 20
@@ -47,7 +47,7 @@ def send(
     to go on. Exit code 1: a line was invalid.
     """
     config = common.load(path)
-    topic, progress = _topic(config, topic, monitor), Progress(next_line=from_line)
+    topic, progress = _topic(config, topic, monitor), SendProgress(next_line=from_line)
     try:
         asyncio.run(_send(config, topic, progress, dataset=dataset, skip=skip))
     except asyncio.CancelledError:
@@ -73,7 +73,9 @@ def _topic(config: Config, topic: str | None, monitor: str | None) -> str:
     return topic or topics[0]
 
 
-async def _send(config: Config, topic: str, progress: Progress, *, dataset: str | None, skip: bool) -> None:
+async def _send(
+    config: Config, topic: str, progress: SendProgress, *, dataset: str | None, skip: bool
+) -> None:
     if (task := asyncio.current_task()) is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
@@ -91,7 +93,7 @@ async def _send(config: Config, topic: str, progress: Progress, *, dataset: str 
         showing.cancel()
 
 
-async def _show(progress: Progress) -> None:
+async def _show(progress: SendProgress) -> None:
     """Show the progress on a terminal."""
     errors = click.get_text_stream("stderr")
     while errors.isatty():
@@ -115,7 +117,7 @@ async def _standard_input() -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _print(topic: str, progress: Progress) -> None:
+def _print(topic: str, progress: SendProgress) -> None:
     """Print what is on the topic, and how to go on."""
     records = common.count(progress.acknowledged, "record")
     skipped = f", {common.count(progress.skipped, 'line')} skipped" if progress.skipped else ""

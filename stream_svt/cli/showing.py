@@ -183,6 +183,8 @@ def _show(answer: dict[str, Any]) -> None:
         counts = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
         records = common.count(sum(reasons.values()), "record")
         click.echo(f"{records} refused ({counts}): see topic {answer['refused']['topic']}")
+        if remedy := answer["refused"]["remedy"]:
+            click.echo(f"misrouted: {remedy}")
     common.print_table(
         ("shard", "state", "lag", "state records", "last commit", "cause", "reason"),
         [_shard_cells(shard) for shard in answer["shards"]],

@@ -25,11 +25,14 @@ from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service import kafka
+from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.config import Config
 from stream_svt.service.control import newest_events
+from stream_svt.service.homes import PRODUCERS
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import sealing_of, stored_metas
-from stream_svt.service.topology import Topology, problems, read_topology, wanted_topics
+from stream_svt.service.sample import OTHER_PARTITIONER, Sample, sample
+from stream_svt.service.topology import Topology, other_partitioner, problems, read_topology, wanted_topics
 from stream_svt.settings.fields import Retry
 from stream_svt.settings.monitors import MonitorSpec
 
@@ -37,6 +40,8 @@ _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
+_SAMPLE: Final = 200
+"""Newest records of a query topic whose partitions are looked at."""
 
 
 class Finding(NamedTuple):
@@ -104,9 +109,10 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
         findings.append(_note("topics.state", message))
     wrong = [_problem(one.field, one.message) for one in problems(config, topology)]
     good = f"all {len(wanted_topics(config))} topics exist, with {config.topics.partitions} partitions each"
-    findings += wrong or [_ok("topics", good)]
+    by = f"producers partition with {PRODUCERS[config.topics.partitioner]}"
+    findings += wrong or [_ok("topics", f"{good}; {by}")]
     findings += advice(config, topology)
-    for check in (_retention, _permissions, _state, _predecessor):
+    for check in (_retention, _permissions, _partitioner, _state, _predecessor):
         try:
             findings += [one async for one in check(config, cluster, topology)]
         except BrokerError as error:
@@ -260,6 +266,28 @@ async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> 
     if not refused:
         tried = "reading, writing, transactions and the group are allowed, as far as can be tried"
         yield _ok("permissions", tried)
+
+
+async def _partitioner(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+    """Compare the partitioner with the version applied last, and with the newest records of each query topic."""
+    there, wanted = topology.partitions, config.topics
+    samples: dict[str, Sample] = {}
+    with contextlib.suppress(BrokerError):  # `_permissions` says which one is missing
+        applied = (
+            newest(await read_versions(config, cluster), wanted.config) if wanted.config in there else None
+        )
+        if applied is not None and applied.bundle.partitioner != wanted.partitioner:
+            for problem in other_partitioner(applied.bundle.partitioner, config).problems:
+                yield _problem(problem.field, problem.message)
+        if all(there.get(topic) == wanted.partitions for topic in config.spec.topics()):
+            samples = await sample(config, cluster, _SAMPLE)
+    for topic, found in samples.items():
+        if count := found.found[OTHER_PARTITIONER]:
+            finding = (
+                _problem if 2 * count > found.records else _note
+            )  # older records may lie behind a change
+            message = f"{topic}: {count} of the newest {found.records} records are refused: "
+            yield finding("topics.partitioner", message + config.homes.misrouted())
 
 
 async def _read(cluster: Cluster, topic: str) -> None:

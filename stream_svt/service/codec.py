@@ -6,6 +6,7 @@ never leads to a rejection: what is not a number becomes the monitor's lower bou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -23,7 +24,10 @@ from stream_svt.service.homes import Homes
 from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, reason_of, without
 from stream_svt.service.mapped import MappedJson
 from stream_svt.service.reasons import MAX_TEXT, Reason
+from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.records import RecordLayout
+
+log = logging.getLogger(__name__)
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -35,18 +39,46 @@ _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISR
 
 
 class DatasetIndex(dict[bytes | None, int]):
-    """Numbers of a shard's datasets by record key; negative for any other key."""
+    """Numbers of a shard's datasets by record key; negative for any other key.
 
-    def __init__(self, names: Iterable[str], *, partition: int, homes: Homes) -> None:
+    With a ``spec``, it counts the misrouted keys of declared datasets: only those are public.
+    """
+
+    def __init__(
+        self, names: Iterable[str], *, partition: int, homes: Homes, spec: ApplicationSpec | None = None
+    ) -> None:
         super().__init__()
-        self._partition, self._homes = partition, homes
+        self._partition, self._homes, self._spec = partition, homes, spec
+        self._other = homes.other
+        self._misrouted = {True: 0, False: 0}  # by whether the partition is that of the other partitioner
         for _ in self.fill_in_slices(names):
             pass
 
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
-        return -2 if self._homes.of(key) == self._partition else -3
+        if self._homes.of(key) == self._partition:
+            return -2
+        if self._spec is not None and not self._misrouted[False]:
+            self._count_misrouted(key, self._spec)
+        return -3
+
+    @property
+    def follows_other_partitioner(self) -> bool:
+        """Whether every misrouted key of a declared dataset, if any, is where the other partitioner puts it."""
+        return self._misrouted[True] > 0 and not self._misrouted[False]
+
+    def _count_misrouted(self, key: bytes, spec: ApplicationSpec) -> None:
+        try:
+            dataset = spec.find(key.decode())
+        except UnicodeDecodeError:
+            return
+        if dataset is None:
+            return
+        self._misrouted[self._other.of(key) == self._partition] += 1
+        if self.follows_other_partitioner and self._misrouted[True] == 1:
+            shown = (self._partition, dataset.name, self._homes.misrouted())
+            log.warning("event=misrouted partition=%d dataset=%s error=%r", *shown)
 
     def fill_in_slices(self, names: Iterable[str]) -> Iterator[None]:
         """Add datasets, yielding between slices."""

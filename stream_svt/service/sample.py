@@ -26,7 +26,7 @@ from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.records import steps
 
 _NO_VALUE = object()
-_OTHER = "other-partitioner"
+OTHER_PARTITIONER = "other-partitioner"
 """What is counted where records are on the partition of the other partitioner."""
 
 _ADVICE = {
@@ -97,7 +97,7 @@ class Examiner:
                 "the query counts as the lower bound" if kind == "no value" else "the query has no series"
             )
             return f"field {path} is missing: {effect}"
-        if kind == _OTHER:
+        if kind == OTHER_PARTITIONER:
             return f"refused, {self._homes.misrouted()}"
         refused = f"refused, {kind}" if kind in set(Reason) else f"{kind}: the value is clamped"
         return _ADVICE.get(kind, refused)
@@ -121,7 +121,7 @@ class Examiner:
     def _why(self, reason: str, key: bytes | None, partition: int) -> str:
         """Return why a record is refused; a misrouted one may be where the other partitioner puts its key."""
         if reason == Reason.MISROUTED and self._homes.other.of(key or b"") == partition:
-            return _OTHER
+            return OTHER_PARTITIONER
         return reason
 
     def _datasets(self, partition: int, records: Sequence[Record]) -> Iterator[DatasetSpec]:

@@ -51,7 +51,7 @@ class InvalidLine(StreamSvtError):
 
 
 @dataclass(slots=True)
-class Progress:
+class SendProgress:
     """Queries acknowledged, lines skipped, and the line to go on from.
 
     Of the lines from ``next_line`` to ``last_sent``, some may be on the topic: they were sent, and not acknowledged.
@@ -137,7 +137,7 @@ async def send_lines(
     cluster: Cluster,
     topic: str,
     chunks: AsyncIterator[bytes],
-    progress: Progress,
+    progress: SendProgress,
     *,
     dataset: str | None = None,
     skip: bool = False,
@@ -195,7 +195,7 @@ async def _send(sending: Coroutine[Any, Any, None]) -> None:
 
 
 async def _acknowledged(
-    producer: AIOKafkaProducer, config: Config, topic: str, queries: list[Line], progress: Progress
+    producer: AIOKafkaProducer, config: Config, topic: str, queries: list[Line], progress: SendProgress
 ) -> None:
     """Send the queries and wait for all acknowledgements within a deadline; count those that arrived."""
     sent: list[asyncio.Future[Any]] = []

@@ -99,7 +99,7 @@ class AppliedWorkload:
         parts = self._parts.get(shard)
         if parts is None or parts.gone != gone:
             listed = yield from self._live_datasets(shard, gone)
-            dataset_index = DatasetIndex((), partition=shard, homes=self.homes)
+            dataset_index = DatasetIndex((), partition=shard, homes=self.homes, spec=self.declared)
             yield from dataset_index.fill_in_slices(dataset.name for dataset in listed)
             datasets = ShardDatasets(self.spec.names_shown)
             yield from datasets.fill_in_slices(listed)
@@ -120,7 +120,7 @@ class AppliedWorkload:
         if parts is not None and parts.datasets is engine.datasets:
             dataset_index = parts.dataset_index
         else:
-            dataset_index = DatasetIndex(engine.number, partition=shard, homes=self.homes)
+            dataset_index = DatasetIndex(engine.number, partition=shard, homes=self.homes, spec=self.declared)
         # Until the engine changes its specification, records have the layout that its monitors declare.
         layouts = {one.topic: one.record for one in (*self.spec.monitors, *running)}
         return {
@@ -129,6 +129,11 @@ class AppliedWorkload:
             )
             for topic in self.topics
         }
+
+    def misrouted(self) -> str:
+        """Return cause and remedy of misrouted records, "" unless all are where the other partitioner puts them."""
+        indexes = (parts.dataset_index for parts in [*self._parts.values()])
+        return self.homes.misrouted() if any(one.follows_other_partitioner for one in indexes) else ""
 
     def _live_datasets(self, shard: int, gone: RetiredDatasets) -> Generator[None, None, list[DatasetSpec]]:
         """Return the datasets of a shard that can still have queries, in order."""

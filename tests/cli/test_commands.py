@@ -249,10 +249,13 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     assert "refused" not in ended.out
     # The lag of a shard that was never open is unknown; 0 would mean that every query was read.
     parked = {**STATUS["shards"][0], "state": "parked", "lag": {}, "committed_at": None}
-    refused = {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
+    refused = {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}, "remedy": "do this"}
     answer["body"] = json.dumps({**STATUS, "shards": [parked], "refused": refused}).encode()
     changed = stream_svt("status", "--url", url).out
-    assert "3 records refused (not-json 1, undeclared 2): see topic shop.rejects\n" in changed
+    assert (
+        "3 records refused (not-json 1, undeclared 2): see topic shop.rejects\nmisrouted: do this\n"
+        in changed
+    )
     (row,) = [line for line in changed.splitlines() if "parked" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]
 

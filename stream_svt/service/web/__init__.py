@@ -64,6 +64,7 @@ class RefusedRecords(msgspec.Struct):
 
     topic: Annotated[str, Meta(description="Reject topic, which has the position of each.")]
     reasons: Annotated[dict[str, int], Meta(description="How many, by reason.")]
+    remedy: Annotated[str, Meta(description="What to change if another partitioner was used, else empty.")]
 
 
 class ShardLine(msgspec.Struct, rename={"key_id": "sealing_key_id"}):
@@ -145,7 +146,9 @@ def about(worker: Worker) -> About:
             MonitorLine(one.name, one.topic, one.form, float(one.threshold), one.cutoff, float(one.epsilon))
             for one in spec.monitors
         ],
-        refused=RefusedRecords(config.topics.rejects, worker.metrics.refused_records()),
+        refused=RefusedRecords(
+            config.topics.rejects, worker.metrics.refused_records(), worker.workload.misrouted()
+        ),
     )
 
 

@@ -372,7 +372,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const refused = total(status.refused.reasons);
     at("refused").hidden = refused === 0;
     fill(at("refused"), status.refused, () => [`It has refused ${many(refused, "record")} since it started (`
-      + `${reasons.map(([reason, count]) => `${reason} ${number(count)}`).join(", ")}): see topic `, name(status.refused.topic), "."]);
+      + `${reasons.map(([reason, count]) => `${reason} ${number(count)}`).join(", ")}): see topic `, name(status.refused.topic), ".", status.refused.remedy ? ` Misrouted: ${status.refused.remedy}.` : ""]);
     at("shards-empty").hidden = shards > 0;
     at("shards").parentElement.hidden = shards === 0;
     set(at("version"), `stream_svt ${status.version}, specification ${status.application_hash}`);
