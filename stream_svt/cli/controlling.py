@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from stream_svt.cli import common
+from stream_svt.cli.confirming import confirm, prices
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
@@ -67,8 +68,8 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
             **options: Any,  # noqa: ANN401
         ) -> int:
             config = common.load(path)
-            commands = to_send(config, **options)
             key = common.signing_key_of(config, key_file)
+            commands = to_send(config, **options)
             sending = send(
                 config, config.cluster(), commands, timeout=timeout, lifetime=expires, signing_key=key
             )
@@ -90,21 +91,33 @@ def _command(name: str, *arguments: str, summary: str | None = None) -> Callable
 
 def _add(action: Action, summary: str) -> None:
     text = "Take effect during the replay after a takeover, too. Open runs end at their full price."
-    pauses = action is Action.PAUSE
-    now_option: Callable[[Any], Any] = common.flag("--now", text) if pauses else lambda function: function
+    own_option: Callable[[Any], Any] = {
+        Action.PAUSE: common.flag("--now", text),
+        Action.RESAMPLE: common.yes_option,
+    }.get(action, lambda function: function)
 
     @_command(action.value, "retail-2026-w01", summary=summary)
     @click.argument("datasets", nargs=-1)
     @common.flag("--all every", "All declared datasets.")
     @common.option("--monitor", "Only this monitor. Default: all.", default="", metavar="NAME")
-    @now_option
+    @own_option
     def to_send(
-        config: Config, datasets: tuple[str, ...], every: bool, monitor: str, now: bool = False
+        config: Config,
+        datasets: tuple[str, ...],
+        every: bool,
+        monitor: str,
+        now: bool = False,
+        yes: bool = False,
     ) -> list[Addressed]:
         if every == bool(datasets):
             raise click.UsageError("Name one or more datasets, or give --all.")
         command = Command("", action, monitor=monitor, now=now)
-        return for_all(config, command) if every else for_datasets(config, datasets, command)
+        commands = for_all(config, command) if every else for_datasets(config, datasets, command)
+        if action is Action.RESAMPLE and not yes and (every or len(datasets) > 1):
+            monitors = [one for one in config.spec.monitors if monitor in ("", one.name)]
+            effect = f"open runs end, and new ones cost up to: {prices(monitors)}"
+            confirm(config, commands, effect, "Resample all of them?")
+        return commands
 
 
 _add(Action.PAUSE, "Skip the queries of datasets, for one monitor or all. Open runs stay open.")
@@ -129,7 +142,8 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
         raise click.BadParameter(str(error), param_hint="--limit") from None
     commands = for_datasets(config, datasets, Command("", Action.RAISE_BUDGET, limit=limit))
     if not yes:
-        common.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} permanently?")
+        effect = "everyone in the data loses the difference; no command lowers a limit"
+        confirm(config, commands, effect, f"Raise the limit to {limit} permanently?", limit=limit)
     return commands
 
 
@@ -137,13 +151,19 @@ def _raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bo
 @common.option("--shard", "The waiting shard.", int, required=True)
 @common.option("--topic", "The query topic that lost records.", required=True)
 @common.option("--offset", "The lost offset at which the shard waits.", click.IntRange(0), required=True)
-def _accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
+@common.yes_option
+def _accept_loss(config: Config, shard: int, topic: str, offset: int, yes: bool) -> list[Addressed]:
     """Continue after queries were lost; open runs close at their full price.
 
     A shard that lost queries waits for this command; its log and 'stream-svt status' show it in full. Any other
     shard refuses it.
     """
-    return for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
+    commands = for_shards(config, [shard], Command("", Action.ACCEPT_LOSS, topic=topic, offset=offset))
+    if not yes:
+        names = ", ".join(one.name for one in config.spec.monitors if one.topic == topic) or "no monitor"
+        effect = f"open runs of {names} close at their full price, and what they reserved is spent"
+        confirm(config, commands, effect, f"Continue shard {shard} without the lost records of {topic}?")
+    return commands
 
 
 @_command("withdraw", "retail-2026-w01", "--all")
@@ -187,10 +207,18 @@ def _close_application(
         raise click.UsageError("--give-up-state needs --shard: name each shard that cannot be opened.")
     if successor == config.spec.application:
         raise click.BadParameter("the successor needs another name.", param_hint="--successor")
-    where = f"shard {shard}" if shard is not None else "all shards"
-    lost = ", and give up its state" if give_up_state else ""
-    if not yes:
-        common.confirm(f"Close {where} of {config.spec.application} permanently{lost}?")
     cluster_id = asyncio.run(cluster_id_of(config.cluster())) if give_up_state else ""
     command = Command("", Action.CLOSE_APPLICATION, successor=successor, cluster=cluster_id)
-    return for_shards(config, None if shard is None else [shard], command)
+    commands = for_shards(config, None if shard is None else [shard], command)
+    if not yes:
+        where = f"shard {shard}" if shard is not None else "all shards"
+        lost = ", and give up its state" if give_up_state else ""
+        kept = (
+            "what they reserved counts as spent"
+            if give_up_state
+            else "epsilon that they did not spend is left"
+        )
+        effect = f"open runs end, {kept}; only {successor} may continue with what is left"
+        question = f"Close {where} of {config.spec.application} permanently{lost}?"
+        confirm(config, commands, effect, question)
+    return commands

@@ -13,15 +13,17 @@ import aiokafka.client
 import msgspec
 import pytest
 
-from stream_svt.cli import app
+from stream_svt.cli import app, confirming
 from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
 from stream_svt.service.config import parse_config
+from stream_svt.service.shown import Shown
 from stream_svt.service.web import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
+from tests.support.alerts import account_of
 from tests.support.http_server import answering
 from tests.support.keys import ed25519_pair
 from tests.support.status_page import Stub
@@ -200,11 +202,22 @@ RAISE = ("control", "raise-budget", "today", "--limit", "5")
 def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_interrupt(
     stream_svt, config, monkeypatch
 ):
+    """The account of the dataset is read before; here it was found."""
+
+    async def shown(*_arguments):
+        return Shown(accounts={"today": account_of(spent=2.5, reserved=0.5)})
+
+    monkeypatch.setattr(confirming, "read_shown", shown)
     for answer, hint in (("n\n", ""), ("", " (use --yes where nobody can answer)")):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         ended = stream_svt(*RAISE, "-c", config)
         message = f"stream-svt: not confirmed; nothing was changed{hint}\n"
         assert (ended.code, ended.err.endswith(message)) == (1, True)
+        assert ended.err.splitlines()[:3] == [
+            "today (unit: one basket): epsilon 2.5 of 4 spent, 0.5 reserved by open runs",
+            "  limit 4 -> 5: one basket may lose up to epsilon 5 here, instead of 4",
+            "1 dataset on 1 shard: everyone in the data loses the difference; no command lowers a limit",
+        ]
 
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 
@@ -123,7 +124,8 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     assert [json.loads(line)["sequence"] for line in lines.splitlines()] == [1, 2, 3]
 
 
-def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene):
+def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers what it asks
     config = scene.write()
     assert stream_svt("check", "-c", config, "--create-topics").code == 0
     worker = scene.serve(file=config)
@@ -144,14 +146,22 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene):
         assert stream_svt("control", "resume", "-c", config, "today", "--monitor", "hot").code == 0
         refused = stream_svt("control", "resume", "-c", config, "today")
         assert (refused.code, "is not paused" in refused.err) == (1, True)
-        assert stream_svt("control", "resample", "-c", config, "--all").code == 0
+        assert stream_svt("control", "resample", "-c", config, "--all", "--yes").code == 0
         assert stream_svt("control", "close", "-c", config, "tomorrow").code == 0
+        asked = stream_svt("control", "raise-budget", "-c", config, "today", "tomorrow", "--limit", 6)
+        assert asked.code == 1
+        assert "today (unit: one basket): epsilon " in asked.err
+        assert "  limit 4 -> 6: one basket may lose up to epsilon 6 here, instead of 4" in asked.err
+        assert "2 datasets on 2 shards: everyone in the data loses the difference" in asked.err
+        asked = stream_svt("control", "close-application", "-c", config, "--successor", "next")
+        assert "tomorrow (unit: one basket): epsilon " in asked.err
+        assert "2 datasets on 2 shards: open runs end" in asked.err
         raised = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "11/2", "--yes")
         assert (raised.code, "raised from epsilon 4 to 5.5" in raised.out) == (0, True)
         lower = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "1", "--yes")
         assert lower.code == 1
         lost = ("--shard", 0, "--topic", scene.queries, "--offset", 7)
-        nothing = stream_svt("control", "accept-loss", "-c", config, *lost)
+        nothing = stream_svt("control", "accept-loss", "-c", config, *lost, "--yes")
         assert nothing.code == 1
         assert "shard 0: refused: the shard does not wait for offset 7" in nothing.err
         audited = stream_svt("audit", "-c", config)

@@ -38,6 +38,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import QueryDecoder
+from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
@@ -89,11 +90,14 @@ class Silent:
         return lambda *_, **__: None
 
 
+ONE_SHARD = Homes(1, "murmur2")
+
+
 @dataclass(frozen=True)
 class ModelWorkload(AppliedWorkload):
     """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
 
-    partitions: int = 1
+    homes: Homes = ONE_SHARD
     entropy: Callable[[int], bytes] = os.urandom
     decoder: type[QueryDecoder] = QueryDecoder
     bounds: Bounds = BOUNDS

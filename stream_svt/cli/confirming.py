@@ -1,0 +1,68 @@
+"""What a command to shards will change, shown before the operator is asked to confirm it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from stream_svt.cli import common
+from stream_svt.monitor.released import Account
+from stream_svt.privacy.loss import as_text, exact
+from stream_svt.service.config import Config
+from stream_svt.service.control import Addressed
+from stream_svt.service.shown import read_shown
+from stream_svt.settings.monitors import MonitorSpec
+
+SHOWN = 10
+"""Datasets whose accounts are shown; further ones are counted."""
+
+
+def confirm(
+    config: Config, commands: Sequence[Addressed], effect: str, question: str, *, limit: str | None = None
+) -> None:
+    """Show accounts of the datasets that commands address, and what changes; then ask.
+
+    Accounts are those of the newest events: charges of the last moments may be missing. Raises unless the answer is
+    yes.
+    """
+    shards = {one.shard for one in commands}
+    names = list(dict.fromkeys(one.command.dataset for one in commands if one.command.dataset))
+    if not names:
+        names = [one.name for one in config.current.datasets if config.home(one.name) in shards]
+    accounts = asyncio.run(read_shown(config, config.cluster(), names[:SHOWN])).accounts if names else {}
+    for name in names[:SHOWN]:
+        for line in _lines(config, name, accounts.get(name), limit):
+            click.echo(line, err=True)
+    if len(names) > SHOWN:
+        click.echo(f".. and {len(names) - SHOWN} more", err=True)
+    where = f"{common.count(len(names), 'dataset')} on {common.count(len(shards), 'shard')}"
+    click.echo(f"{where}: {effect}", err=True)
+    common.confirm(question)
+
+
+def _lines(config: Config, name: str, account: Account | None, limit: str | None) -> list[str]:
+    """Return what a dataset's account is, and what a new limit means."""
+    dataset = config.spec.find(name)
+    if dataset is None:
+        return [f"{name}: not declared"]
+    if account is None:
+        measure, old = str(dataset.kind.measure), as_text(dataset.limit, dataset.kind)
+        head = f"{name} (unit: {dataset.unit}): limit {measure} {old} as declared; no event read shows its account"
+    else:
+        measure, old = account.measure, f"{account.limit:g}"
+        spent = f"{account.spent:g} of {old} spent, {account.reserved:g} reserved by open runs"
+        head = f"{name} (unit: {dataset.unit}): {measure} {spent}"
+    if limit is None:
+        return [head]
+    new = f"{float(exact(limit)):g}"
+    return [
+        head,
+        f"  limit {old} -> {new}: {dataset.unit} may lose up to {measure} {new} here, instead of {old}",
+    ]
+
+
+def prices(monitors: Sequence[MonitorSpec]) -> str:
+    """Return what a run of each monitor costs, in words."""
+    return ", ".join(f"{one.name} epsilon {float(one.epsilon):g}" for one in monitors)

@@ -1,0 +1,126 @@
+"""What the newest released events show of an application: its shards, and the accounts of its datasets.
+
+Alert partitions are read from their end backwards, a bounded number of records, until every dataset was found. So the
+time is bounded however long the history is, and what was not found is reported as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiokafka import TopicPartition
+
+from stream_svt.errors import BrokerError
+from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.service import kafka
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.topology import unseen
+
+READ_MOST = 400_000
+"""Records of the alert topic that are looked through: some seconds."""
+
+
+@dataclass(slots=True)
+class ShardShown:
+    """What events of a shard show.
+
+    ``events``, ``time``, ``state`` and ``command`` are of its newest event: number, RFC 3339 text, id of the state,
+    number of the last command. ``version`` is the newest one adopted, 0 if no event read says so. ``whole`` tells
+    whether its first event was read, too.
+    """
+
+    events: int = 0
+    time: str = ""
+    state: str = ""
+    command: int = 0
+    version: int = 0
+    successor: str = ""
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Shown:
+    """What the events read show.
+
+    ``accounts`` and ``units`` are by dataset, ``topics`` are declarations (see `topic.declared`) by query topic,
+    ``partitions`` the numbers of shards in genesis events, ``raised`` the datasets whose limit a command raised.
+    """
+
+    shards: dict[int, ShardShown] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    partitions: set[int] = field(default_factory=set)
+    raised: set[str] = field(default_factory=set)
+
+    def take(self, envelope: Envelope, data: Alert | Lifecycle, wanted: Collection[str]) -> None:
+        """Take an event in, after the earlier ones of its shard; ``wanted`` are the datasets whose accounts count."""
+        shard = self.shards[envelope.shard]
+        shard.events, shard.time = envelope.sequence, envelope.time
+        shard.state, shard.command = envelope.stateid, envelope.command
+        shard.whole = shard.whole or envelope.sequence == 1
+        if data.account is not None and data.dataset in wanted:
+            self.accounts[data.dataset] = data.account
+        if not isinstance(data, Lifecycle):
+            return
+        detail = data.detail
+        match envelope.type:
+            case EventType.STATE_BEGUN:
+                self.partitions.add(int(detail.get("partitions", 0)))
+            case EventType.CONFIGURATION_ADOPTED:
+                shard.version = int(detail.get("number", 0))
+            case EventType.APPLICATION_CLOSED:
+                shard.successor = str(detail.get("successor", ""))
+            case EventType.TOPIC_DECLARED:
+                self.topics[str(detail.get("topic", ""))] = detail
+            case EventType.BUDGET_RAISED:
+                self.raised.add(data.dataset)
+            case EventType.DECLARED if data.dataset in wanted:
+                self.units[data.dataset] = str(detail.get("unit", ""))
+
+    def parser(self, shard: int, wanted: Collection[str]) -> Callable[[Any], bool | None]:
+        """Return a function that takes the records of a shard in, and returns True once all datasets were found."""
+        self.shards[shard] = ShardShown()
+        left = set(wanted)
+
+        def parse(record: Any) -> bool | None:  # noqa: ANN401
+            try:
+                envelope, data = decode(record.value or b"")
+            except msgspec.DecodeError:
+                return None
+            if envelope.shard != shard:
+                return None
+            self.take(envelope, data, wanted)
+            if data.dataset in left and data.dataset in self.accounts:
+                left.discard(data.dataset)
+            return None if left else True
+
+        return parse
+
+
+async def read_shown(
+    config: Config, cluster: Cluster, datasets: Collection[str] | None = None, most: int = READ_MOST
+) -> Shown:
+    """Return what the newest events show of these datasets and their shards; None means all that are declared.
+
+    At most about ``most`` records are read, spread evenly over the shards.
+    """
+    topic, doing = config.topics.alerts, f"reading the newest events of alert topic {config.topics.alerts!r}"
+    if topic not in await kafka.partition_counts(cluster, doing):
+        raise BrokerError(unseen(topic, "READ"))
+    wanted: dict[int, set[str]] = {}
+    if datasets is None:
+        wanted = {shard: set() for shard in range(config.topics.partitions)}
+        datasets = [one.name for one in config.current.datasets]
+    for name in datasets:
+        wanted.setdefault(config.home(name), set()).add(name)
+    shown = Shown()
+    async with kafka.started(cluster.reader(), doing) as reader:
+        for shard, names in sorted(wanted.items()):
+            place, parse = TopicPartition(topic, shard), shown.parser(shard, names)
+            await kafka.newest(reader, place, parse, doing, max_lookback=max(most // len(wanted), 1000))
+    return shown
