@@ -17,6 +17,7 @@ from stream_svt.cli import common
 from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
 from stream_svt.cli.planning import plan
+from stream_svt.cli.rejecting import rejects
 from stream_svt.cli.sending import send
 from stream_svt.cli.showing import audit, carry_over, forward, status, watch
 from stream_svt.errors import StreamSvtError
@@ -110,7 +111,7 @@ def demo(
 
 for _command in (demo, run, apply, show_config, check, send, lint, prove, plan, schema):
     app.add_command(_command)
-for _command in (watch, forward, status, control, carry_over, audit):
+for _command in (watch, forward, status, rejects, control, carry_over, audit):
     app.add_command(_command)
 
 

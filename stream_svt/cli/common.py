@@ -16,6 +16,7 @@ from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.settings.document import did_you_mean
+from stream_svt.settings.fields import duration_ms
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -102,6 +103,15 @@ def seconds_option(
     """Return an option for a time in seconds; the help shows its default."""
     shown = {"default": default, "show_default": default is not None}
     return option(name, text, click.FloatRange(min=least), metavar="SECONDS", **shown)
+
+
+def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Return the value of an option, a duration, in seconds."""
+    del ctx, option
+    try:
+        return None if text is None else duration_ms(text) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])

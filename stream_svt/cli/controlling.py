@@ -17,7 +17,6 @@ from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
 from stream_svt.service.kafka import cluster_id_of
-from stream_svt.settings.fields import duration_ms
 
 
 @click.group(
@@ -38,19 +37,10 @@ def control() -> None:
     """
 
 
-def _duration(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Return a duration in seconds."""
-    del ctx, option
-    try:
-        return None if text is None else duration_ms(text) / 1000
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 _expires_option = common.option(
     "--expires",
     "How long a shard may still carry the command out: 10m, 7d. Default: the timeout.",
-    callback=_duration,
+    callback=common.duration,
     metavar="DURATION",
 )
 

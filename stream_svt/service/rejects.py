@@ -1,0 +1,202 @@
+"""Reads the reject topic, with what to do for each reason, and the record at a position of a query or control topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.protocol.controls import Refusal
+from stream_svt.protocol.ports import Record
+from stream_svt.service import kafka
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.ports import Reject
+from stream_svt.service.reasons import Reason
+from stream_svt.service.topology import unseen
+
+_ENCODING = "send one JSON object in UTF-8, or an Arrow IPC stream with its content-type"
+_TEXT = "a string of 1 to 256 characters"
+_OPERATOR = "send commands with 'stream-svt control' only"
+_SIGN = "send it again with --signing-key; if nobody of yours sent it, restrict WRITE on the control topic"
+
+REMEDIES: Final[Mapping[str, str]] = {
+    Reason.NO_KEY: "let the producer set the record's key: the name of the dataset",
+    Reason.UNDECLARED: "declare the dataset and apply the configuration, or correct the producer's key",
+    Reason.MISROUTED: "'stream-svt lint' names the setting of the producer; the topic has topics.partitions partitions",
+    Reason.EMPTY: "let the producer send a value: compaction's tombstones are no queries",
+    Reason.TOO_LARGE: "let the producer send smaller records",
+    Reason.UNSUPPORTED_CONTENT_TYPE: "correct the header content-type, or leave it out",
+    Reason.INVALID_UTF8: _ENCODING,
+    Reason.NOT_JSON: _ENCODING,
+    Reason.NOT_AN_OBJECT: _ENCODING,
+    Reason.NOT_ARROW: "write an uncompressed, little-endian Arrow IPC stream",
+    Reason.MISSING_ID: "let the producer give each query an id of its own",
+    Reason.BAD_ID: f"send as 'id' {_TEXT}",
+    Reason.BAD_SERIES: f"send as 'series' {_TEXT}",
+    Reason.BAD_SET: f"send as 'set' {_TEXT}, also with 'closed'",
+    Reason.BAD_THRESHOLD: "send 'threshold' as a JSON number, or leave it out",
+    Reason.UNKNOWN_MONITOR: "correct 'monitor', or apply a configuration with a monitor of this name on the topic",
+    Reason.BAD_TIME: "send 'time' as a string or a number, or leave it out",
+    "outside-period": "send queries while their period lasts, or apply a longer 'lateness'",
+    Refusal.EMPTY: _OPERATOR,
+    Refusal.TOO_LARGE: _OPERATOR,
+    Refusal.NOT_JSON: _OPERATOR,
+    Refusal.BAD_FIELD: f"{_OPERATOR}, of the workers' release",
+    Refusal.OTHER_STATE: "send the command again: the topics were created again since, or it was for another shard",
+    Refusal.STALE: "nothing, if 'stream-svt control' succeeded: another command was faster, and it tried again",
+    Refusal.AHEAD: "send the command again with 'stream-svt control', which asks for the number",
+    Refusal.WITHDRAWN: "nothing: a later 'withdraw' took it back",
+    Refusal.UNSIGNED: _SIGN,
+    Refusal.UNKNOWN_KEY: f"add the key to section control, or {_SIGN}",
+    Refusal.BAD_SIGNATURE: _SIGN,
+}
+"""What to do for each reason on the reject topic."""
+
+
+@dataclass(frozen=True)
+class RejectCount:
+    """Records refused for one reason on a partition: how many, and time and offset of the last one refused."""
+
+    topic: str
+    partition: int
+    reason: str
+    count: int
+    newest: datetime
+    offset: int
+
+
+@dataclass
+class Rejects:
+    """What was read of the reject topic: its groups, how many records, and how many older ones the limit left out.
+
+    ``unreadable`` counts records that no worker wrote.
+    """
+
+    groups: dict[tuple[str, int, str], RejectCount]
+    read: int = 0
+    left_out: int = 0
+    unreadable: int = 0
+
+    def take(self, record: Record) -> None:
+        """Count a record of the reject topic."""
+        self.read += 1
+        try:
+            reject = msgspec.json.decode(record.value or b"", type=Reject)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.unreadable += 1
+            return
+        if reject.reason not in REMEDIES:  # of another release
+            self.unreadable += 1
+            return
+        key = (_text(reject.topic.encode(errors="replace")), reject.partition, reject.reason)
+        when = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+        before = self.groups.get(key)
+        count = 1 if before is None else before.count + 1
+        if before is None or when >= before.newest:
+            self.groups[key] = RejectCount(*key, count, when, reject.offset)
+        else:
+            self.groups[key] = replace(before, count=count)
+
+    def sorted(self) -> list[RejectCount]:
+        """Return the groups by topic and reason, the most records first in each."""
+        return sorted(
+            self.groups.values(), key=lambda one: (one.topic, one.reason, -one.count, one.partition)
+        )
+
+
+async def read_rejects(config: Config, cluster: Cluster, since_ms: int | None, limit: int) -> Rejects:
+    """Count the newest records of the reject topic: at most ``limit``, evenly from its partitions that have any.
+
+    ``since_ms`` leaves out those from before this time, in milliseconds since 1970.
+    """
+    topic = config.topics.rejects
+    doing, found = f"reading reject topic {topic!r}", Rejects({})
+    if not (count := (await kafka.partition_counts(cluster, doing)).get(topic, 0)):
+        raise BrokerError(unseen(topic, "READ"))
+    async with kafka.started(cluster.reader(), doing) as reader:
+        spans = await kafka.edges(reader, [TopicPartition(topic, number) for number in range(count)], doing)
+        if since_ms is not None:
+            spans = await _since(reader, spans, since_ms, doing)
+        spans = {tp: (first, end) for tp, (first, end) in spans.items() if first < end}
+        for tp, (first, end) in spans.items():
+            start = max(first, end - max(1, limit // len(spans)))
+            found.left_out += start - first
+            async for batch in kafka.read_partition(reader, topic, tp.partition, start, doing):
+                for record in batch:
+                    found.take(record)
+    return found
+
+
+async def _since(reader: AIOKafkaConsumer, spans: kafka.Spans, since_ms: int, doing: str) -> kafka.Spans:
+    async with kafka.deadline(kafka.CALL_DEADLINE, doing):
+        places = await reader.offsets_for_times(dict.fromkeys(spans, since_ms))
+    return {
+        tp: (max(first, places[tp].offset) if places.get(tp) is not None else end, end)
+        for tp, (first, end) in spans.items()
+    }
+
+
+async def record_at(
+    config: Config, cluster: Cluster, topic: str, partition: int, offset: int
+) -> ConsumerRecord:
+    """Return the record at a position of a query topic, or of the control topic.
+
+    Raises:
+        StreamSvtError: Another topic, or no record there: deleted, aborted, or a marker of a transaction.
+        BrokerError: The topic cannot be read.
+    """
+    readable = [*config.spec.topics(), config.topics.control]
+    if topic not in readable:
+        raise StreamSvtError(
+            f"{topic!r} is no query topic of the configuration, which has {', '.join(readable)}"
+        )
+    tp, doing = TopicPartition(topic, partition), f"reading partition {partition} of topic {topic!r}"
+    if (await kafka.partition_counts(cluster, doing)).get(topic, 0) <= partition:
+        raise BrokerError(unseen(topic, "READ"))
+    async with kafka.started(cluster.reader(), doing) as reader:
+        first, end = (await kafka.edges(reader, [tp], doing))[tp]
+        if first <= offset < end:
+            kafka.seek_all(reader, {tp: offset})
+            async with kafka.deadline(kafka.CALL_DEADLINE, doing):
+                while await reader.position(tp) <= offset:
+                    batch = await reader.getmany(tp, timeout_ms=200, max_records=1)
+                    for record in batch.get(tp, ()):
+                        if record.offset == offset:
+                            return record
+        raise StreamSvtError(
+            f"no record at offset {offset} of partition {partition}: the topic holds offsets {first} to {end - 1}; "
+            "others were deleted, and some are markers of transactions, or aborted"
+        )
+
+
+def lines_of(record: ConsumerRecord, most: int) -> Iterator[str]:
+    """Yield a record as lines of text without control characters: a producer may write escape codes of terminals.
+
+    At most ``most`` bytes of its value are shown.
+    """
+    when = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    yield f"time: {when}"
+    yield f"key: {_text(record.key)}"
+    for name, value in record.headers:
+        yield f"header {_text(name.encode())}: {_text(value)}"
+    value = record.value or b""
+    yield f"value ({len(value)} bytes): {_text(record.value if record.value is None else value[:most])}"
+    if len(value) > most:
+        yield f".. and {len(value) - most} more bytes: give --limit"
+
+
+def _text(content: bytes | None) -> str:
+    """Return content on one line: text as it is but for control characters, other bytes as Python writes them."""
+    if content is None:
+        return "none"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return repr(content)
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
