@@ -86,6 +86,7 @@ def _line(kind: str, event: Alert | Lifecycle) -> Text | None:
     lines = {
         EventType.RUN_STARTED: (event.reason, "cyan", "new threshold noise drawn and charged"),
         EventType.RUN_HALTED: ("halted", "yellow", "all its alerts are used"),
+        EventType.LIMITED: ("limited", "yellow", "max_runs runs have begun"),
         EventType.EXHAUSTED: ("exhausted", "bold red", "the budget cannot pay for another run"),
     }
     if kind not in lines:

@@ -149,6 +149,7 @@ _COMMON = """\
     monotonic: true
     bounds: [0, 14700]
     threshold: 400
+    max_runs: off # the six weeks pass within minutes here
     mute: period # an item that was reported is muted for the rest of its week
     beta: 0.1 # an alert's bound holds with 90 %
 """

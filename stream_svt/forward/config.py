@@ -115,9 +115,9 @@ class DestinationConfig(Strict):
     webhook: WebhookConfig | None = None
     """Post events to a webhook. Either this or alertmanager."""
     types: Types = Field(
-        default=("alert", "monitor.exhausted", "run.halted"),
+        default=("alert", "monitor.exhausted", "monitor.limited", "run.halted"),
         description=f"Patterns of types with * and ?: {', '.join(TYPE_WORDS)}. Default alert, "
-        "monitor.exhausted, run.halted.",
+        "monitor.exhausted, monitor.limited, run.halted.",
     )
     monitors: Patterns = ("*",)
     """Patterns of monitor names with * and ?. Default: all, ["*"]."""

@@ -24,6 +24,7 @@ _SOURCE = "/stream-svt/"
 _NAMES: Mapping[str, tuple[str, str]] = {
     EventType.ALERT: ("AboveThreshold", "page"),
     EventType.EXHAUSTED: ("MonitorExhausted", "ticket"),
+    EventType.LIMITED: ("MonitorLimited", "ticket"),
     EventType.RUN_HALTED: ("RunHalted", "ticket"),
 }
 """Name and severity of alerts by event type; the severities are those of deploy/prometheus."""
@@ -94,7 +95,7 @@ def _ended_types(config: DestinationConfig, event: AlertRecord) -> list[str]:
     """Return the types whose alerts end with an event: those that a monitor's next run makes obsolete."""
     if config.alertmanager is None or event.envelope.type != EventType.RUN_STARTED:
         return []
-    types = (EventType.EXHAUSTED, EventType.RUN_HALTED)
+    types = (EventType.EXHAUSTED, EventType.LIMITED, EventType.RUN_HALTED)
     return [kind for kind in types if _matches(type_word(kind), config.types)]
 
 
@@ -170,6 +171,7 @@ def _annotations(event: AlertRecord) -> dict[str, str]:
         subject = " on ".join(text for text in (data.monitor, data.dataset) if text)
         summaries: dict[str, str] = {
             EventType.EXHAUSTED: f"{subject} cannot pay for another run: its queries are skipped",
+            EventType.LIMITED: f"{subject} has begun as many runs as max_runs allows: its queries are skipped",
             EventType.RUN_HALTED: f"{subject} has used all tops of run {data.run}",
         }
         other = f"{type_word(envelope.type)} {subject}".strip()

@@ -12,6 +12,7 @@ import msgspec
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.batch import Mask
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import (
@@ -97,6 +98,15 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
             limit=to_float(self.ledger.limit, kind),
         )
 
+    def payable(self, spec: MonitorSpec, mechanism: SparseVector) -> SparseVector | None:
+        """Return the mechanism of the run that the ledger can pay for, whole or shortened; None if it cannot pay."""
+        ledger = self.ledger
+        available = ledger.available - spec.reserve_units(ledger.kind)
+        if ledger.kind is Kind.ZCDP:
+            return None if ledger.run_open or spec.run_price(Kind.ZCDP) > available else mechanism
+        affordable = min(mechanism.epsilon, available)
+        return mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
+
     def admit(self, run_state: RunState, spec: MonitorSpec, mechanism: SparseVector) -> int | None:
         """Open a run: return the charge for its threshold, None if the ledger cannot pay for a run.
 
@@ -104,20 +114,15 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         with at least the cheapest of several branches. The monitor's reserve stays available to other monitors. Under
         zCDP the full run is charged now, and no run is admitted while another one is open.
         """
-        ledger = self.ledger
-        available = ledger.available - spec.reserve_units(ledger.kind)
+        ledger, shorter = self.ledger, self.payable(spec, mechanism)
+        if shorter is None:
+            return None
         if ledger.kind is Kind.ZCDP:
             price = spec.run_price(Kind.ZCDP)
-            if ledger.run_open or price > available:
-                return None
             ledger.open_run(price)
             run_state.left = mechanism.epsilon - mechanism.threshold_charge
             run_state.spent += price
             return price
-        affordable = min(mechanism.epsilon, available)
-        shorter = mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
-        if shorter is None:
-            return None
         ledger.reserve(shorter.epsilon)
         ledger.spend_reserved(shorter.threshold_charge)
         run_state.left = shorter.epsilon - shorter.threshold_charge
@@ -238,6 +243,7 @@ class Accounts:
         queues, mutes: The journal of queues; muted series by monitor, removed ones included, and dataset number.
         sequence, shard_events: Number of events of the shard so far, and of those about no dataset.
         dirty: Numbers of the datasets whose account changed since the last commit.
+        covered: The mask of the datasets that each monitor in use covers.
     """
 
     def __init__(
@@ -259,6 +265,7 @@ class Accounts:
         self.shard_events = 0
         self.next = Commit()
         self.dirty: set[int] = set()
+        self.covered: dict[str, Mask] = {}
         self._bounds = bounds
         self._size = 0
 
@@ -306,6 +313,10 @@ class Accounts:
         """Return the state of a monitor on a dataset, to read."""
         account = self.held.get(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
+
+    def sharing(self, number: int) -> int:
+        """Return how many monitors share the budget of a dataset."""
+        return sum(bool(mask[number]) for mask in self.covered.values())
 
     def raise_limit(self, number: int, limit: int) -> None:
         """Raise a dataset's limit, in ledger units; exhausted monitors become idle. `MisuseError` if it would fall."""

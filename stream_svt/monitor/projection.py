@@ -150,6 +150,7 @@ class Projection:
                     muted=runner.runs.muted(number),
                     queued=runner.runs.queued(number),
                     top_branch_only=runner.runs.top_branch_only(run_state),
+                    next_run=runner.runs.limited_until(number, run_state),
                 )
                 for name, runner in self._runners.items()
                 if runner.runs.covers[number]

@@ -59,13 +59,18 @@ class QueryTester:
             if not ahead or runs.acts_on_queries_alone(dataset):
                 if runs.accounts.full:
                     return int(row)
-                runs.open_run(dataset, int(view.clock[row]))
+                runs.open_run(dataset, int(view.batch.timestamp_ms[row]))
         return last
 
     def _begin(self, view: View, start: int, stop: int) -> Segment:
-        """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable."""
-        status = self.runs.status[view.batch.dataset[start:stop]]
-        pending = view.only_eligible(status == Status.PENDING, start)
+        """Return the segment from ``start`` to ``stop`` or the first row whose run is not durable or not open yet."""
+        datasets = view.batch.dataset[start:stop]
+        status = self.runs.status[datasets]
+        pending = status == Status.PENDING
+        if self.runs.limited:
+            passed = self.runs.due(datasets, view.batch.timestamp_ms[start:stop])
+            pending |= (status == Status.LIMITED) & passed
+        pending = view.only_eligible(pending, start)
         if pending.any():
             stop = start + int(pending.argmax())
         live = view.only_eligible(status[: stop - start] == Status.TESTABLE, start)

@@ -36,6 +36,7 @@ class EventType(StrEnum):
     RUN_HALTED = "io.stream-svt.run.halted.v1"
     RUN_CLOSED = "io.stream-svt.run.closed.v1"
     EXHAUSTED = "io.stream-svt.monitor.exhausted.v1"
+    LIMITED = "io.stream-svt.monitor.limited.v1"
     MUTED = "io.stream-svt.series.muted.v1"
     PAUSED = "io.stream-svt.monitor.paused.v1"
     RESUMED = "io.stream-svt.monitor.resumed.v1"
@@ -153,7 +154,7 @@ class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
     """Released state of one monitor on one dataset, as of the last commit; amounts are in the ledger's measure."""
 
     monitor: Annotated[str, Meta(description="Its name.")]
-    state: Annotated[str, Meta(description="idle, running, halted, exhausted or paused.")]
+    state: Annotated[str, Meta(description="idle, running, halted, exhausted, limited or paused.")]
     run: Annotated[int, Meta(description="Number of the latest run.")]
     run_tops: Annotated[int, Meta(description="Tops of the open run.")]
     tops: Annotated[int, Meta(description="Tops since the dataset was declared.")]
@@ -164,6 +165,9 @@ class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
     muted: Annotated[int, Meta(description="Series muted after a top.")]
     queued: Annotated[int, Meta(description="Queries that wait for another test.")]
     top_branch_only: Annotated[bool, Meta(description="Whether only the top branch is left.")]
+    next_run: Annotated[
+        int, Meta(description="If limited, when the next run may begin (Unix ms); else 0.")
+    ] = 0
 
 
 class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +323,7 @@ _AFTER: Mapping[str, State] = {
     EventType.RUN_HALTED: State.HALTED,
     EventType.RUN_CLOSED: State.HALTED,
     EventType.EXHAUSTED: State.EXHAUSTED,
+    EventType.LIMITED: State.LIMITED,
 }
 
 

@@ -82,8 +82,8 @@ class RetryAppend(Append):
                 continue
             now, offset = clock[row - start], offsets[row - start]
             if status[dataset] != testable:
-                if status[dataset] == Status.WAITING:
-                    runs.open_run(dataset, now)
+                if runs.opens(dataset, time_ms := int(batch.timestamp_ms[row])):
+                    runs.open_run(dataset, time_ms)
                     check_full = True
                 if status[dataset] == Status.PENDING:
                     return row

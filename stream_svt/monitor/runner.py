@@ -1,4 +1,4 @@
-"""Steps one monitor through batches: chooses the rows to test next, and ends runs by schedule."""
+"""Steps one monitor through batches: chooses the rows to test next, and the runs that begin by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import NO_ROWS, Integers, Mask, QueryBatch, View
 from stream_svt.monitor.query_tester import Append, QueryNoise, QueryTester
 from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.runs import Runs, Status
+from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.sweep import SweepAppend
 from stream_svt.settings.fields import Retry, Sweep
 from stream_svt.settings.monitors import MonitorSpec
@@ -57,7 +57,7 @@ class Runner:
         while True:
             if self.runs.accounts.full and row < stop:
                 return self._stop_at(view, row)
-            due = self._resample_due(view, row)
+            due = self._due(view, row)
             last = min(row + int(due.argmax()) if due.any() else stop, self.append.next_close(view, row))
             reached = self.append.test(view, row, last)
             if row < reached < last:
@@ -65,7 +65,7 @@ class Runner:
                 continue
             if reached < last:
                 return self._stop_at(view, reached)
-            self._resample(view, reached)
+            self._renew(view, reached)
             if not self.append.close(view, reached):
                 return self._stop_at(view, reached)
             row = reached
@@ -125,21 +125,20 @@ class Runner:
         self.offset, self.row = int(view.batch.offset[row]), int(view.batch.row[row])
         return False
 
-    def _resample_due(self, view: View, start: int) -> Mask:
-        """Return the mask, from row ``start`` on, of queries whose run is past its scheduled end."""
-        if self.spec.resample_every is None:
+    def _due(self, view: View, start: int) -> Mask:
+        """Return the mask, from row ``start`` on, of queries that open a run by schedule or after a limit."""
+        runs, rows = self.runs, slice(start, view.stop)
+        if self.spec.resample_every is None and not runs.limited:
             return _NO_ROW
-        datasets = view.batch.dataset[start : view.stop]
-        late = view.clock[start : view.stop] >= self.runs.deadline[datasets]
-        return view.only_eligible(late & (self.runs.status[datasets] == Status.TESTABLE), start)
+        return view.only_eligible(runs.due(view.batch.dataset[rows], view.batch.timestamp_ms[rows]), start)
 
-    def _resample(self, view: View, start: int) -> None:
-        """If the run of row ``start`` is past its scheduled end, end it and open the next one.
+    def _renew(self, view: View, start: int) -> None:
+        """If the query of row ``start`` opens a run by schedule or after a limit, open it.
 
-        At the same time open the runs of other datasets whose next query comes after their scheduled end, each at
-        the clock of that query, so that one commit makes all of them durable.
+        At the same time open those of other datasets whose next query does, each at the timestamp of that query, so
+        that one commit makes all of them durable.
         """
-        due = self._resample_due(view, start)
+        due = self._due(view, start)
         if not due.any() or not due[0]:
             return
         runs = self.runs
@@ -150,5 +149,4 @@ class Runner:
             if due[row] and (row == 0 or runs.acts_on_queries_alone(dataset)):
                 if row and runs.accounts.full:
                     break
-                runs.end_run(dataset, "schedule")
-                runs.open_run(dataset, int(view.clock[start + row]))
+                runs.renew(dataset, int(view.batch.timestamp_ms[start + row]))

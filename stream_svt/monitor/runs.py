@@ -16,17 +16,21 @@ from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.accounts import Accounts, DatasetAccount
-from stream_svt.monitor.batch import Crossing, Grid, Mask
+from stream_svt.monitor.batch import Crossing, Grid, Integers, Mask
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MuteFilter, Mutes
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType, NoiseLaw, Position
 from stream_svt.monitor.shard_datasets import NEVER
-from stream_svt.monitor.snapshot import SECRETS, RunState, Signal, State
+from stream_svt.monitor.snapshot import NOT_COUNTED, SECRETS, RunState, Signal, State
 from stream_svt.privacy.loss import Kind, to_float
-from stream_svt.settings.fields import Mute, Sweep
+from stream_svt.settings.fields import MaxRuns, Mute, Sweep
 from stream_svt.settings.monitors import MonitorSpec
 
-_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # as in `accounts`
+# As in `accounts`.
+_RUNNING, _EXHAUSTED, _LIMITED = State.RUNNING, State.EXHAUSTED, State.LIMITED
+
+_AT_ONCE = -1
+"""Lower bound of the timestamps of records."""
 
 Q = TypeVar("Q", bound=Queue[Any])
 
@@ -49,18 +53,24 @@ class Plan:
 
 
 class Status:
-    """What happens to a dataset's next query: it is skipped, opens a run, waits for durable noise, or is tested."""
+    """What happens to a dataset's next query: it is skipped, opens a run, waits for durable noise, or is tested.
+
+    With LIMITED it is skipped before the deadline, and opens a run from then on.
+    """
 
     SKIP: Final = 0
     WAITING: Final = 1
     PENDING: Final = 2
     TESTABLE: Final = 3
+    LIMITED: Final = 4
 
 
 def _status_of(run_state: RunState) -> int:
     """Return the `Status` of a state whose open run, if any, is durable."""
     if run_state.paused or run_state.stopped or run_state.state is _EXHAUSTED:
         return Status.SKIP
+    if run_state.state is _LIMITED:
+        return Status.LIMITED
     return Status.TESTABLE if run_state.state is _RUNNING else Status.WAITING
 
 
@@ -68,8 +78,9 @@ class Runs:
     """The runs of one monitor, all under one ``plan``.
 
     Arrays by dataset number: ``covers`` (whether the monitor runs there), ``status`` (`Status`), ``secrets`` (`SECRETS`
-    of the open run) and ``deadline`` (the clock, in ms, at which the run ends by schedule). ``queues`` has the queries
-    that wait for another test, by dataset number.
+    of the open run) and ``deadline`` (the timestamp of a query, in ms, at which the run ends by schedule, or from which
+    a limited monitor may begin the next one). ``limited`` counts the datasets with `Status.LIMITED`. ``queues`` has the
+    queries that wait for another test, by dataset number.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec) -> None:
@@ -92,23 +103,67 @@ class Runs:
 
     def cover(self, covers: Mask) -> None:
         """Run on these datasets; `refresh` has to follow for those that have an account."""
-        self.covers = covers
+        self.covers = self.accounts.covered[self.name] = covers
+        self.limited = 0
         self.status[:] = np.where(covers, Status.WAITING, Status.SKIP)
 
     def refresh(self, datasets: Sequence[int]) -> list[int]:
         """Update the arrays from the states on some datasets with durable runs; return those where one exists."""
-        held, interval = self.accounts.held, self.spec.resample_every
+        held, is_timed = self.accounts.held, self.spec.resample_every is not None
         states = [(n, state) for n in datasets if (state := held[n].run_states.get(self.name)) is not None]
         numbers = np.array([number for number, _ in states], dtype=np.int64)
         secrets = b"".join([run_state.secrets for _, run_state in states])
         self.secrets[numbers] = np.frombuffer(secrets, dtype=SECRETS)
         status = [_status_of(run_state) for _, run_state in states]
+        self.limited -= int(np.count_nonzero(self.status[numbers] == Status.LIMITED))
         self.status[numbers] = np.where(self.covers[numbers], status, Status.SKIP)
+        self.limited += int(np.count_nonzero(self.status[numbers] == Status.LIMITED))
         self.deadline[numbers] = [
-            NEVER if interval is None or run_state.state is not _RUNNING else run_state.started_ms + interval
-            for _, run_state in states
+            self._deadline(number, one) if is_timed or one.state is _LIMITED else NEVER
+            for number, one in states
         ]
         return [number for number, _ in states]
+
+    def _deadline(self, dataset: int, run_state: RunState) -> int:
+        if run_state.state is _LIMITED:
+            return self.next_begin(dataset, run_state)
+        interval = self.spec.resample_every
+        return (
+            NEVER if interval is None or run_state.state is not _RUNNING else run_state.started_ms + interval
+        )
+
+    def next_begin(self, dataset: int, run_state: RunState) -> int:
+        """Return the timestamp (ms) of a query from which `max_runs` allows the next run, `_AT_ONCE` for any."""
+        most, begins = self._most(dataset), run_state.begins
+        return _AT_ONCE if most is None or len(begins) < most.count else begins[-most.count] + most.within_ms
+
+    def _most(self, dataset: int) -> MaxRuns | None:
+        return self.spec.runs_allowed(self.accounts.datasets[dataset], self.accounts.sharing(dataset))
+
+    def limited_until(self, dataset: int, run_state: RunState) -> int:
+        """Return the timestamp (ms) from which a limited monitor may begin a run; 0 for any other state."""
+        return max(self.next_begin(dataset, run_state), 0) if run_state.state is _LIMITED else 0
+
+    def due(self, datasets: Integers, time_ms: Integers) -> Mask:
+        """Return which queries, by dataset and timestamp, open a run because a deadline has passed."""
+        return (time_ms >= self.deadline[datasets]) & (self.status[datasets] >= Status.TESTABLE)
+
+    def renew(self, dataset: int, time_ms: int) -> None:
+        """Open the run of a query that is `due`, and end the one before; that goes on while `max_runs` allows none."""
+        if self.status[dataset] == Status.TESTABLE:
+            begin = self.next_begin(dataset, self.run_state(dataset))
+            if time_ms < begin:
+                self.deadline[dataset] = begin
+                return
+            self.end_run(dataset, "schedule")
+        self.open_run(dataset, time_ms)
+
+    def opens(self, dataset: int, time_ms: int) -> bool:
+        """Return whether a query with this timestamp opens a run."""
+        status = self.status[dataset]
+        return bool(
+            status == Status.WAITING or (status == Status.LIMITED and time_ms >= self.deadline[dataset])
+        )
 
     def run_state(self, dataset: int) -> RunState:
         """Return the state on a dataset, to read."""
@@ -131,10 +186,16 @@ class Runs:
 
     # -- runs ------------------------------------------------------------------------------------------------
 
-    def open_run(self, dataset: int, clock_ms: int) -> None:
-        """Open a run if the ledger admits it: charge it and draw its noise, to be used once durable."""
+    def open_run(self, dataset: int, time_ms: int) -> None:
+        """Open a run if `max_runs` and the ledger admit it: charge it and draw its noise, to be used once durable.
+
+        ``time_ms`` is the timestamp of the query that needs the run.
+        """
         accounts, plan = self.accounts, self.plan
         account, run_state = self._to_change(dataset)
+        if self._is_limited(dataset, time_ms):
+            self.refresh([dataset])
+            return
         if run_state.stopped or run_state.state is _EXHAUSTED or account.ledger.run_open:
             self.refresh([dataset])
             return
@@ -148,7 +209,7 @@ class Runs:
         run_state.run += 1
         run_state.runs += 1
         run_state.run_tops = 0
-        run_state.started_ms = clock_ms
+        self._count_begin(dataset, time_ms)
         mechanism = plan.mechanism
         noise = draw_threshold(mechanism.threshold_law, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
@@ -157,6 +218,32 @@ class Runs:
         self._announce(EventType.RUN_STARTED, dataset, reason, charge, tops_charge_left=left)
         self.refresh([dataset])
         self.status[dataset] = Status.PENDING
+
+    def _is_limited(self, dataset: int, time_ms: int) -> bool:
+        """Update whether `max_runs` keeps a dataset from a run that it could pay for; return it."""
+        account, run_state = self._to_change(dataset)
+        begin, was_limited = self.next_begin(dataset, run_state), run_state.state is _LIMITED
+        if time_ms >= begin:
+            if was_limited:
+                run_state.signal(Signal.LIMIT_PASSED)
+            return False
+        if was_limited or run_state.stopped or run_state.state is _EXHAUSTED:
+            return was_limited
+        if account.payable(self.plan.spec, self.plan.mechanism) is None:
+            return False
+        run_state.signal(Signal.LIMIT_REACHED)
+        self._announce(EventType.LIMITED, dataset, "max-runs", until=begin)
+        return True
+
+    def _count_begin(self, dataset: int, time_ms: int) -> None:
+        """Store the timestamp of a run that begins, and those of earlier ones as long as they count."""
+        run_state = self._to_change(dataset)[1]
+        most = self._most(dataset)
+        earlier = [] if most is None else [one for one in run_state.begins if one > time_ms - most.within_ms]
+        if most is not None:
+            del earlier[: max(0, len(earlier) + 1 - most.count)]
+        run_state.remember(earlier)
+        run_state.started_ms = time_ms
 
     def committed(self, dataset: int, run: int) -> None:
         """Note that the noise of a run is durable: queries may be tested in it from now on."""
@@ -263,10 +350,19 @@ class Runs:
         self.refresh([dataset])
 
     def reopen(self, dataset: int) -> None:
-        """End the open run, so that the next query of a dataset opens a new one with new noise."""
+        """End the open run, so that the next query of a dataset opens a new one with new noise.
+
+        If `max_runs` would prevent that, the new run takes the place of the one that began last.
+        """
         if self.is_open(dataset):
             self.end_run(dataset, "command")
-        self._to_change(dataset)[1].stopped = False
+        run_state = self._to_change(dataset)[1]
+        run_state.stopped = False
+        if self.next_begin(dataset, run_state) != _AT_ONCE:
+            run_state.remember(run_state.begins[:-1])
+            run_state.started_ms = NOT_COUNTED
+        if run_state.state is _LIMITED:
+            run_state.signal(Signal.LIMIT_PASSED)
         self.refresh([dataset])
 
     def top_branch_only(self, run_state: RunState) -> bool:

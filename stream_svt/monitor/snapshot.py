@@ -13,7 +13,7 @@ Every record starts with its format version; an unknown version is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, TypeVar
@@ -31,12 +31,14 @@ class State(StrEnum):
     A monitor is *idle* until its first query. When the ledger *admits* a run, it is *running*, with fresh threshold
     noise; after the run's last top it is *halted*. Its policy may then request another run; if the ledger *refuses* it,
     the monitor is *exhausted* until its budget is raised. After an operator's *close* it is halted until a *reopen*.
+    A monitor that has begun as many runs as `max_runs` allows is *limited* until the next run may begin.
     """
 
     IDLE = "idle"
     RUNNING = "running"
     HALTED = "halted"
     EXHAUSTED = "exhausted"
+    LIMITED = "limited"
 
 
 PAUSED = "paused"
@@ -52,6 +54,8 @@ class Signal(StrEnum):
     ENDED = "ended"
     CLOSED = "closed"
     BUDGET_RAISED = "budget raised"
+    LIMIT_REACHED = "limit reached"
+    LIMIT_PASSED = "limit passed"
 
 
 TRANSITIONS: Mapping[tuple[State, Signal], State] = {
@@ -67,6 +71,10 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.HALTED, Signal.CLOSED): State.HALTED,
     (State.EXHAUSTED, Signal.BUDGET_RAISED): State.IDLE,
     (State.EXHAUSTED, Signal.CLOSED): State.HALTED,
+    (State.IDLE, Signal.LIMIT_REACHED): State.LIMITED,
+    (State.HALTED, Signal.LIMIT_REACHED): State.LIMITED,
+    (State.LIMITED, Signal.LIMIT_PASSED): State.HALTED,
+    (State.LIMITED, Signal.CLOSED): State.HALTED,
 }
 VERSION = 1
 
@@ -88,6 +96,8 @@ class StateRecord(_Secret, array_like=True):
 SECRETS = np.dtype([("noise", "<i8"), ("salt_high", "<u8"), ("salt_low", "<u8")])
 """Threshold noise of a run, and the two halves of the salt of its query noise."""
 NO_SECRETS = bytes(SECRETS.itemsize)
+NOT_COUNTED = -1
+_TIMES = "<i8"
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
 
@@ -95,8 +105,10 @@ class RunState(_Secret, array_like=True, gc=False):
     """State of one monitor on one dataset, stored in this layout.
 
     ``secrets`` holds `SECRETS` in 24 bytes, so that the length of a record does not depend on them; they are zero
-    without an open run. ``left`` is what the open run may still spend, in epsilon units. A shard has up to millions of
-    these structs: they refer to text, bytes and numbers only, so that the garbage collector can ignore them.
+    without an open run. ``left`` is what the open run may still spend, in epsilon units. ``started_ms`` is the
+    timestamp of the query that opened the latest run, `NOT_COUNTED` if that does not count for `max_runs`; ``earlier``
+    has those of earlier runs that count, in eight bytes each. A shard has up to millions of these structs: they refer
+    to text, bytes and numbers only, so that the garbage collector can ignore them.
     """
 
     state: State = State.IDLE
@@ -106,11 +118,22 @@ class RunState(_Secret, array_like=True, gc=False):
     secrets: _Secrets = NO_SECRETS
     left: int = 0
     run_tops: int = 0
-    started_ms: int = 0
+    started_ms: int = NOT_COUNTED
     tops: int = 0
     runs: int = 0
     halts: int = 0
     spent: int = 0
+    earlier: bytes = b""
+
+    @property
+    def begins(self) -> list[int]:
+        """Timestamps (ms) at which the runs that count for `max_runs` began, in ascending order."""
+        earlier: list[int] = np.frombuffer(self.earlier, dtype=_TIMES).tolist()
+        return sorted([*earlier, self.started_ms] if self.started_ms != NOT_COUNTED else earlier)
+
+    def remember(self, earlier: Sequence[int]) -> None:
+        """Store the timestamps of earlier runs."""
+        self.earlier = np.array(earlier, dtype=_TIMES).tobytes() if earlier else b""
 
     def signal(self, signal: Signal) -> None:
         """Change to the next state; MisuseError if the signal cannot occur in this one."""

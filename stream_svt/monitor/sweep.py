@@ -223,23 +223,23 @@ class SweepAppend(Append):
             return True
         now, after = int(view.clock[row]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
-            if not self._sweep(*oldest[1:], now):
+            if not self._sweep(*oldest[1:], view, row):
                 return False
         marked = view.markers.get(row)
         dataset = int(view.batch.dataset[row])
         if marked is not None and dataset in self.sets and marked in self.sets[dataset].blocks:
-            return self._sweep(dataset, marked, now)
+            return self._sweep(dataset, marked, view, row)
         return True
 
-    def _sweep(self, dataset: int, name: str, now: int) -> bool:
-        """Test the bottoms of a closing set in passes; False if a commit has to come first."""
-        sets, runs = self.sets[dataset], self.runs
+    def _sweep(self, dataset: int, name: str, view: View, row: int) -> bool:
+        """Test the bottoms of a set that closes at a row in passes; False if a commit has to come first."""
+        sets, runs, now = self.sets[dataset], self.runs, int(view.clock[row])
         closing, blocks = sets.open(name), sets.blocks[name]
         if runs.accounts.full:
             return False
         if blocks and closing is not None:
-            if runs.status[dataset] == Status.WAITING:
-                runs.open_run(dataset, now)
+            if runs.opens(dataset, time_ms := int(view.batch.timestamp_ms[row])):
+                runs.open_run(dataset, time_ms)
             if runs.status[dataset] == Status.PENDING:
                 return False
             columns = columns_of(blocks)

@@ -125,6 +125,7 @@ def _load_monitors(engine: Engine, named: Named) -> set[str]:
     for name in engine.runners:
         engine.projection.remove(name)
     engine.runners.clear()
+    engine.accounts.covered.clear()
     engine.accounts.next.records = {}
     # The order in which runners act must not depend on the compaction of the state topic.
     order = [monitor.name for monitor in engine.spec.monitors if monitor.name in current]
@@ -327,6 +328,9 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
             yield
         elif engine.runners[name].spec != monitor:
             yield from _change(engine, engine.runners[name].runs, monitor)
+    for runner in engine.runners.values():
+        if runner.runs.limited:  # `max_runs: auto` depends on the number of monitors
+            yield from _refresh_all(engine, runner.runs)
     engine.spec = spec
     yield from engine.projection.sum_up()
 
@@ -339,6 +343,7 @@ def _announce(engine: Engine, name: str, reason: str, spec_hash: str, fields: Se
 def _remove(engine: Engine, name: str) -> None:
     for queue in engine.runners.pop(name).runs.queues.values():
         queue.drop()
+    del engine.accounts.covered[name]
     engine.projection.remove(name)
     engine.accounts.next.records[f"m/{name}".encode()] = None
     _announce(engine, name, "removed", "")

@@ -203,6 +203,8 @@ def _lasts(recommendation: Recommendation, budget: PaidRuns | None) -> str:
         if budget.runs and math.isfinite(life):
             total = budget.runs * life
             text += f", about {_number(total)} queries{_time(total, workload)}"
+        if budget.runs > 1 and budget.at_once is not None:
+            text += f"; of these, {budget.at_once} may begin (max_runs)"
     return f"{text}."
 
 

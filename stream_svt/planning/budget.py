@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
@@ -15,7 +15,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-from stream_svt.settings.fields import Sweep
+from stream_svt.settings.fields import MaxRuns, Sweep, duration_text
 from stream_svt.settings.monitors import MonitorSpec
 
 SURE = 0.95
@@ -24,10 +24,14 @@ SURE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class PaidRuns:
-    """Whole runs that a limit pays for, and alerts of the shorter run that the remainder pays for."""
+    """Whole runs that a limit pays for, and alerts of the shorter run that the remainder pays for.
+
+    ``at_once`` is how many of them may begin within a time, None for any number.
+    """
 
     runs: int
     last_run_alerts: int
+    at_once: MaxRuns | None = field(default=None, compare=False)
 
     @classmethod
     def paid(cls, mechanism: SparseVector, units: int) -> PaidRuns:
@@ -40,10 +44,11 @@ class PaidRuns:
     def left(cls, monitor: MonitorSpec, dataset: DatasetSpec) -> PaidRuns:
         """Return the runs that the rest of a dataset's budget pays for, if no other monitor draws on it."""
         affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(dataset.kind)
+        at_once = monitor.runs_allowed(dataset, 1)
         if dataset.kind is Kind.PURE:
-            return cls.paid(monitor.mechanism(), affordable)
+            return replace(cls.paid(monitor.mechanism(), affordable), at_once=at_once)
         # Under zCDP a run is charged as a whole; only pure epsilon can pay for a shorter one.
-        return cls(max(affordable, 0) // monitor.run_price(dataset.kind), 0)
+        return cls(max(affordable, 0) // monitor.run_price(dataset.kind), 0, at_once)
 
 
 def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
@@ -64,24 +69,29 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
 def explain(spec: ApplicationSpec) -> list[str]:
     """Return what each monitor can do with a dataset's budget, as lines of text.
 
-    Datasets with the same limit and unit are described once.
+    Datasets with the same limit, unit and maximum of runs are described once.
     """
     lines: list[str] = []
     for monitor in spec.monitors:
-        groups: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
+        groups: dict[tuple[Kind, int, str, tuple[str, ...], MaxRuns | None], list[DatasetSpec]] = {}
+        neighbours = [(one.name, one.covers) for one in spec.monitors if one is not monitor]
         for dataset in (one for one in spec.datasets if monitor.covers(one.name)):
-            groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
-        for datasets in groups.values():
-            others = [
-                one.name for one in spec.monitors if one is not monitor and one.covers(datasets[0].name)
-            ]
+            others = tuple(name for name, covers in neighbours if covers(dataset.name))
+            at_once = monitor.runs_allowed(dataset, 1 + len(others))
+            key = (dataset.kind, dataset.limit, dataset.unit, others, at_once)
+            groups.setdefault(key, []).append(dataset)
+        for (*_, others, most), datasets in groups.items():
             endless = datasets[0].pattern in {one.pattern for one in spec.generators}
-            lines += [*_paragraph(monitor, datasets, others, endless), ""]
+            lines += [*_paragraph(monitor, datasets, others, most, endless), ""]
     return lines[:-1]
 
 
 def _paragraph(
-    monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str], endless: bool
+    monitor: MonitorSpec,
+    datasets: list[DatasetSpec],
+    others: Sequence[str],
+    most: MaxRuns | None,
+    endless: bool,
 ) -> list[str]:
     first = max(datasets, key=lambda dataset: dataset.spent_before)
     measure = first.kind.measure
@@ -92,11 +102,14 @@ def _paragraph(
         "Wastes": _wastes(monitor),
         "Reports": _reports(monitor, first.kind),
         "Lasts": _lasts(monitor, PaidRuns.left(monitor, first)),
+        "Begins": _begins(most),
     }
     if first.spent_before:
         spent = f"{measure} {as_text(first.spent_before, first.kind)}"
-        most = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
-        parts["Carried"] = f"over: {spent} of the limit was spent before{most}; the figures are for the rest."
+        whose = "" if len(datasets) == 1 else f" (dataset {first.name}, the largest amount)"
+        parts["Carried"] = (
+            f"over: {spent} of the limit was spent before{whose}; the figures are for the rest."
+        )
     if others:
         parts["Shares"] = f"the budget with {', '.join(others)}: what they spend reduces these figures."
     return [f"Monitor {monitor.name} on {which}:", *(f"  {word:8} {text}" for word, text in parts.items())]
@@ -162,6 +175,13 @@ def _lasts(monitor: MonitorSpec, left: PaidRuns) -> str:
         "exhausted: it reports that once and skips queries until an operator raises the budget or the next "
         "period's dataset begins."
     )
+
+
+def _begins(most: MaxRuns | None) -> str:
+    if most is None:
+        return "any number of runs within a moment (max_runs: off): one burst of high values may use up the budget."
+    runs = f"at most {most.count} run{'s' if most.count != 1 else ''} within {duration_text(most.within_ms)}"
+    return f"{runs} (max_runs); queries are skipped from the end of the last one until the next may begin."
 
 
 LEAST_PAYMENTS = 3

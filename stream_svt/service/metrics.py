@@ -34,7 +34,16 @@ COMMON_LABELS = ("application",)
 """Labels of every metric: without them, a scrape configuration that forgets the target's label would mix the budgets of
 two applications whose datasets have the same names."""
 
-SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
+SKIP_REASONS = (
+    "muted",
+    "exhausted",
+    "halted",
+    "idle",
+    "limited",
+    "outside-period",
+    "retry-overflow",
+    "set-overflow",
+)
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
 

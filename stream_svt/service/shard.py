@@ -43,6 +43,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_soon, free_gradually, pause, wait_first
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.observer import CommitObserver
 from stream_svt.service.ports import Requests, ShardFeed, journal_of, verifier_of
 from stream_svt.service.remedy import Survey, classify
 from stream_svt.service.workload import AppliedWorkload
@@ -189,7 +190,7 @@ class Shard:
             policy=self._parts.config.commit,
             start_at=self._topics.start_at,
             clock=CLOCK,
-            observer=self._parts.metrics,
+            observer=CommitObserver(self.number, self._parts.metrics),
             status=self.status,
             verify=self._verify,
         )

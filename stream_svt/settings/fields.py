@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
@@ -408,6 +408,55 @@ AppendField = Annotated[
                 _options("retry", Retry),
             ]
         }
+    ),
+]
+
+
+# --- runs
+
+AUTO: Final = "auto"
+"""Value of `max_runs` that `MonitorSpec.runs_allowed` replaces by a maximum of each dataset."""
+MOST_RUNS = 100
+"""Largest maximum: the state holds the begins of so many runs for a monitor on a dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRuns:
+    """The largest number of runs of a monitor on a dataset that may begin within ``within_ms``."""
+
+    count: int
+    within_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.count} per {duration_text(self.within_ms)}"
+
+
+_MAX_RUNS = re.compile(r"(\d{1,9}) per (\S.*)", re.ASCII)
+
+
+def _max_runs(value: object) -> MaxRuns | str | None:
+    if value is None or value is False or value == "off":
+        return None
+    if value == AUTO or isinstance(value, MaxRuns):
+        return value
+    if not isinstance(value, str) or (match := _MAX_RUNS.fullmatch(value.strip())) is None:
+        raise ValueError(f"expected auto, off, or a maximum such as 2 per 1d, found {quote(value)}")
+    if not 1 <= (count := int(match[1])) <= MOST_RUNS:
+        raise ValueError(f"must be between 1 and {MOST_RUNS} runs, or off, found {quote(value)}")
+    return MaxRuns(count, duration_ms(match[2]))
+
+
+MaxRunsField = Annotated[
+    MaxRuns | Literal["auto"] | None,
+    Form(
+        _max_runs,
+        {
+            "anyOf": [
+                {"enum": [AUTO, "off", False, None]},
+                {"type": "string", "pattern": r"^[0-9]+ per ([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"},
+            ]
+        },
+        lambda rule: None if rule is None else str(rule),
     ),
 ]
 

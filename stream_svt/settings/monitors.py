@@ -23,6 +23,7 @@ from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
 from stream_svt.settings import fields
+from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.records import RecordLayout
 
@@ -102,6 +103,10 @@ class MonitorSpec(Strict):
     resample."""
     resample_every: fields.Duration | None = None
     """Interval after which a new run begins, on the broker's clock. Default: none."""
+    max_runs: fields.MaxRunsField = fields.AUTO
+    """How many runs on a dataset may begin within a time, such as 2 per 1d, by the timestamps of the queries; off:
+    any number. auto: half of the runs that the limit pays for within a quarter of the horizon; without a horizon the
+    same, and at most 2, within 1d. Default auto."""
     reserve: fields.NonNegativeExact = Fraction(0)
     """Budget that opening a run leaves to other monitors, in the ledger's measure. Default 0."""
     beta: fields.Proportion = Fraction(1, 20)
@@ -180,6 +185,16 @@ class MonitorSpec(Strict):
         if not mechanism.monotonic:
             return zcdp_general(mechanism.epsilon)
         return zcdp_monotone(mechanism.epsilon, mechanism.threshold_charge)
+
+    def runs_allowed(self, dataset: DatasetSpec, sharing: int) -> fields.MaxRuns | None:
+        """Return how many runs on a dataset may begin within a time, None for any number.
+
+        ``sharing`` is the number of monitors on the dataset.
+        """
+        if isinstance(self.max_runs, str):
+            affordable = dataset.limit - dataset.spent_before
+            return _runs_allowed(self, dataset.kind, affordable, dataset.horizon_ms, sharing)
+        return self.max_runs
 
     @property
     def covers(self) -> Callable[[str], bool]:
@@ -287,6 +302,10 @@ class MonitorSpec(Strict):
             yield "correction", why
         if self.expected_queries is not None and rule.kind not in {"exposure", "optimal"}:
             yield "expected_queries", f"is not used by the correction {rule.kind}"
+        interval, most = self.resample_every, self.max_runs
+        if interval and isinstance(most, fields.MaxRuns) and most.count * interval < most.within_ms:
+            why = f"runs begin {most} at most, less often than resample_every says, and go on until the next may begin"
+            yield "max_runs", why
         if self.threshold > high:
             yield "threshold", f"lies above the upper bound {quote(high)}: only noise reaches it"
         if self.threshold <= low:
@@ -300,10 +319,37 @@ class MonitorSpec(Strict):
             yield "granularity", f"{rounded}: choose a granularity that divides it"
 
 
+_DAY_MS = 86_400_000
+_UNPLANNED_RUNS = 2
+"""Largest number of runs a day on a dataset whose horizon is not known."""
+
+
+@lru_cache(maxsize=10_000)
+def _runs_allowed(
+    monitor: MonitorSpec, kind: Kind, affordable: int, horizon_ms: int | None, sharing: int
+) -> fields.MaxRuns:
+    """Return the maximum for `max_runs: auto`.
+
+    Half of the runs that the monitors can pay for with an equal share each, at least one, within a quarter of the
+    horizon: that is more than the pace at which the budget lasts for its horizon. Runs by schedule come on top.
+    """
+    count = affordable // (2 * max(sharing, 1) * monitor.run_price(kind))
+    within_ms = _DAY_MS if horizon_ms is None else max(horizon_ms // 4, 1)
+    count = max(1, count if horizon_ms is not None else min(count, _UNPLANNED_RUNS))
+    if monitor.resample_every is not None:
+        count += within_ms // monitor.resample_every
+    if count > fields.MOST_RUNS:
+        within_ms, count = max(within_ms * fields.MOST_RUNS // count, 1), fields.MOST_RUNS
+    return fields.MaxRuns(count, within_ms)
+
+
 # -- changes of a live monitor
 
 _KEEPS_RUNS = frozenset(
-    {"datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"}
+    {
+        *("datasets", "threshold", "append", "mute", "max_mutes", "on_halt", "resample_every", "max_runs"),
+        *("reserve", "beta"),
+    }
 )
 """Fields that can change without ending open runs; a change of any other field ends them."""
 

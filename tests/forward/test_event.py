@@ -86,9 +86,9 @@ def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_w
     assert wants(hook(tmp_path, "types: ['*'], ").config, newer)
 
 
-def test_without_filters_alerts_halts_and_exhaustion_pass(tmp_path):
+def test_without_filters_alerts_halts_limits_and_exhaustion_pass(tmp_path):
     plain = hook(tmp_path).config
-    passing = {EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED}
+    passing = {EventType.ALERT, EventType.EXHAUSTED, EventType.LIMITED, EventType.RUN_HALTED}
     assert {kind for kind in EventType if wants(plain, of(kind))} == passing
 
 
@@ -246,7 +246,7 @@ def test_a_new_run_ends_only_alerts_of_the_selected_types_monitors_and_datasets(
         assert not wants(pager(tmp_path, outer).config, started)
     both = alerts(tmp_path, started, outer="types: ['*'], ")
     names = [one["labels"]["alertname"] for one in both]
-    assert names == ["MonitorExhausted", "RunHalted", "ReleasedEvent"]
+    assert names == ["MonitorExhausted", "MonitorLimited", "RunHalted", "ReleasedEvent"]
 
 
 def test_other_types_share_a_name_and_configured_labels_are_added(tmp_path):

@@ -36,7 +36,7 @@ _TIME = "2026-01-05T12:00:00.000Z"
 def play() -> Play:
     """A play with nearly every type of event."""
     limit = "{names: [a, b, c], limit: 7, unit: one basket}"
-    spec = spec_of(FORMS["plain"], FORMS["sweep"], FORMS["retry"], datasets=limit)
+    spec = spec_of(FORMS["plain"], FORMS["sweep"], FORMS["retry"], FORMS["limited"], datasets=limit)
     played = interrupted(spec, stream(3, 700), random.Random(4).randrange)
     for action in ("pause", "resume", "close", "resample", "raise-budget"):
         operations.apply(played.engine, Command(id=action, action=Action(action), dataset="a", limit="8"))
@@ -125,7 +125,7 @@ def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
         "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
-        "budget", "top", "accepted", "refused", "added", "changed",
+        "budget", "max-runs", "top", "accepted", "refused", "added", "changed",
         "configuration", "application-closed",
     }  # fmt: skip
 

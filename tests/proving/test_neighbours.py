@@ -56,6 +56,7 @@ def any_monitor(rng: random.Random, name: str) -> str:
         + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
         + one_of("", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
         + one_of("", "", ", resample_every: 4s")
+        + one_of("", ", max_runs: off", ", max_runs: 1 per 1s", ", max_runs: 3 per 5s")
         + one_of("", "", "", ", on_halt: stop")
         + one_of("", "", ", datasets: [a, b]")
         + append

@@ -15,14 +15,18 @@ DATASETS = ("a", "b")
 TOPIC, OTHER = "t", "u"
 
 COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
-STREAM = f"{COMMON}, cutoff: 3, expected_queries: 1000"
+_LIMITED = f"{COMMON}, cutoff: 3, expected_queries: 1000, max_runs: 2 per 3s"
+STREAM = f"{COMMON}, cutoff: 3, expected_queries: 1000, max_runs: off"
 RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
 _SWEEP = "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {tops_per_set: 2, max_open_sets: 2}}"
 
 APPLICATIONS = (
     (f"topic: t, {STREAM}, mute: none",),
-    (f"topic: t, {STREAM}, mechanism: adaptive, mute: run", f"topic: t, {STREAM}, {RETRY}, mute: none"),
-    (f"topic: t, {COMMON}, cutoff: 3, {_SWEEP}", f"topic: u, {STREAM}, resample_every: 2s, mute: 1s"),
+    (f"topic: t, {STREAM}, mechanism: adaptive, mute: run", f"topic: t, {_LIMITED}, {RETRY}, mute: none"),
+    (
+        f"topic: t, {COMMON}, max_runs: off, cutoff: 3, {_SWEEP}",
+        f"topic: u, {_LIMITED}, resample_every: 2s, mute: 1s",
+    ),
     (
         f"topic: t, {STREAM}, mechanism: ladder, mute: none",
         f"topic: u, {STREAM}, on_halt: stop, mute: none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +23,9 @@ from stream_svt.monitor.runs import Plan
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.fields import MaxRuns
 from tests.simulation.log import Broker, Entry, Fate, Txn, finish, journal_of
-from tests.support.verifier import FRAME, dataset, outbox
+from tests.support.verifier import FRAME, begins, dataset, outbox
 
 UNITS = Kind.PURE.units
 _HIGH = 1_000
@@ -181,6 +182,7 @@ class Rules:
         self._commands = Commands()
         self._last_commit_ms = 0
         self._anew = self.closed = False
+        self._begins: dict[Run, int] = {}
         self.computed = Computed(self.add_violation)
         broker.appended = self._appended
         broker.decided = self._decided
@@ -287,6 +289,7 @@ class Rules:
                 for event, encoded in outbox(entry.value):
                     own[event["id"]] = encoded
             elif entry.key.startswith(b"d/"):
+                self._begins |= begins(entry.value)
                 for run, secrets in dataset(entry.value)[2].items():
                     if self._secrets.setdefault(run, secrets) != secrets:
                         self.add_violation(f"the noise of run {run} changed")
@@ -352,6 +355,8 @@ class Rules:
         self.audit = self._audited()
         events = [(event["type"], event["data"]) for event in shown]
         self._judge_limits(events)
+        if self.plain and not self.reconfigured and not self._put_back:
+            self._judge_begins()
         adopted = [
             data["detail"]["number"] for kind, data in events if kind == EventType.CONFIGURATION_ADOPTED
         ]
@@ -403,6 +408,21 @@ class Rules:
                 )
             if kind == EventType.RETIRED and account["reserved"]:
                 self.add_violation(f"{data['dataset']} is retired while a run is open")
+
+    def _judge_begins(self) -> None:
+        """Demand that no more runs begin within a window than the monitor allows."""
+        allowed = {one.name: one.max_runs for one in self.specs[0].monitors}
+        times: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for (name, monitor, run), begin in self._begins.items():
+            if run:
+                times[name, monitor].append(begin)
+        for (name, monitor), found in times.items():
+            most = allowed.get(monitor)
+            if isinstance(most, MaxRuns):
+                found.sort()
+                pairs = zip(found, found[most.count :], strict=False)
+                if any(later - earlier < most.within_ms for earlier, later in pairs):
+                    self.add_violation(f"{name}: more runs of {monitor} began than {most}")
 
     def _complete(self, topped: set[tuple[str, int]]) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""

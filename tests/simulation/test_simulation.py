@@ -43,6 +43,7 @@ _ENGINES = {
     broken.ChargesHalf: "its price is",
     broken.DoublesLimits: "not the one declared, and no command",
     broken.TestsBeforeDurable: "computed",
+    broken.ForgetsBegins: "began than 2 per 3s",
 }
 _SESSIONS = {
     broken.PausesBeforeReplay: _UNPAID,

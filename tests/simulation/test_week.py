@@ -32,7 +32,7 @@ SPEC = load_spec(
     f"  - {{name: daily, topic: t, mute: 3h, resample_every: 12h, {STREAM}}}\n"
     f"  - {{name: patient, topic: t, mute: run, max_mutes: 3, datasets: [a, b], {STREAM}, "
     "append: {retry: {attempts: 3, lifetime: 6h, capacity: 5, every: 4}}}\n"
-    f"  - {{name: sets, topic: u, mute: none, datasets: [a, b], {COMMON}, cutoff: 3, "
+    f"  - {{name: sets, topic: u, mute: none, datasets: [a, b], {COMMON}, max_runs: off, cutoff: 3, "
     "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {close_after: 5h, max_open_sets: 3}}}\n"
 )
 

@@ -71,9 +71,9 @@ datasets:
   - {names: [a, b], limit: 50, unit: one basket}
 monitors:
   - {name: hot, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000],
-     threshold: 500, expected_queries: 1000}
+     threshold: 500, max_runs: off, expected_queries: 1000}
   - {name: swept, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000],
-     threshold: 500, correction: {annealed: {start: 6, end: 2}}, append: sweep}
+     threshold: 500, max_runs: off, correction: {annealed: {start: 6, end: 2}}, append: sweep}
 """
 NASTY = (
     b"",

@@ -43,7 +43,7 @@ monitors:
 """
 COMMON = (
     "topic: {application}.counts, epsilon: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], "
-    "threshold: 5000"
+    "threshold: 5000, max_runs: off"
 )
 DATASETS = ("north", "south", "east", "west", "centre")
 SCARCE = "scarce"

@@ -49,12 +49,12 @@ datasets:
   - {{names: [a, b], limit: 30, unit: one basket}}
 monitors:
   - {{name: two, topic: t, mechanism: adaptive, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: true,
-     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, mute: none}}
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, max_runs: off, expected_queries: 1000, mute: none}}
   - {{name: again, topic: t, epsilon: 2, cutoff: 3, sensitivity: {SENSITIVITY}, monotonic: true, mute: 1s,
-     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000,
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, max_runs: off, expected_queries: 1000,
      append: {{retry: {{attempts: 3, lifetime: 60, capacity: 4, every: 5}}}}}}
   - {{name: general, topic: u, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: false, mute: run,
-     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, query_noise: laplace,
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, max_runs: off, expected_queries: 1000, query_noise: laplace,
      threshold_noise: laplace}}
 """)
 """Two of its monitors are monotonic, one is not."""

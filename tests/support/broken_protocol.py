@@ -150,6 +150,15 @@ class TestsBeforeDurable(Engine):
         return runner
 
 
+class ForgetsBegins(Engine):
+    """Lets any number of runs begin within a moment."""
+
+    def add(self, *args: Any, **options: Any) -> Runner:
+        runner = super().add(*args, **options)
+        runner.runs.next_begin = lambda *_: -1  # type: ignore[method-assign]
+        return runner
+
+
 class Disobedient(ShardSession):
     """A session with other rules for commands."""
 

@@ -25,9 +25,11 @@ from tests.support.engine_play import Play, Query, finish
 
 TOPIC = "t"
 
-_COMMON = (
+_LIMITABLE = (
     "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
 )
+_COMMON = f"{_LIMITABLE}, max_runs: off"
+_LIMITED = f"{_LIMITABLE}, expected_queries: 1000, mute: none"
 _STREAM = f"{_COMMON}, expected_queries: 1000"
 _SETS = f"{_COMMON}, correction: {{annealed: {{start: 12, end: 2}}}}"
 _RETRY = "append: {retry: {attempts: 4, lifetime: 300, capacity: 12, every: 15}}"
@@ -57,6 +59,15 @@ FORMS = {
     "retry by clock": f"{_STREAM}, append: {{retry: {{attempts: 3, lifetime: 2s, capacity: 5, every: 9}}}}, "
     "mute: 3s, max_mutes: 3",
     "retry resampled": f"{_STREAM}, {_RETRY}, resample_every: 5s, mute: none",
+    "limited": f"{_LIMITED}, max_runs: 1 per 1s",
+    "limited to some": f"{_LIMITED}, max_runs: 3 per 3s",
+    "limited resampled": f"{_LIMITED}, max_runs: 1 per 4s, resample_every: 1s".replace(
+        "cutoff: 3", "cutoff: 12"
+    ),
+    "limited for the stream": f"{_LIMITED}",
+    "sweep limited": f"{_LIMITABLE}, max_runs: 1 per 2s, mute: none, append: sweep, "
+    "correction: {annealed: {start: 12, end: 2}}",
+    "retry limited": f"{_LIMITED}, {_RETRY}, max_runs: 2 per 3s",
 }
 
 

@@ -56,7 +56,7 @@ monitors:
 """
 COMMON = (
     "topic: {application}.counts, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 5000, "
-    "expected_queries: 100000"
+    "expected_queries: 100000, max_runs: off"
 )
 FORWARD = """
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}

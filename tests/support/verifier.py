@@ -216,6 +216,12 @@ def outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
     return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 
+def begins(value: bytes) -> dict[tuple[str, str, int], int]:
+    """Return the timestamps at which the latest runs of a dataset's monitors began."""
+    _, name, *_, run_states = msgspec.msgpack.decode(value[FRAME:])
+    return {(name, monitor, run_state[3]): run_state[7] for monitor, run_state in run_states.items()}
+
+
 def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
     """Return a dataset's name, what its ledger has spent, and the secrets of each open run."""
     _, name, _, _, ledger, _, run_states = msgspec.msgpack.decode(value[FRAME:])

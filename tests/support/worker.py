@@ -56,6 +56,7 @@ monitors:
     bounds: [0, {most}]
     threshold: {threshold}
     expected_queries: 10000
+    max_runs: {max_runs}
     mute: {mute}
 {more}"""
 WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
@@ -110,7 +111,13 @@ class Scene:
 
     def text(self, **changes: object) -> str:
         """Return the configuration; ``changes`` replace what `SPEC` is given by default."""
-        usual = asdict(self) | {"threshold": 5000, "most": 100_000, "sensitivity": 1, "mute": "none"}
+        usual = asdict(self) | {
+            "threshold": 5000,
+            "most": 100_000,
+            "sensitivity": 1,
+            "mute": "none",
+            "max_runs": "off",
+        }
         assert changes.keys() <= usual.keys(), changes
         return SPEC.format(**usual | changes)
 

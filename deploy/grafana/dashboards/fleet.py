@@ -171,6 +171,12 @@ def _monitors() -> tuple[Builder[Panel], ...]:
                     description="Datasets on which it has halted.",
                 ),
                 Column(
+                    "Limited on",
+                    by_monitor(of("stream_svt_monitor_datasets", state="limited")),
+                    steps=((None, "text"), (1, CAREFUL)),
+                    description="Datasets on which `max_runs` runs have begun: queries are skipped until later.",
+                ),
+                Column(
                     "Exhausted on",
                     by_monitor(of("stream_svt_monitor_datasets", state="exhausted")),
                     steps=((None, "text"), (1, BAD)),

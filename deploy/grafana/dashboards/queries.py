@@ -23,6 +23,7 @@ STATES = {
     "2": ("paused", CALM),
     "3": ("halted", CAREFUL),
     "4": ("exhausted", BAD),
+    "5": ("limited", CAREFUL),
 }
 """The states of a monitor on a dataset, as numbers for a timeline, with their colours."""
 

@@ -74,9 +74,10 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const STATES = {
     idle: "waiting for a first query", running: "running", halted: "halted", exhausted: "used up", paused: "paused",
+    limited: "waits for its next run",
     unknown: "not known here",
   };
-  const ORDER = ["running", "idle", "halted", "paused", "exhausted", "unknown"];
+  const ORDER = ["running", "idle", "halted", "limited", "paused", "exhausted", "unknown"];
   const cell = (label, ...content) => make("td", { role: "cell", "data-label": label }, make("div", {}, ...content));
   const numeric = (label, text) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, text));
   const stateOf = (state, words) => make("span", { class: "state", "data-state": state }, words ?? STATES[state] ?? state);
@@ -182,7 +183,7 @@ document.addEventListener("DOMContentLoaded", () => {
     row.meaning.replaceChildren(...guessOf(one));
     row.monitors.replaceChildren(...one.monitors.map((monitor) => make("tr", { role: "row" },
       cell("Monitor", name(monitor.monitor)),
-      cell("State", stateOf(monitor.state ?? "unknown")),
+      cell("State", stateOf(monitor.state ?? "unknown", monitor.next_run ? `next run ${clock(monitor.next_run / 1000)}` : undefined)),
       numeric("Runs", number(monitor.run)),
       numeric("Alerts", (one.source === "alerts" && !complete ? "≥ " : "") + number(monitor.tops)),
       numeric("Spent", monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
@@ -218,6 +219,7 @@ document.addEventListener("DOMContentLoaded", () => {
     "budget.raised": [(data) => `Limit raised to ${data.account ? loss(data.account.limit, data.account.measure) : "more"} by an operator`, "warn"],
     "run.halted": [(data) => `Run ${data.run} halted: it has raised all the alerts it paid for`, "", true],
     "monitor.exhausted": [() => "Used up: the budget pays this monitor no further run", "out"],
+    "monitor.limited": [(data) => `Limited by max_runs: the next run may begin ${clock(data.detail.until / 1000)}`, "warn"],
     "series.muted": [(data) => `Muted after its alert: ${data.detail.series ?? ""}`, "", true],
     "monitor.paused": [() => "Paused by an operator", "warn"],
     "monitor.resumed": [() => "Resumed by an operator", ""],
@@ -306,7 +308,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const waiting = status ? total(status.shards.map((shard) => total(shard.lag))) : null;
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
     const budgets = [closedFor && "closed", level].filter(Boolean).join("; ") || "a fifth or more is left of each";
-    const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
+    const halted = [["halted", "halted"], ["limited", "limited"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
     const refused = status ? total(status.refused.reasons) : 0;
     const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready, refused];

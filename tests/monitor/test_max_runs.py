@@ -1,0 +1,236 @@
+"""`max_runs`: how many runs of a monitor on a dataset may begin within a time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stream_svt.monitor import operations
+from stream_svt.monitor.operations import Action, Command
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import RunState, State, to_bytes
+from stream_svt.monitor.takeover import change_spec
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, uninterrupted
+
+HIGH = 90_000
+DAY_MS = 86_400_000
+ONE_TOP = (
+    "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "expected_queries: 100, mute: none"
+)
+
+
+def play_of(most: str, *, dataset: str = "name: a, limit: 20", more: str = "") -> Play:
+    text = f"{ONE_TOP}, max_runs: {most}{more}"
+    return Play(spec_of(text, datasets=f"{{{dataset}, unit: one basket}}"))
+
+
+def at(*times_ms: int) -> list[Query]:
+    """Queries far above the threshold: each is a top, and ends its run."""
+    return [Query(0, HIGH, f"s{time}", time_ms=time) for time in times_ms]
+
+
+def begun(play: Play) -> int:
+    return play.run_state().run
+
+
+def limited(play: Play) -> list[int]:
+    """Return until when the monitor was limited, event by event."""
+    return [event.data.detail["until"] for event in play.events if event.type is EventType.LIMITED]
+
+
+def command(play: Play, action: Action, **options: str) -> None:
+    assert operations.apply(play.engine, Command(id="c", action=action, dataset="a", **options))
+    play.commit()
+
+
+def test_sixty_high_values_in_a_second_spend_half_of_a_limit_at_most_by_default():
+    for dataset, runs in (
+        ("limit: 20", 2),
+        ("limit: 20, horizon: 30d", 10),
+        ("limit: 3", 1),
+        ("limit: 1", 1),
+    ):
+        play = play_of("auto", dataset=f"name: a, {dataset}")
+        play.more(*at(*range(1000, 2000, 16)))
+        assert (begun(play), play.run_state().state) == (
+            runs,
+            State.EXHAUSTED if runs == 1 and "1" in dataset[-2:] else State.LIMITED,
+        )
+        assert play.ledger().spent <= max(play.ledger().limit // 2, 10**9)
+
+
+def test_monitors_of_a_dataset_share_what_begins_by_default():
+    spec = spec_of(
+        *[f"{ONE_TOP}, max_runs: auto"] * 4, datasets="{name: a, limit: 20, horizon: 30d, unit: b}"
+    )
+    play = Play(spec)
+    play.more(*at(*range(1000, 2000, 16)))
+    assert [play.run_state(monitor=f"m{k}").run for k in range(4)] == [2] * 4
+
+
+def test_at_the_limit_queries_are_skipped_and_counted_and_the_next_run_begins_with_the_first_query_after_it():
+    play = play_of("2 per 10s")
+    play.more(*at(1000, 4000, 5000, 10_999))
+    assert limited(play) == [11_000]
+    assert play.commits[-1].skipped == {("m0", "limited"): 2}
+    assert play.run_state().state is State.LIMITED
+    (view,) = play.views()
+    assert (view.monitors[0].state, view.monitors[0].next_run) == ("limited", 11_000)
+    play.more(*at(11_000, 12_000))
+    assert (begun(play), limited(play)) == (3, [11_000, 14_000])
+    play.more(*at(14_000))
+    assert begun(play) == 4
+
+
+def test_at_most_so_many_runs_begin_within_any_window():
+    for most, window_ms in ((1, 1000), (3, 3000)):
+        spec = spec_of(
+            f"{ONE_TOP}, max_runs: {most} per {window_ms}ms", datasets="{name: a, limit: 900, unit: b}"
+        )
+        rng = random.Random(most)
+        times = sorted(rng.randrange(1, 60_000) for _ in range(900))
+        play = Play(spec)
+        play.play(TOPIC, at(*times))
+        alerts = [times[alert.position.offset] for alert in play.alerts()]
+        assert len(alerts) > 15 * most
+        starts = [later - earlier for earlier, later in zip(alerts, alerts[most:], strict=False)]
+        assert min(starts) >= window_ms
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if "limited" in form])
+def test_every_form_that_is_limited_in_the_tests_reaches_its_limit_and_goes_on_after_it(form):
+    play = uninterrupted(spec_of(FORMS[form]), stream(7, 1200, monitors=["m0"]))
+    kinds = [event.type for event in play.events if event.data.dataset == "a"]
+    first = kinds.index(EventType.LIMITED)
+    assert (EventType.RUN_STARTED in kinds[first:]) is (form != "limited for the stream")
+
+
+def test_a_takeover_keeps_the_limit():
+    play = play_of("1 per 10s")
+    play.more(*at(1000, 2000))
+    play.crash()
+    play.more(*at(10_999))
+    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
+    play.crash()
+    play.more(*at(11_000))
+    assert begun(play) == 2
+
+
+def test_an_operators_resample_is_allowed_and_counts():
+    play = play_of("2 per 10s")
+    play.more(*at(1000, 2000, 3000))
+    command(play, Action.RESAMPLE)
+    assert play.run_state().state is State.HALTED
+    play.more(*at(3500, 3600))
+    assert (begun(play), play.run_state().state) == (3, State.LIMITED)
+    assert limited(play) == [11_000, 11_000]
+    play.more(*at(11_000, 12_000, 13_500))
+    assert (begun(play), limited(play)) == (5, [11_000, 11_000, 13_500])
+
+
+def test_a_resample_below_the_limit_takes_nothing_from_it():
+    play = play_of("2 per 10s")
+    play.more(*at(1000))
+    command(play, Action.RESAMPLE)
+    play.more(*at(2000, 3000))
+    assert (begun(play), limited(play)) == (2, [11_000])
+
+
+def test_a_raised_limit_does_not_lift_it():
+    play = play_of("1 per 10s", dataset="name: a, limit: 5")
+    play.more(*at(1000, 2000))
+    command(play, Action.RAISE_BUDGET, limit="50")
+    play.more(*at(3000))
+    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
+
+
+def test_a_budget_that_pays_for_no_run_is_exhausted_and_not_limited_and_limited_once_it_is_raised():
+    play = play_of("1 per 10s", dataset="name: a, limit: 1")
+    play.more(*at(1000, 2000))
+    assert play.run_state().state is State.EXHAUSTED
+    command(play, Action.RAISE_BUDGET, limit="50")
+    play.more(*at(3000))
+    assert (begun(play), play.run_state().state) == (1, State.LIMITED)
+    command(play, Action.CLOSE)
+    play.more(*at(20_000))
+    assert (begun(play), play.run_state().state) == (1, State.HALTED)
+
+
+def test_another_maximum_keeps_open_runs_and_holds_at_once_for_limited_datasets():
+    play = play_of("1 per 10s", more=", on_halt: resample")
+    play.more(Query(0, 0, time_ms=1000))
+    change_spec(play.engine, play_of("1 per 20s").spec)
+    play.commit()
+    assert play.run_state().state is State.RUNNING
+    play.more(*at(2000, 11_500))
+    assert limited(play) == [21_000]
+    change_spec(play.engine, play_of("off").spec)
+    play.commit()
+    play.more(*at(11_600))
+    assert begun(play) == 2
+
+
+def test_a_monitor_that_joins_lowers_the_default_of_those_on_the_same_datasets():
+    datasets = "{name: a, limit: 20, horizon: 40s, unit: b}"
+    play = Play(spec_of(f"{ONE_TOP}, max_runs: auto", datasets=datasets))
+    play.more(*at(*range(1000, 2100, 100)))
+    assert limited(play) == [11_000]
+    both = spec_of(f"{ONE_TOP}, max_runs: auto", f"{ONE_TOP}, max_runs: auto", datasets=datasets)
+    change_spec(play.engine, both)
+    play.commit()
+    (view,) = play.views()
+    assert view.monitors[0].next_run == 11_500
+
+
+def test_a_run_by_schedule_goes_on_while_no_other_may_begin():
+    play = play_of("1 per 10s", more=", resample_every: 2s")
+    low = [Query(0, 0, time_ms=time) for time in (1000, 3500, 10_999, 11_000)]
+    play.more(*low[:3])
+    assert (begun(play), play.run_state().state, limited(play)) == (1, State.RUNNING, [])
+    assert sum(commit.tested["m0"] for commit in play.commits) == 3
+    play.crash()
+    play.more(low[3])
+    assert begun(play) == 2
+
+
+def test_a_schedule_adds_its_runs_to_the_default():
+    play = play_of("auto", more=", resample_every: 6h")
+    play.more(*[Query(0, 0, time_ms=1 + hour * 3_600_000) for hour in range(49)])
+    assert (begun(play), limited(play)) == (9, [])
+
+
+def test_a_query_stamped_far_ahead_delays_its_own_dataset_alone_and_a_resample_ends_that():
+    """The clock of mutes and periods never falls; the timestamps that count here are those of the queries."""
+    play = Play(
+        spec_of(f"{ONE_TOP}, max_runs: 1 per 10s", datasets="{names: [a, b], limit: 9, unit: one basket}")
+    )
+    far = 100 * 365 * DAY_MS
+    play.more(*at(1000), Query(1, HIGH, "b", time_ms=far), Query(0, HIGH, "a", time_ms=11_000))
+    assert begun(play) == 2
+    play.more(Query(1, HIGH, "c", time_ms=12_000))
+    assert limited(play) == [far + 10_000]
+    operations.apply(play.engine, Command(id="c", action=Action.RESAMPLE, dataset="b"))
+    play.more(Query(1, HIGH, "d", time_ms=13_000))
+    assert play.run_state(1).run == 2
+
+
+def test_under_zcdp_a_run_that_waits_for_another_monitor_is_not_limited():
+    forms = [f"{ONE_TOP}, max_runs: 1 per 10s"] * 2
+    play = Play(spec_of(*forms, datasets="{name: a, limit: {rho: 9}, unit: one basket}"))
+    for time_ms, runs in ((1000, [1, 0]), (2000, [1, 1]), (3000, [1, 1]), (11_000, [2, 1]), (13_000, [2, 2])):
+        play.more(*at(time_ms))
+        assert [play.run_state(monitor=name).run for name in ("m0", "m1")] == runs
+
+
+def test_one_run_takes_two_bytes_more_of_state_and_each_further_one_that_counts_eight():
+    state = RunState(started_ms=1_767_571_200_000)
+    empty = len(state.earlier)
+    state.remember([1_767_571_100_000])
+    assert (empty, len(state.earlier)) == (0, 8)
+    play = play_of("3 per 1h")
+    play.more(*at(1000, 2000, 3000, 4000), *at(3_601_500))
+    assert play.run_state().begins == [2000, 3000, 3_601_500]
+    assert len(to_bytes(play.engine.accounts.account(0))) < 400
