@@ -104,7 +104,7 @@ def test_a_takeover_that_commits_between_the_runs_it_closes_shows_every_dataset(
     model.serve()
     model.spec, model.version = declared(PLAIN, names="d0, d1"), (1, "digest")
     session = model.session()
-    session.workload = ModelWorkload(model.spec, 1, model.version, bounds=Bounds(records=1))
+    session.workload = ModelWorkload(model.spec, Homes(1, "murmur2"), model.version, bounds=Bounds(records=1))
     finish(session.open())
     assert [view.spent > 0 for view in session.status.views.values()] == [True, True]
 
