@@ -29,11 +29,20 @@ WAIT_WITHOUT_WORKERS = 10.0
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
 
-@common.command("check -c monitors.yaml --offline", "check -c monitors.yaml --create-topics")
+@common.command(
+    "check -c monitors.yaml --offline",
+    "check -c monitors.yaml --create-topics",
+    "check -c monitors.yaml --print strimzi > kafka.yaml",
+)
 @common.config_option()
 @common.flag("--create-topics", "Create the topics that do not exist.")
 @common.flag("--offline", "Check the configuration only; connect to no broker.")
-def check(path: Path, create_topics: bool, offline: bool) -> int:
+@common.option(
+    "--print printed",
+    "Print topics and users, with the least ACLs by role, as KafkaTopic and KafkaUser of Strimzi; check nothing else.",
+    click.Choice(["strimzi"]),
+)
+def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -> int:
     """Check configuration, topics and permissions.
 
     Prints what the budget of each monitor buys, and whether the sealing keys open the newest records of each shard.
@@ -45,6 +54,11 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
     config = common.load(path)
+    if printed:
+        from stream_svt.service.strimzi import documents
+
+        click.echo(documents(config), nl=False)
+        return 0
     findings = check_offline(config)
     _print(findings)
     click.echo("\n".join(["", *explain(config.current), ""]))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
+from stream_svt.service import strimzi
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.check import check_brokers
 from stream_svt.service.config import Config, parse_config
@@ -19,13 +22,11 @@ from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker
 from stream_svt.subscribe import subscribe
 from tests.support.keys import write_secrets
-from tests.support.permissions import WORKER, Grant, allow_all
+from tests.support.permissions import AUDITOR, OPERATOR, WORKER, Grant, allow, allow_all
 from tests.support.tls import MECHANISMS, PASSWORD, USERS, Authority, SecureKafka, connections_closed
 from tests.support.worker import HIGH, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
-OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
-AUDITOR: list[Grant] = [("read", "topic", ".alerts")]
 STATE_AUDITOR: list[Grant] = [
     *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts")),
     *(("describe", "topic", f".{name}") for name in ("rejects", "config")),
@@ -235,3 +236,40 @@ async def _subscribers_are_told(application: str, seeing: Config, alone: Config,
     assert (await first(seeing)).startswith(f"{lacks}TOPIC '{topic}'; add an ACL")
     assert (await first(alone, group)).startswith(f"{lacks}GROUP '{group}'; add an ACL")
     assert (await first(alone)) == (await first(member, group)) == EventType.STATE_BEGUN
+
+
+async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
+    guarded: Guarded, stream_svt
+) -> None:
+    """Each role as another user: apply, work, send, give a command, subscribe."""
+    scene = guarded.scene
+    printed = strimzi.grants(guarded.config())
+    roles = ("worker", "producer", "subscriber", "operator")
+    users = dict(zip(roles, await guarded.users(*([],) * len(roles)), strict=True))
+    for role, config in users.items():
+        for acl in printed[role]:
+            kind = {"transactionalId": "transactional_id"}.get(acl.kind, acl.kind)
+            for operation in acl.operations:
+                user, name = config.kafka.username or "", acl.name
+                await allow(scene.servers, user, operation.lower(), kind, name, prefixed=acl.prefixed)
+    file = scene.directory / "operator.yaml"
+    user = users["operator"].kafka.username or ""
+    file.write_text(guarded.kafka.secured(scene.text(), scene.directory, user, "SCRAM-SHA-256", "ca.pem"))
+    ended = await stream_svt("apply", "-c", file, "--yes", "--wait", "0")
+    assert ended.code == 0, ended
+    worker = await scene.start(users["worker"])
+    async with AIOKafkaProducer(**users["producer"].cluster().arguments, enable_idempotence=True) as producer:
+        query = json.dumps({"id": "q", "value": HIGH, "series": "s"}).encode()
+        await producer.send_and_wait(scene.queries, query, key=b"a")
+    await scene.settled(worker, 1)
+    assert await _pauses(users["operator"], signing_key("00" * 32)) == ""
+    arguments = users["subscriber"].cluster().arguments
+    group = f"{scene.application}-readers"
+    async with (
+        asyncio.timeout(30),
+        subscribe(
+            **arguments, topic=f"{scene.application}.alerts", group_id=group, from_beginning=True
+        ) as reading,
+    ):
+        assert (await anext(aiter(reading))).type == EventType.ALERT
+    await scene.stop(worker)

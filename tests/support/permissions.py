@@ -24,6 +24,10 @@ WORKER: list[Grant] = [
 ]
 
 
+OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
+AUDITOR: list[Grant] = [("read", "topic", ".alerts")]
+
+
 async def allow_all(bootstrap_servers: str, user: str, application: str, grants: list[Grant]) -> None:
     """Let one user do this with an application, under any transactional id that begins as granted."""
     for operation, resource, rest in grants:
