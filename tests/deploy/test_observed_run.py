@@ -55,9 +55,7 @@ def _has_nothing_to_show(asked: Asked, choice: Mapping[str, str]) -> bool:
         return True  # nothing is left of this budget
     if "budget_horizon" in asked.expr or "budget_burn" in asked.expr:
         return dataset == ENDLESS
-    if "stream_svt_budget_end_timestamp_seconds" in asked.expr:
-        return dataset not in {None, choice["week"]}  # it has no period
-    if asked.where == "panel 'Measure'":
+    if asked.where == "panel 'Limit'":
         return ("_rho{" in asked.expr) != (dataset == RHO)
     return False
 

@@ -93,34 +93,27 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Share of the limit that is not spent yet.",
             Query(left(**_DATASET)),
             unit="percentunit",
+            width=6,
             decimals=1,
             colors=LEFT,
         ),
-        number("Spent", "Privacy loss spent, in the dataset's measure.", amount("spent"), unit="none"),
+        number(
+            "Spent", "Privacy loss spent, in the dataset's measure.", amount("spent"), unit="none", width=6
+        ),
         number(
             "Reserved",
             "Privacy loss that open runs may still spend: it is kept for them, and comes back if they do not.",
             amount("reserved"),
             unit="none",
+            width=6,
         ),
         number(
             "Limit",
-            "The most that may ever be lost. Only an operator raises it, and the ledger keeps every raise.",
-            amount("limit"),
-            unit="none",
-        ),
-        number(
-            "Measure",
-            "What this dataset's books count: pure epsilon, or rho of zero-concentrated privacy.",
+            "The most that may ever be lost, in the dataset's measure: epsilon, or rho of zero-concentrated privacy.",
             *measures,
             unit="none",
+            width=6,
             names=True,
-        ),
-        number(
-            "Charges",
-            "Charges in the ledger so far: thresholds and tops in epsilon, whole runs in rho.",
-            Query(f"max({of('stream_svt_budget_charges', **_DATASET)})"),
-            unit="none",
         ),
     )
 
@@ -180,31 +173,6 @@ def _budget() -> tuple[Builder[Panel], ...]:
         custom__fillOpacity=15,
     )
     drawn(budget, "at the least", color=color(CALM), custom__lineWidth=0, custom__fillOpacity=0)
-    ending = lines(
-        "Time until the budget is spent",
-        "If charges go on coming as they did within the slow window: with nine in ten chances between the earliest "
-        "and the latest. Nothing is drawn with fewer than three payments; charges of one occasion are one payment.",
-        Query(ends_in("late", **_DATASET), "at the latest"),
-        Query(ends_in("expected", **_DATASET), "expected"),
-        Query(ends_in("early", **_DATASET), "at the earliest"),
-        Query(
-            f"clamp_min(max({of('stream_svt_budget_end_timestamp_seconds', **_DATASET)}) - time(), 0)",
-            "until the period ends",
-        ),
-        unit="s",
-        logarithmic=True,
-    )
-    drawn(
-        ending,
-        "at the latest",
-        color=color(CALM),
-        custom__lineWidth=0,
-        custom__fillBelowTo="at the earliest",
-        custom__fillOpacity=15,
-    )
-    drawn(ending, "at the earliest", color=color(CALM), custom__lineWidth=0, custom__fillOpacity=0)
-    drawn(ending, "expected", color=color(CALM), custom__fillOpacity=0)
-    drawn(ending, "until the period ends", color=color(BAD), custom__lineStyle=_DASHED)
     return (
         budget,
         number(
@@ -233,7 +201,6 @@ def _budget() -> tuple[Builder[Panel], ...]:
             width=8,
             nothing="Not declared",
         ),
-        ending,
         lines(
             "Burn rate",
             "How fast the budget goes, over four windows that are shares of the horizon (a twelfth, a 36th, a 144th "
@@ -244,6 +211,7 @@ def _budget() -> tuple[Builder[Panel], ...]:
                 "{{window}}",
             ),
             unit="none",
+            width=24,
             colors=BURN,
             logarithmic=True,
         ),
@@ -279,14 +247,6 @@ def _monitors() -> tuple[Builder[Panel], ...]:
                 Column("Monitor", label="monitor"),
                 Column("Spent", by_monitor("spent"), decimals=4),
                 Column("Left in the run", by_monitor("run_left"), decimals=4),
-                Column(
-                    "Share of what was spent",
-                    f"{by_monitor('spent')} / on () group_left () sum({by_monitor('spent')}) ",
-                    unit="percentunit",
-                    decimals=1,
-                    bar=True,
-                    steps=((None, CALM),),
-                ),
             ),
             height=7,
             sort="Spent",

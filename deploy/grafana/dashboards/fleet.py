@@ -50,10 +50,10 @@ def page() -> Page:
         variables=[datasource(), application()],
         annotations=[firing_marks()],
     )
+    page.row("Alerts of Prometheus", _firing())
     page.row("Now", *_now())
     page.row("Budgets", *_budgets())
     page.row("Monitors", *_monitors())
-    page.row("Alerts of Prometheus", _firing())
     return page
 
 
@@ -63,17 +63,11 @@ def _now() -> tuple[Builder[Panel], ...]:
 
     return (
         number(
-            "Datasets",
-            "Datasets whose books a worker holds now.",
-            Query(f"count({left()})"),
-            unit="none",
-            width=3,
-        ),
-        number(
             "Lowest budget left",
             "What the dataset that is nearest its limit has left.",
             Query(f"min({left()})"),
             unit="percentunit",
+            width=5,
             decimals=1,
             colors=LEFT,
         ),
@@ -82,6 +76,7 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Pairs of dataset and monitor whose budget pays for no further run: nothing is tested there.",
             in_state("exhausted"),
             unit="none",
+            width=5,
             colors=((None, GOOD), (1, BAD)),
         ),
         number(
@@ -89,6 +84,7 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Pairs of dataset and monitor that have halted and open no further run by themselves.",
             in_state("halted"),
             unit="none",
+            width=5,
             colors=((None, GOOD), (1, CAREFUL)),
         ),
         number(
@@ -96,22 +92,14 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Tops charged within the time shown; each is one released alert.",
             Query(counted("stream_svt_tops_total")),
             unit="none",
-            width=3,
-        ),
-        number(
-            "Alerts of Prometheus",
-            "Alerts of the rules that fire now; the table below names them.",
-            Query(f"count({firing()}) or vector(0)"),
-            unit="none",
-            width=3,
-            colors=((None, GOOD), (1, BAD)),
+            width=4,
         ),
         number(
             "Lag",
             "Records after the committed positions, over all topics and shards.",
             Query(f"sum({of('stream_svt_lag_records')})"),
             unit="short",
-            width=3,
+            width=5,
             link=_SERVICE,
         ),
     )
@@ -127,7 +115,6 @@ def _budgets() -> tuple[Builder[Panel], ...]:
                 Column("Dataset", label="dataset", link=_DATASET),
                 Column("Left", left(), unit="percentunit", decimals=1, steps=LEFT, bar=True),
                 Column("Spent", by_dataset("spent"), decimals=3),
-                Column("Reserved", by_dataset("reserved"), decimals=3),
                 Column("Limit", by_dataset("limit"), decimals=3),
                 Column(
                     "Burn rate",
@@ -136,15 +123,13 @@ def _budgets() -> tuple[Builder[Panel], ...]:
                     steps=BURN,
                     description="1 spends exactly the limit in exactly the horizon; empty without a horizon.",
                 ),
-                Column("Spent in, at the earliest", ends_in("early"), unit="s", decimals=1),
                 Column(
-                    "Spent in, expected",
-                    ends_in("expected"),
+                    "Spent in, at the earliest",
+                    ends_in("early"),
                     unit="s",
                     decimals=1,
                     description="If charges go on coming as they did; empty where they were too few to tell.",
                 ),
-                Column("Spent in, at the latest", ends_in("late"), unit="s", decimals=1),
             ),
             sort="Left",
             height=10,
@@ -182,7 +167,6 @@ def _monitors() -> tuple[Builder[Panel], ...]:
                     steps=((None, "text"), (1, BAD)),
                     description="Datasets whose budget pays for no further run of it.",
                 ),
-                Column("Waiting", by_monitor(of("stream_svt_monitor_queued_series")), unit="short"),
                 Column("Muted", by_monitor(of("stream_svt_monitor_muted_series")), unit="short"),
                 Column("Queries", by_monitor(added("stream_svt_queries_total")), unit="short"),
             ),
@@ -193,7 +177,7 @@ def _monitors() -> tuple[Builder[Panel], ...]:
 
 
 def _firing() -> Builder[Panel]:
-    labels = ("alertname", "severity", "dataset", "monitor", "topic", "state", "reason", "instance")
+    labels = ("alertname", "severity", "dataset", "monitor", "shard", "cause", "topic", "reason", "instance")
     since = f"{of('ALERTS_FOR_STATE')} and ignoring (alertstate) {firing()}"
     return rows(
         "Firing now",

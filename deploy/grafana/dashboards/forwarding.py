@@ -117,17 +117,10 @@ def _delivery() -> tuple[Builder[Panel], ...]:
             width=12,
         ),
         lines(
-            "Waiting",
-            "Events read and not delivered.",
-            Query(_each("sum", "waiting_events"), "{{destination}}"),
-            unit="none",
-            width=12,
-        ),
-        lines(
             "Lag",
             "Records of the topic after the committed position; what is waiting is among them.",
             Query(_each("sum", "lag_records"), "{{destination}}"),
             unit="short",
-            width=12,
+            width=24,
         ),
     )

@@ -261,10 +261,10 @@ def number(
 
     Args:
         colors: From which value on which colour.
-        names: Show the names of the series instead of their values.
+        names: Show the names of the series beside their values.
         nothing: What is shown without data.
     """
-    mode = kinds.BigValueTextMode.NAME if names else kinds.BigValueTextMode.AUTO
+    mode = kinds.BigValueTextMode.VALUE_AND_NAME if names else kinds.BigValueTextMode.AUTO
     panel = (
         stat.Panel()
         .title(title)

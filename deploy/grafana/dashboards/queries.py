@@ -58,11 +58,6 @@ def quantile(share: float, histogram: str) -> str:
     return f"histogram_quantile({share}, sum by (le) ({rate(histogram + '_bucket')}))"
 
 
-def mean(histogram: str) -> str:
-    """Return the mean of what a histogram took in within the time shown."""
-    return f"sum({added(histogram + '_sum')}) / (sum({added(histogram + '_count')}) > 0)"
-
-
 def loss(name: str, **labels: str) -> str:
     """Return a gauge of privacy loss, whether the dataset counts epsilon or rho."""
     return f"({of(f'{name}_epsilon', **labels)} or {of(f'{name}_rho', **labels)})"

@@ -9,7 +9,6 @@ from deploy.grafana.dashboards import pages
 from deploy.grafana.dashboards.parts import (
     BAD,
     CALM,
-    CAREFUL,
     GOOD,
     Column,
     Marks,
@@ -22,7 +21,7 @@ from deploy.grafana.dashboards.parts import (
     number,
     rows,
 )
-from deploy.grafana.dashboards.queries import application, counted, mean, of, quantile, rate
+from deploy.grafana.dashboards.queries import application, of, quantile, rate
 
 
 def page() -> Page:
@@ -62,6 +61,7 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Workers that answer the scrape and belong to the application.",
             Query(f"count({of('stream_svt_build_info')})"),
             unit="none",
+            width=8,
         ),
         number(
             "Shards without an owner",
@@ -69,6 +69,7 @@ def _now() -> tuple[Builder[Panel], ...]:
             "lost while retention keeps them.",
             Query(f"clamp_min(max({of('stream_svt:shards_unowned:count')}), 0)"),
             unit="none",
+            width=8,
             colors=((None, GOOD), (1, BAD)),
         ),
         number(
@@ -76,27 +77,7 @@ def _now() -> tuple[Builder[Panel], ...]:
             "Records after the committed positions, over all topics and shards.",
             Query(f"sum({of('stream_svt:lag:records')})"),
             unit="short",
-        ),
-        number(
-            "Oldest commit",
-            "Time since the shard that committed longest ago did so. A shard without anything to read commits "
-            "nothing: look at the lag beside it.",
-            Query(f"time() - min({of('stream_svt_last_commit_timestamp_seconds')})"),
-            unit="s",
-        ),
-        number(
-            "Waiting to be published",
-            "Events charged and not yet readable on the alert topic: the next transaction publishes them.",
-            Query(f"sum({of('stream_svt_outbox_events')})"),
-            unit="none",
-        ),
-        number(
-            "Failures",
-            "Sessions of shards that ended in an error within the time shown. The service repairs most of them by "
-            "itself: it reads its books again and repeats what was not committed.",
-            Query(counted("stream_svt_failures_total")),
-            unit="none",
-            colors=((None, GOOD), (1, CAREFUL)),
+            width=8,
         ),
     )
 
@@ -137,15 +118,7 @@ def _latency() -> tuple[Builder[Panel], ...]:
             "unreleased; with `commit.cadence` it tells nothing of how long the work took either.",
             *quantiles("alert_latency"),
             unit="s",
-        ),
-        lines(
-            "Takeover",
-            "Mean time, within the time shown, from the start of a takeover to the first fetch, and of that the "
-            "reading and verifying of the state.",
-            Query(mean("stream_svt_takeover_seconds"), "takeover"),
-            Query(mean("stream_svt_restore_seconds"), "of that, restoring"),
-            unit="s",
-            width=12,
+            width=24,
         ),
     )
 
@@ -194,7 +167,6 @@ def _workers() -> tuple[Builder[Panel], ...]:
             (
                 Column("Worker", label="instance"),
                 Column("Version", label="version"),
-                Column("Python", label="python"),
                 Column("Specification", label="application_hash"),
                 Column(
                     "Up for",
