@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,8 +18,14 @@ import aiokafka.client
 import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.conn import create_conn
-from aiokafka.errors import CorruptRecordException, KafkaError, NodeNotReadyError
+from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    NodeNotReadyError,
+    SaslAuthenticationFailed,
+)
+from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -77,13 +84,17 @@ def connection_error(since: float) -> Exception | None:
 _connection_errors: deque[tuple[Exception, float]] = deque(maxlen=1)
 
 
+def _record(error: Exception) -> None:
+    _connection_errors.append((error, time.monotonic()))
+
+
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
     """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
     try:
         connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
         if not isinstance(error, TimeoutError):
-            _connection_errors.append((error, time.monotonic()))
+            _record(error)
         raise
     if "on_close" in options:
         return connection  # the client closes it
@@ -99,6 +110,104 @@ async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
 
     connection.send = send_first
     return connection
+
+
+async def create_conn(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
+    """Return an open connection, as aiokafka's function of this name."""
+    connection = _Connection(host, port, **options)
+    await connection.connect()
+    return connection
+
+
+# Logging in
+
+SESSION_USED: Final = 0.85
+"""Part of a session after which a connection logs in again: as early as Kafka's own clients do."""
+_SHORTEST: Final = 1.1
+"""Seconds between two logins; brokers refuse the second within one second."""
+_OF_LOGIN: Final = (ApiVersionRequest, SaslHandShakeRequest, SaslAuthenticateRequest)
+
+
+class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """A connection that logs in again before the broker ends its session (KIP-368).
+
+    A broker may limit sessions (connections.max.reauth.ms), and closes a connection at the first request after the end
+    of its session: a transaction in progress would be lost. aiokafka does not log in again. Requests wait for the two
+    round trips of a login, and not for the next token, as long as one is valid.
+    """
+
+    _login_at = _session_end = math.inf
+    _login: asyncio.Task[None] | None = None
+    _takes_requests = True
+
+    def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401
+        if isinstance(request, SaslAuthenticateRequest):
+            return self._authenticate(request)
+        if isinstance(request, _OF_LOGIN):
+            return super().send(request, expect_response)
+        now = time.monotonic()
+        if now >= self._login_at and self._login is None:
+            self._login = asyncio.create_task(self._log_in_again(), name="login")
+        if self._login is None or (self._takes_requests and now < self._session_end):
+            return super().send(request, expect_response)
+        return self._send_after(self._login, request, expect_response)
+
+    async def _send_after(self, login: asyncio.Task[None], request: Any, expect_response: bool) -> Any:  # noqa: ANN401
+        await asyncio.wait([login])
+        return await super().send(request, expect_response)
+
+    async def _log_in_again(self) -> None:
+        try:
+            if self._sasl_oauth_token_provider is not None:
+                await self._sasl_oauth_token_provider.token()
+            self._takes_requests = False
+            await self._do_sasl_handshake()
+        except Exception as error:  # noqa: BLE001  whatever it is, the broker takes no request any more
+            _record(error)
+            self.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
+        finally:
+            self._login, self._takes_requests = None, True
+
+    async def _authenticate(self, request: Any) -> Any:  # noqa: ANN401
+        request._payload = _Hidden(request._payload)  # noqa: SLF001
+        response = await super().send(request)
+        seconds = getattr(response, "session_lifetime_ms", 0) / 1000 or math.inf
+        self._session_end = time.monotonic() + seconds
+        self._login_at = time.monotonic() + max(_SHORTEST, SESSION_USED * seconds)
+        return response
+
+    async def _do_sasl_handshake(self) -> None:
+        try:
+            await super()._do_sasl_handshake()
+        except SaslAuthenticationFailed as error:
+            if self._sasl_oauth_token_provider is None or type(error) is not SaslAuthenticationFailed:
+                raise
+            raise self._sasl_oauth_token_provider.refused() from error
+
+    def authenticator_oauth(self) -> Any:  # noqa: ANN401
+        return _OAuth(sasl_oauth_token_provider=self._sasl_oauth_token_provider)
+
+
+class _OAuth(OAuthAuthenticator):  # type: ignore[misc]
+    """A login with a token that ends as RFC 7628 says; aiokafka takes a refusal for a success."""
+
+    async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
+        # A broker describes a refusal first, and refuses once the client has answered.
+        return (b"\x01", True) if payload else await super().step(payload)
+
+
+class _Hidden(bytes):
+    """A password or token; aiokafka logs its requests at level DEBUG."""
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
+        # The beginning of a long text is logged; the whole is sent.
+        return _Hidden() if isinstance(index, slice) else super().__getitem__(index)
+
+    def __add__(self, other: Any) -> _Hidden:  # noqa: ANN401
+        return _Hidden(bytes(self) + other)
 
 
 class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types

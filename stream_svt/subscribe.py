@@ -105,7 +105,7 @@ class Subscription(ConsumerRebalanceListener, Generic[Data_co]):  # type: ignore
             )
         reset = "earliest" if self._from_beginning else "latest"
         options = {"group_id": self._group, "auto_offset_reset": reset, "fetch_max_wait_ms": 100}
-        consumer = self._cluster.consumer("stream-svt-subscriber", "read_committed", **options)
+        consumer = self._cluster.consumer("-subscriber", "read_committed", **options)
         self._consumer = consumer
         try:
             async with kafka.deadline(kafka.START_DEADLINE, self._doing, group=self._group or ""):

@@ -115,8 +115,8 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
             yield f"`{word}`"
         case {"type": "null"}:
             return
-        case {"type": "boolean"}:
-            yield "boolean"
+        case {"type": "boolean" | "object" as kind} if "properties" not in schema:
+            yield "mapping" if kind == "object" else kind
         case {"type": "integer"}:
             yield _range(schema)
         case _ if schema.get("type") == "number" or pattern == RATIO_SCHEMA["pattern"]:

@@ -35,7 +35,8 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     async with contextlib.AsyncExitStack() as stack:
         producer = None
         if config.parks:
-            options = {"client_id": "stream-svt-forward", "acks": "all", "enable_idempotence": True}
+            name = f"{config.cluster.config.client_id}-forward"
+            options = {"client_id": name, "acks": "all", "enable_idempotence": True}
             client = AIOKafkaProducer(**config.cluster.arguments, **options)
             doing = "connecting the producer of parked events"
             producer = await stack.enter_async_context(started(client, doing, "WRITE"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import SecretFiles, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
-from stream_svt.settings.fields import Duration, Name, PathText, Text, TopicName, integer
+from stream_svt.settings.fields import Duration, Name, PathText, Text, TopicName, Url, http_address, integer
 from stream_svt.settings.sections import KafkaConfig, apply_environment
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
@@ -30,15 +29,6 @@ def type_word(kind: str) -> str:
 
 
 TYPE_WORDS = tuple(type_word(kind) for kind in EventType)
-
-
-def _address(text: str) -> str:
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(text)
-        if re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0:
-            return text
-    # The message does not repeat the text, which may hold a password.
-    raise ValueError("expected an address such as https://host:port/path, without a user or password")
 
 
 def _label(name: str) -> str:
@@ -55,7 +45,6 @@ def _type(pattern: str) -> str:
     return pattern
 
 
-Url = Annotated[str, AfterValidator(_address), Field(json_schema_extra={"pattern": "^https?://"})]
 Label = Annotated[str, AfterValidator(_label)]
 Types = Annotated[tuple[Annotated[Text, AfterValidator(_type)], ...], Field(min_length=1)]
 Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -221,7 +210,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
     file = document.validated(ForwardDocument)
     files = SecretFiles(document, path.parent)
-    secrets = files.password(file.kafka), files.tls(file.kafka)
+    login = files.login(file.kafka)
     group = file.group or f"{file.topic}.forward"
     destinations = [
         _destination(config, group, ("destinations", index), document, files)
@@ -229,7 +218,7 @@ def load_forward_config(path: Path, environ: Mapping[str, str] | None = None) ->
     ]
     document.raise_problems()
     return ForwardConfig(
-        cluster=Cluster.of(file.kafka, *secrets),
+        cluster=Cluster.of(file.kafka, login),
         topic=file.topic,
         park_topic=file.park_topic or f"{file.topic}.parked",
         destinations=tuple(destinations),
@@ -257,7 +246,9 @@ def _destination(
         if webhook.url_file is not None:
             key = (*path, "webhook", "url_file")
             try:
-                urls = [_address(url)] if (url := files.first_line(webhook.url_file, key, "address")) else []
+                urls = (
+                    [http_address(url)] if (url := files.first_line(webhook.url_file, key, "address")) else []
+                )
             except ValueError as error:
                 document.report(key, f"file {quote(webhook.url_file)}: {error}")
         key = (*path, "webhook", "key_files")

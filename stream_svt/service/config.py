@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from errno import ENOENT
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Cluster, TlsFiles
+from stream_svt.service.kafka import Cluster, Login, TlsFiles
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
+from stream_svt.service.tokens import ClientCredentials, CommandTokens, MskTokens, Tokens
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of
@@ -37,7 +39,7 @@ class Config:
         spec: Datasets and monitors.
         notes: Advice about settings that work but may not be intended.
         source: File name, for messages.
-        tls: Files of the TLS connection.
+        login: Secrets and files of the connection to the brokers.
         master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
         command_keys: Keys that may sign commands; empty if signatures are not required.
     """
@@ -51,8 +53,7 @@ class Config:
     spec: ApplicationSpec
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
-    password: str | None = field(default=None, repr=False)
-    tls: TlsFiles = field(default_factory=TlsFiles)
+    login: Login = field(default=Login(), repr=False)
     master_keys: tuple[bytes, ...] = field(default=(), repr=False)
     command_keys: tuple[VerifyingKey, ...] = ()
 
@@ -63,7 +64,7 @@ class Config:
 
     def cluster(self) -> Cluster:
         """Return how to reach the brokers."""
-        return Cluster.of(self.kafka, self.password, self.tls)
+        return Cluster.of(self.kafka, self.login)
 
     @property
     def homes(self) -> Homes:
@@ -152,8 +153,7 @@ def parse_config(
         **{key: getattr(service, key) for key in sections.SERVICE_KEYS},
         notes=(*spec.notes, *sections.section_notes(document, service)),
         source=source,
-        password=files.password(service.kafka),
-        tls=files.tls(service.kafka),
+        login=files.login(service.kafka),
         master_keys=tuple(keys),
         command_keys=tuple(files.command_keys(service.control, keys)),
     )
@@ -173,10 +173,32 @@ class SecretFiles:
         self._directory = directory
         self.notes: list[Problem] = []
 
-    def password(self, kafka: sections.KafkaConfig) -> str | None:
-        """Return the password of the Kafka user, None without one."""
-        name = kafka.password_file
-        return None if name is None else self.first_line(name, ("kafka", "password_file"), "password")
+    def login(self, kafka: sections.KafkaConfig) -> Login:
+        """Return the secrets and files of the connection to the brokers, after reporting those that cannot be used."""
+        name, password = kafka.password_file, None
+        if name is not None:
+            password = self.first_line(name, ("kafka", "password_file"), "password")
+        return Login(password, self._tokens(kafka), self._tls(kafka))
+
+    def _tokens(self, kafka: sections.KafkaConfig) -> Tokens | None:
+        """Return the access tokens of the connection, None for another login."""
+        if (region := kafka.aws_region) is not None:
+            if find_spec("aws_msk_iam_sasl_signer") is None:
+                message = "AWS_MSK_IAM needs the extra 'msk': pip install 'stream-svt[msk]'"
+                self._document.report(("kafka", "sasl_mechanism"), message)
+            return Tokens(MskTokens(region))
+        if (command := kafka.oauth_token_command) is not None:
+            return Tokens(CommandTokens(command, self._directory), kafka.oauth_extensions)
+        url, client, secret = kafka.oauth_token_url, kafka.oauth_client_id, kafka.oauth_client_secret_file
+        if url is None or client is None or secret is None:
+            return None
+        self.first_line(secret, ("kafka", "oauth_client_secret_file"), "client secret")
+        tls, ca = None, kafka.oauth_ca_file
+        files = TlsFiles(None if ca is None else self._directory / ca)
+        if self._loads(files, "oauth_ca_file", ca, "no PEM certificate"):
+            tls = files.context()
+        source = ClientCredentials(url, client, self._directory / secret, kafka.oauth_scope, tls)
+        return Tokens(source, kafka.oauth_extensions)
 
     def first_line(self, name: str, path: KeyPath, what: str) -> str | None:
         """Return the first line of a secret file, None after reporting a problem."""
@@ -186,7 +208,7 @@ class SecretFiles:
         self._document.report(path, f"file {quote(name)} holds no {what} in its first line")
         return None
 
-    def tls(self, kafka: sections.KafkaConfig) -> TlsFiles:
+    def _tls(self, kafka: sections.KafkaConfig) -> TlsFiles:
         """Return the files of the TLS connection, after reporting those that cannot be used."""
         names = (kafka.ca_file, kafka.certificate_file, kafka.private_key_file)
         files = TlsFiles(*(None if name is None else self._directory / name for name in names))

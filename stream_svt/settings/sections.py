@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from stream_svt.errors import Problem
 from stream_svt.settings import fields
@@ -31,6 +32,36 @@ _LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 Servers = Annotated[tuple[str, ...], fields.Form(_servers, {"anyOf": [{"type": "string"}, _LIST]}, ",".join)]
 
 
+Argv = Annotated[tuple[fields.PathText, ...], Field(min_length=1)]
+
+_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = {
+    **dict.fromkeys(("username", "password_file"), _PASSWORD),
+    **dict.fromkeys(
+        (
+            "oauth_token_command",
+            "oauth_token_url",
+            "oauth_client_id",
+            "oauth_client_secret_file",
+            "oauth_scope",
+            "oauth_ca_file",
+            "oauth_extensions",
+        ),
+        ("OAUTHBEARER",),
+    ),
+    "aws_region": ("AWS_MSK_IAM",),
+}
+"""The SASL mechanisms that use a key."""
+_REQUIRED = ("username", "password_file", "aws_region")
+
+
+def _extensions(found: dict[str, str]) -> dict[str, str]:
+    for name, value in found.items():
+        if not re.fullmatch("[A-Za-z]+", name) or name == "auth" or not re.fullmatch(r"[\t -~]+", value):
+            raise ValueError(f"expected words of letters and their printable values, found {quote(name)}")
+    return found
+
+
 class KafkaConfig(Strict):
     """Connection to the brokers, and timeouts."""
 
@@ -38,12 +69,34 @@ class KafkaConfig(Strict):
     """Brokers for the first connection: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
+    ) = None
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (needs the extra `msk`); with the SASL
+    protocols. Default: none."""
     username: fields.Text | None = None
-    """User name; with the SASL protocols. Default: none."""
+    """User name; with PLAIN and SCRAM. Default: none."""
     password_file: fields.PathText | None = None
-    """File whose first line is the password; with the SASL protocols. Default: none."""
+    """File whose first line is the password; with PLAIN and SCRAM. Default: none."""
+    oauth_token_command: Argv | None = None
+    """Program that prints an access token, or JSON with access_token and expires_in, with its arguments, as a list.
+    No shell is used. With OAUTHBEARER. Default: none."""
+    oauth_token_url: fields.Url | None = None
+    """Instead of oauth_token_command: token endpoint, asked with OAuth 2 client credentials. Default: none."""
+    oauth_client_id: fields.Text | None = None
+    """Client id at the token endpoint. Default: none."""
+    oauth_client_secret_file: fields.PathText | None = None
+    """File whose first line is the client secret; read for each token. Default: none."""
+    oauth_scope: fields.Text | None = None
+    """Scope to request from the token endpoint, several with spaces. Default: none."""
+    oauth_ca_file: fields.PathText | None = None
+    """PEM file of the certificate authorities for the token endpoint. Default: those of the system."""
+    oauth_extensions: Annotated[dict[str, fields.Text], AfterValidator(_extensions)] = Field({})
+    """SASL extensions that the brokers ask for, such as {logicalCluster: lkc-1, identityPoolId: pool-1} of Confluent
+    Cloud; with OAUTHBEARER. Default: none."""
+    aws_region: Annotated[fields.Text, Field(pattern=r"^[a-z0-9-]+$")] | None = None
+    """Region of the brokers, such as eu-west-1; with AWS_MSK_IAM. Credentials are those that AWS's SDK finds.
+    Default: none."""
     ca_file: fields.PathText | None = None
     """PEM file of the certificate authorities for the brokers; with the SSL protocols. Default: those of the
     system."""
@@ -61,6 +114,16 @@ class KafkaConfig(Strict):
     group_instance_id: Annotated[fields.Text, Field(max_length=249)] | None = None
     """Permanent name of this worker in its group, unique to it (static membership): a restarted worker keeps its
     partitions. Default: none."""
+    client_id: Annotated[fields.Text, Field(max_length=100)] = "stream-svt"
+    """Beginning of the name of every client, to which brokers apply quotas. Default stream-svt."""
+    request_timeout: Annotated[fields.Duration, fields.within(1000, 10_000)] = 5000
+    """Time for one response, 1s to 10s: more for brokers far away. Default 5s."""
+    metadata_max_age: Annotated[fields.Duration, fields.within(500, 30_000)] = 3000
+    """Time between two requests of a worker for metadata, 500ms to 30s: more relieves brokers with many topics, and
+    makes deleted topics known later. Default 3s."""
+    connections_max_idle: Annotated[fields.Duration, fields.within(10_000, 3_600_000)] = 540_000
+    """Time after which an idle connection is closed, 10s to 1h: less than that of a load balancer on the way.
+    Default 9m."""
 
     @property
     def encrypts(self) -> bool:
@@ -72,9 +135,9 @@ class KafkaConfig(Strict):
         useless = f"is not used with security_protocol {self.security_protocol}: remove it, or use"
         required = f"is required with security_protocol {self.security_protocol}"
         authenticates = self.security_protocol.startswith("SASL")
-        for name in ("sasl_mechanism", "username", "password_file"):
-            if (getattr(self, name) is not None) is not authenticates:
-                yield name, required if authenticates else f"{useless} SASL_SSL"
+        if (self.sasl_mechanism is not None) is not authenticates:
+            yield "sasl_mechanism", required if authenticates else f"{useless} SASL_SSL"
+        yield from self._login_problems()
         for name in ("ca_file", "certificate_file", "private_key_file"):
             if getattr(self, name) is not None and not self.encrypts:
                 yield name, f"{useless} SSL or SASL_SSL"
@@ -83,6 +146,24 @@ class KafkaConfig(Strict):
         if 3 * self.heartbeat_interval > self.session_timeout:
             longest = fields.duration_text(self.session_timeout // 3)
             yield "heartbeat_interval", f"must be at most {longest}, a third of session_timeout"
+
+    def _login_problems(self) -> Iterator[tuple[str, str]]:
+        mechanism = self.sasl_mechanism
+        for name, users in _MECHANISMS.items():
+            is_set = bool(getattr(self, name))
+            if is_set and mechanism not in users:
+                yield name, f"is used with sasl_mechanism {' or '.join(users)} only: remove it, or set that"
+            elif mechanism in users and name in _REQUIRED and not is_set:
+                yield name, f"is required with sasl_mechanism {mechanism}"
+        if mechanism == "OAUTHBEARER":
+            if (self.oauth_token_command is None) is (self.oauth_token_url is None):
+                yield "oauth_token_url", "or oauth_token_command is required, and only one of them"
+            for name in ("oauth_client_id", "oauth_client_secret_file"):
+                if self.oauth_token_url is not None and getattr(self, name) is None:
+                    yield name, "is required with oauth_token_url"
+            for name in ("oauth_client_id", "oauth_client_secret_file", "oauth_scope", "oauth_ca_file"):
+                if self.oauth_token_command is not None and getattr(self, name) is not None:
+                    yield name, "is not used with oauth_token_command: remove it"
 
 
 Partitioner = Literal["murmur2", "crc32"]
@@ -118,9 +199,6 @@ class TopicsConfig(Strict):
     allow_alert_retention: bool = False
     """Allow a retention on the alert topic. `audit` then cannot re-derive the charges of deleted alerts, and after
     a lost state a dataset without a remaining alert has no budget left. Default false."""
-
-
-Argv = Annotated[tuple[fields.PathText, ...], Field(min_length=1)]
 
 
 class SealingConfig(Strict):
@@ -270,6 +348,9 @@ def json_schema() -> dict[str, Any]:
 def section_notes(document: Document, found: ServiceDocument) -> Iterator[Problem]:
     """Yield advice about unencrypted connections and options for a single start."""
     local = ("127.", "localhost:", "[::1]:")
+    if (url := found.kafka.oauth_token_url or "").startswith("http://") and not url[7:].startswith(local):
+        message = "the client secret and tokens cross the network in the clear: use https"
+        yield document.problem(("kafka", "oauth_token_url"), message)
     if not found.kafka.encrypts and not all(one.startswith(local) for one in found.kafka.bootstrap_servers):
         message = "private values cross the network in the clear: use SSL or SASL_SSL"
         yield document.problem(("kafka", "security_protocol"), message)

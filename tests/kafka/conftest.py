@@ -12,14 +12,22 @@ import pytest
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
+from tests.support.issuer import Issuer
 from tests.support.tls import USERS, Authority, SecureKafka
 from tests.support.worker import Scene
 
 
 @pytest.fixture(scope="session")
-def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
+def issuer() -> Iterator[Issuer]:
+    """What gives out access tokens, and publishes the key that verifies them."""
+    with Issuer().serving() as issuer:
+        yield issuer
+
+
+@pytest.fixture(scope="session")
+def secure_broker(tmp_path_factory, issuer) -> Iterator[SecureKafka]:
     """A second cluster: "svt" and others may log in over TLS, and do what they were allowed to."""
-    with SecureKafka(Authority.new(), tmp_path_factory.mktemp("broker"), ("svt", *USERS)) as kafka:
+    with SecureKafka(Authority.new(), tmp_path_factory.mktemp("broker"), ("svt", *USERS), issuer) as kafka:
         yield kafka
 
 

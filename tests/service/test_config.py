@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from pathlib import Path
 
 import pytest
 
+from stream_svt.aiokafka_fixes import connections
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import bundle_of, load_config, parse_config, spec_of
+from stream_svt.service.kafka import stop_quietly
 from stream_svt.service.signatures import signing_key
 from tests.support.keys import ed25519_pair
 from tests.support.tls import Authority
@@ -49,6 +52,13 @@ kafka:
   password_file: password
   ca_file: ca.pem
 """
+OAUTH = "kafka:\n  security_protocol: SASL_SSL\n  sasl_mechanism: OAUTHBEARER\n"
+ENDPOINT = """\
+  oauth_token_url: https://issuer.example/token
+  oauth_client_id: me
+  oauth_client_secret_file: password
+"""
+MSK = "kafka:\n  security_protocol: SASL_SSL\n  sasl_mechanism: AWS_MSK_IAM\n  aws_region: eu-west-1\n"
 TLS = "  certificate_file: ca.pem\n  private_key_file: ca.pem\n"
 
 
@@ -82,12 +92,13 @@ def test_a_file_without_sections_has_safe_defaults():
     assert (config.topics.partitions, config.topics.start_at) == (4, "earliest")
     assert (config.web.host, config.web.port) == ("127.0.0.1", 6066)
     assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
-    assert (config.master_keys, config.password) == ((), None)
+    assert (config.master_keys, config.login.password) == ((), None)
     assert config.notes == ()
     arguments = config.cluster().arguments
     assert {name: value for name, value in arguments.items() if value is not None} == {
         "bootstrap_servers": ["127.0.0.1:9092"],
         "security_protocol": "PLAINTEXT",
+        "connections_max_idle_ms": 540_000,
     }
 
 
@@ -144,8 +155,69 @@ def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_pat
         ("kafka: {bootstrap_servers: 'a:99999'}", "kafka.bootstrap_servers", "host:port such as"),
         ("kafka: {bootstrap_servers: []}", "kafka.bootstrap_servers", "expected host:port"),
         ("kafka: {security_protocol: SASL}", "kafka.security_protocol", "did you mean"),
-        ("kafka: {security_protocol: SASL_SSL}", "kafka.username", "is required with security_protocol SASL"),
-        ("kafka: {username: me}", "kafka.username", "is not used with security_protocol PLAINTEXT"),
+        (
+            "kafka: {security_protocol: SASL_SSL}",
+            "kafka.sasl_mechanism",
+            "is required with security_protocol SASL",
+        ),
+        (
+            "kafka: {username: me}",
+            "kafka.username",
+            "is used with sasl_mechanism PLAIN or SCRAM",
+        ),
+        (SASL.replace("  username: me\n", ""), "kafka.username", "is required with sasl_mechanism SCRAM"),
+        (
+            SASL + "  aws_region: eu-west-1\n",
+            "kafka.aws_region",
+            "is used with sasl_mechanism AWS_MSK_IAM only",
+        ),
+        (MSK.replace("  aws_region: eu-west-1\n", ""), "kafka.aws_region", "is required with sasl_mechanism"),
+        (MSK + "  password_file: password\n", "kafka.password_file", "is used with sasl_mechanism PLAIN"),
+        (OAUTH, "kafka.oauth_token_url", "or oauth_token_command is required, and only one of them"),
+        (
+            OAUTH + ENDPOINT + "  oauth_token_command: [x]\n",
+            "kafka.oauth_token_url",
+            "or oauth_token_command is required, and only one of them",
+        ),
+        (
+            OAUTH + "  oauth_token_command: []\n",
+            "kafka.oauth_token_command",
+            "expected at least 1 in the list",
+        ),
+        (
+            OAUTH + "  oauth_token_command: [x]\n  oauth_scope: a\n",
+            "kafka.oauth_scope",
+            "is not used with oauth_token_command",
+        ),
+        (
+            OAUTH + "  oauth_token_url: ftp://a\n",
+            "kafka.oauth_token_url",
+            "expected an address such as https",
+        ),
+        (
+            OAUTH + "  oauth_token_url: https://me:hunter2@a\n",
+            "kafka.oauth_token_url",
+            "without a user or password",
+        ),
+        (
+            OAUTH + "  oauth_token_url: https://a\n",
+            "kafka.oauth_client_id",
+            "is required with oauth_token_url",
+        ),
+        (OAUTH + ENDPOINT.replace("password", "blank"), "kafka.oauth_client_secret_file", "no client secret"),
+        (OAUTH + ENDPOINT + "  oauth_ca_file: words\n", "kafka.oauth_ca_file", "no PEM certificate"),
+        (OAUTH + ENDPOINT + "  oauth_extensions: {auth: x}\n", "kafka.oauth_extensions", "found 'auth'"),
+        (
+            OAUTH + ENDPOINT + '  oauth_extensions: {pool: "a\\u0001b"}\n',
+            "kafka.oauth_extensions",
+            "expected words of letters and their printable values",
+        ),
+        ("kafka: {request_timeout: 11s}", "kafka.request_timeout", "between 1s and 10s"),
+        (
+            "kafka: {acks: 0}",
+            "kafka.acks",
+            "unknown key; expected one of bootstrap_servers, security_protocol",
+        ),
         ("kafka: {ca_file: ca.pem}", "kafka.ca_file", "is not used with security_protocol PLAINTEXT"),
         ("kafka: {session_timeout: 6}", "kafka.session_timeout", "the unit is missing"),
         ("kafka: {heartbeat_interval: 3s}", "kafka.heartbeat_interval", "at most 2s, a third of"),
@@ -339,6 +411,8 @@ def test_clients_get_credentials_and_the_authority(directory):
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": "me",
         "sasl_plain_password": "hunter2 ",
+        "sasl_oauth_token_provider": None,
+        "connections_max_idle_ms": 540_000,
     }
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -346,6 +420,44 @@ def test_clients_get_credentials_and_the_authority(directory):
     assert config.kafka.sasl_mechanism == "SCRAM-SHA-512"
     assert config.kafka.security_protocol == "SASL_SSL"
     assert config.notes == ()
+
+
+def test_every_client_gets_the_tokens_of_one_source(directory):
+    config = parse_config(SPEC + OAUTH + ENDPOINT + "  oauth_extensions: {pool: a-1}\n", directory=directory)
+    clients = [config.cluster().arguments for _ in range(2)]
+    assert [one["sasl_mechanism"] for one in clients] == ["OAUTHBEARER"] * 2
+    [tokens] = {one["sasl_oauth_token_provider"] for one in clients}
+    assert tokens.extensions() == {"pool": "a-1"}
+    assert "hunter2" not in repr(config)
+
+
+@pytest.mark.parametrize("text", [SASL, OAUTH + ENDPOINT, MSK], ids=["password", "endpoint", "msk"])
+def test_what_clients_may_be_told_besides_reaches_each_of_them(directory, text):
+    more = (
+        "  client_id: quota-a\n  request_timeout: 9s\n  metadata_max_age: 20s\n  connections_max_idle: 4m\n"
+    )
+    cluster = parse_config(SPEC + text + more, directory=directory).cluster()
+
+    async def made() -> list:
+        all_of_them = [cluster.member("shop"), cluster.reader(), cluster.producer("shop-0"), cluster.admin()]
+        found = [connections(one) for one in all_of_them]
+        for one in all_of_them:
+            await stop_quietly(one)
+        return found
+
+    clients = asyncio.run(made())
+    names = ["quota-a", "quota-a-reader", "quota-a-shop-0", "quota-a-admin"]
+    assert [client._client_id for client in clients] == names
+    assert {client._connections_max_idle_ms for client in clients} == {240_000}
+    assert clients[0]._metadata_max_age_ms == 20_000
+    assert [client._request_timeout_ms for client in clients[1:3]] == [9000, 9000]
+
+
+def test_a_client_secret_over_http_is_advised_against_unless_it_stays_here(directory):
+    for address, advised in (("http://issuer.example/", True), ("http://127.0.0.1:1/", False)):
+        text = OAUTH + ENDPOINT.replace("https://issuer.example/", address)
+        notes = parse_config(SPEC + text, directory=directory).notes
+        assert [note.field for note in notes] == ["kafka.oauth_token_url"] * advised
 
 
 # --- the environment

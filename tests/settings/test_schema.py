@@ -20,7 +20,10 @@ SECTIONS = """
 kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_mechanism: null,
         username: null, password_file: null, ca_file: null, certificate_file: null,
         private_key_file: null, session_timeout: 6s, heartbeat_interval: 500ms,
-        transaction_timeout: 15s, group_instance_id: null}
+        transaction_timeout: 15s, group_instance_id: null, oauth_token_command: null, oauth_token_url: null,
+        oauth_client_id: null, oauth_client_secret_file: null, oauth_scope: null, oauth_ca_file: null,
+        oauth_extensions: {}, aws_region: null, client_id: stream-svt, request_timeout: 5s, metadata_max_age: 3s,
+        connections_max_idle: 9m}
 topics: {alerts: retail.alerts, state: retail.state, rejects: retail.rejects, control: retail.control,
          partitions: 4, replication_factor: 1, start_at: earliest}
 sealing: {key_file: null, key_command: null, previous_key_files: [], previous_key_commands: [], adopt_plain: false,

@@ -16,11 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from stream_svt.service.embedded import EmbeddedKafka, free_ports, new_cluster_id
+from tests.support.issuer import AUDIENCE, Issuer
 from tests.support.keys import write_secrets
 
 PASSWORD: Final = "open sesame"
 USERS: Final = tuple(f"user{number}" for number in range(12))
 """Users of tests about permissions: each test gives them some, for an application of its own."""
+SESSION: Final = 3
+"""Seconds after which a client has to log in again."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -74,16 +77,24 @@ async def connections_closed() -> None:
 class SecureKafka(EmbeddedKafka):
     """A broker with a listener for users with permissions: SASL_SSL, with PLAIN and both SCRAM mechanisms.
 
-    Another one is without TLS, with PLAIN. The first one is the administrator's: it asks for nothing, and everything
-    may be done there.
+    With an issuer, its access tokens are taken there, too; their sessions, and those of SCRAM-SHA-512, last `SESSION`
+    seconds. Another listener is without TLS, with PLAIN. The first one is the administrator's: it asks for nothing, and
+    everything may be done there.
 
     Args:
         authority: Signs the broker's certificate.
         directory: Where the broker's key is written.
         users: They have the same password.
+        issuer: Of access tokens.
     """
 
-    def __init__(self, authority: Authority, directory: Path, users: Sequence[str] = ("svt",)) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        directory: Path,
+        users: Sequence[str] = ("svt",),
+        issuer: Issuer | None = None,
+    ) -> None:
         store = directory / "broker.pem"
         store.write_bytes(authority.broker_store())
         trusted = directory / "trusted.pem"
@@ -122,6 +133,22 @@ class SecureKafka(EmbeddedKafka):
             "super.users": "User:ANONYMOUS",
             "group.min.session.timeout.ms": "500",
         }
+        jvm = []
+        if issuer is not None:
+            oauth, module = "org.apache.kafka.common.security.oauthbearer", "listener.name.sasl.oauthbearer"
+            settings |= {
+                "sasl.enabled.mechanisms": ",".join((*MECHANISMS, "OAUTHBEARER")),
+                f"{module}.sasl.jaas.config": f"{oauth}.OAuthBearerLoginModule required;",
+                f"{module}.sasl.server.callback.handler.class": f"{oauth}.OAuthBearerValidatorCallbackHandler",
+                f"{module}.connections.max.reauth.ms": str(SESSION * 1000),
+                "listener.name.sasl.scram-sha-512.connections.max.reauth.ms": str(SESSION * 1000),
+                "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.url}/keys",
+                "sasl.oauthbearer.jwt.validator.class": f"{oauth}.BrokerJwtValidator",
+                "sasl.oauthbearer.expected.issuer": issuer.url,
+                "sasl.oauthbearer.expected.audience": AUDIENCE,
+                "sasl.oauthbearer.clock.skew.seconds": "0",
+            }
+            jvm = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/keys"]
         credentials = [
             option
             for name in users
@@ -129,11 +156,11 @@ class SecureKafka(EmbeddedKafka):
             for option in ("--add-scram", f"{mechanism}=[name={name},password={PASSWORD}]")
         ]
         storage = ("--standalone", "-t", new_cluster_id(), *credentials)
-        super().__init__(overrides=settings, ports=ports[:2], storage=storage)
+        super().__init__(overrides=settings, ports=ports[:2], storage=storage, jvm=jvm)
         self.sasl_bootstrap_servers = f"127.0.0.1:{sasl}"
         self.login_bootstrap_servers = f"127.0.0.1:{login}"
         self.mutual_bootstrap_servers = f"127.0.0.1:{mutual}"
-        self.authority = authority
+        self.authority, self.issuer = authority, issuer
 
     def secured(
         self, text: str, directory: Path, user: str = "svt", mechanism: str = "SCRAM-SHA-256", ca: str = ""
@@ -142,11 +169,17 @@ class SecureKafka(EmbeddedKafka):
         (directory / "ca.pem").write_bytes(self.authority.pem)
         if not (directory / "password").exists():
             write_secrets(directory, {"password": PASSWORD})
-        return text.replace(
-            f'"{self.bootstrap_servers}"',
-            f'"{self.sasl_bootstrap_servers}", security_protocol: SASL_SSL, sasl_mechanism: {mechanism}, '
-            f"username: {user}, password_file: password, ca_file: {ca or 'ca.pem'}",
-        )
+        login = f"username: {user}, password_file: password, ca_file: {ca or 'ca.pem'}"
+        return self._with_mechanism(text, mechanism, login)
+
+    def with_tokens(self, text: str, directory: Path, source: str) -> str:
+        """Return such a configuration, changed to log in with the access tokens of a source, as keys of the file."""
+        (directory / "ca.pem").write_bytes(self.authority.pem)
+        return self._with_mechanism(text, "OAUTHBEARER", f"{source}, ca_file: ca.pem")
+
+    def _with_mechanism(self, text: str, mechanism: str, keys: str) -> str:
+        login = f"security_protocol: SASL_SSL, sasl_mechanism: {mechanism}, {keys}"
+        return text.replace(f'"{self.bootstrap_servers}"', f'"{self.sasl_bootstrap_servers}", {login}')
 
     def with_certificate(self, text: str, directory: Path, names: str) -> str:
         """Return such a configuration, changed to connect with the authority's own certificate as the client's."""

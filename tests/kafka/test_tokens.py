@@ -1,0 +1,141 @@
+"""Logins with access tokens, on a broker that verifies them and ends sessions after seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiokafka import TopicPartition
+
+from stream_svt.aiokafka_fixes import apply_fixes
+from stream_svt.service import kafka, tokens
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.kafka import BrokerUnavailable, LoginRefused
+from tests.support.issuer import SECRET, Issuer
+from tests.support.keys import write_secrets
+from tests.support.permissions import WORKER, allow_all
+from tests.support.tls import PASSWORD, SESSION, SecureKafka, connections_closed
+from tests.support.worker import HIGH, LOW, Scene
+
+pytestmark = pytest.mark.kafka
+COMMAND = "oauth_token_command: [cat, token]"
+
+
+@pytest.fixture
+async def scene(secure_broker: SecureKafka, issuer: Issuer, topics, tmp_path) -> AsyncIterator[Scene]:
+    servers, name = secure_broker.bootstrap_servers, topics.name("shop")
+    write_secrets(tmp_path, {"secret": SECRET})
+    async with Scene(servers, name, partitions=1, directory=tmp_path).on_stage() as scene:
+        await allow_all(servers, "svt", name, WORKER)
+        yield scene
+    issuer.lifetime, issuer.answer, issuer.delay = 3600.0, None, 0.0
+    await connections_closed()
+
+
+@pytest.fixture
+def config(secure_broker: SecureKafka, scene: Scene, issuer: Issuer) -> Callable[..., Config]:
+    """Return the configuration with a source of tokens, by default the token endpoint."""
+    apply_fixes()
+    endpoint = f"oauth_token_url: {issuer.url}/token, oauth_client_id: me, oauth_client_secret_file: secret"
+
+    def with_tokens(source: str = endpoint) -> Config:
+        text = secure_broker.with_tokens(scene.text(), scene.directory, source)
+        return parse_config(text, directory=scene.directory)
+
+    return with_tokens
+
+
+async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_disturb_a_worker(
+    scene: Scene,
+    config: Callable[..., Config],
+    issuer: Issuer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token takes longer to come than a member of the group may be silent."""
+    monkeypatch.setattr(tokens, "RENEWAL", 0.3)
+    asked, loop = len(issuer.asked), asyncio.get_running_loop()
+    issuer.lifetime, issuer.delay = 8.0, 2.5
+    worker = await scene.start(config())
+    end, sent = loop.time() + 4 * SESSION, 0
+    while loop.time() < end:
+        sent += 1
+        await scene.send("a", LOW if sent > 1 else HIGH)
+        await scene.settled(worker, sent)
+    assert len(issuer.asked) - asked >= 3
+    assert len(await scene.alerts()) == 1
+    assert [line for line in caplog.messages if "closed" in line or "rejoin" in line] == []
+
+
+async def test_a_login_is_repeated_on_the_same_connection_before_its_session_ends(
+    secure_broker: SecureKafka, scene: Scene, config: Callable[..., Config], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No log line has a token or a password, at any level."""
+    caplog.set_level(logging.DEBUG, "aiokafka")
+    (scene.directory / "token").write_text(issued := secure_broker.issuer.token())
+    text = secure_broker.secured(scene.text(), scene.directory, mechanism="SCRAM-SHA-512")
+    scram = parse_config(text, directory=scene.directory)
+    partition = TopicPartition(scene.queries, 0)
+
+    async def ask(one: Config) -> None:
+        async with kafka.started(one.cluster().reader(), "connecting") as reader:
+            for pause in (0.0, 0.9 * SESSION, 1.5 * SESSION):  # within a session, and after its end
+                await asyncio.sleep(pause)
+                await kafka.edges(reader, [partition], "asking")
+            connections = list(reader._client._conns.values())
+            assert connections
+            caplog.clear()
+            await kafka.edges(reader, [partition], "asking")
+            assert list(reader._client._conns.values()) == connections
+
+    await asyncio.gather(ask(config(COMMAND)), ask(scram))
+    assert "Unable" not in caplog.text
+    assert issued not in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"aud": "other"}, "aud 'other'"),
+        ({"exp": 1_000_000_000}, "exp [0-9]+ s ago"),
+        ({"iss": "https://elsewhere.example"}, "iss 'https://elsewhere.example'"),
+        (None, "no claims"),
+    ],
+    ids=["audience", "expired", "issuer", "garbage"],
+)
+async def test_a_token_that_the_brokers_refuse_is_described(
+    scene: Scene, config: Callable[..., Config], issuer: Issuer, claims: dict | None, said: str
+) -> None:
+    token = "garbage" if claims is None else issuer.token(**claims)
+    (scene.directory / "token").write_text(token)
+    with pytest.raises(LoginRefused, match=f"brokers refused the access token .*{said}") as refused:
+        await kafka.cluster_id_of(config(COMMAND).cluster())
+    assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("oauth_token_command: [sleep, '60']", "'sleep' of kafka.oauth_token_command did not end within"),
+        ("oauth_token_command: ['false']", "'false' of kafka.oauth_token_command ended with exit code 1"),
+    ],
+    ids=["hangs", "fails"],
+)
+async def test_a_program_without_a_token_is_named(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    monkeypatch.setattr(tokens, "TOKEN_DEADLINE", 0.5)
+    with pytest.raises(BrokerUnavailable, match=said):
+        await kafka.cluster_id_of(config(source).cluster())
+
+
+async def test_a_client_that_the_token_endpoint_refuses_is_told_so(
+    scene: Scene, config: Callable[..., Config]
+) -> None:
+    write_secrets(scene.directory, {"secret": "another secret"})
+    with pytest.raises(LoginRefused, match=r"refused the client \(401 invalid_client\)") as refused:
+        await kafka.cluster_id_of(config().cluster())
+    assert "secret &" not in str(refused.value)
