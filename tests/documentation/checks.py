@@ -71,7 +71,9 @@ def problem_of_command(words: list[str], page: Code) -> str | None:
             None if words[2] in {"build", "pip", "venv"} or _imported(words[2]) else f"no module {words[2]}"
         )
     if program == "python":
-        known = any(block.name == words[1] for block in blocks(page.page)) or (ROOT / words[1]).exists()
+        known = any(block.name == words[1] for block in blocks(page.page)) or any(
+            (folder / words[1]).exists() for folder in (ROOT, (ROOT / page.page).parent)
+        )
         return None if known else f"the page shows no file {words[1]}"
     if "/" in program:
         return _problem_of_script(words)
@@ -90,6 +92,7 @@ def _problem_of_package(word: str) -> str | None:
     extras = re.fullmatch(r"(?:\.|stream-svt)(?:\[([\w,-]+)\])?", word)
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     right = extras and all(extra in known for extra in (extras[1] or "").split(",") if extra)
+    right = right or word in {re.split("[<>=]", one)[0] for listed in known.values() for one in listed}
     return None if right or word.startswith("-") else f"no package of this project: {word}"
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 _PLACES = (
     "*.md",
     "docs/**/*.md",
-    "examples/*.md",
+    "examples/**/*.md",
     "deploy/**/*.md",
     "benchmarks/**/*.md",
     "stream_svt/**/*.md",

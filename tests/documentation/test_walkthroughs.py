@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -19,14 +20,16 @@ import yaml
 from stream_svt.service.config import load_config
 from tests.documentation.pages import Code, blocks
 from tests.support.process import COMMAND, Service, free_port
-from tests.support.records import send, send_queries
+from tests.support.records import read, send, send_queries
 
 pytestmark = pytest.mark.kafka
 
 _NOT_PLAYED = re.compile(
-    r"deploy/demo|tests/run|python3? -m (?:venv|stream_svt\.service\.embedded)|\. \.venv|pip install|stream-svt apply"
+    r"deploy/demo|tests/run|python3? -m (?:venv|stream_svt\.service\.embedded)|\. \.venv|cd |pip install|"
+    r"stream-svt apply"
 )
 """What needs the network, is the broker, or asks its reader; tests/kafka and tests/demo run these."""
+_ENDLESS = re.compile(r"stream-svt watch(?!.* --limit)|python count_users")
 
 
 class Walk:
@@ -55,14 +58,14 @@ class Walk:
     def play(self, block: Code) -> None:
         """Write the file that a block is, run its commands, or compare what it shows as printed."""
         if block.name:
-            (self.here / block.name).write_text(self._own(block.text))
+            (self.here / block.name).write_text(self.own_text(block.text))
         elif block.kind == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
                 if not _NOT_PLAYED.match(line):
-                    self.run(self._own(line.split(" #")[0].strip()))
+                    self.run(self.own_text(line.split(" #")[0].strip()))
         elif block.kind == "python":
             path = self.here / f"block-{block.line}.py"
-            path.write_text(self._own(block.text))
+            path.write_text(self.own_text(block.text))
             self.run(f"python {path}")
         elif block.kind == "text":
             printed = set(map(_without_numbers, self.printed.splitlines()))
@@ -75,7 +78,9 @@ class Walk:
             log, config = self.here / "worker.log", self.here / started[1]
             self.service = Service(config, self.port, log, env=self.environment, cwd=self.here)
             asyncio.run(self.service.ready())
-        elif re.match(r"stream-svt watch(?!.* --limit)", line) or "subscribe(" in self._program(line):
+        elif re.match(
+            r"stream-svt watch(?!.* --limit)|python count_users", line
+        ) or "subscribe(" in self._program(line):
             log = self.here / f"followed-{len(self.followed)}"
             with log.open("w") as output:
                 process = subprocess.Popen(line.split(), cwd=self.here, env=self.environment, stdout=output)
@@ -108,7 +113,7 @@ class Walk:
         path = Path(line.rsplit(maxsplit=1)[-1])
         return path.read_text() if path.suffix == ".py" and path.is_absolute() else ""
 
-    def _own(self, text: str) -> str:
+    def own_text(self, text: str) -> str:
         for theirs, own in self.own.items():
             text = text.replace(theirs, own)
         return text
@@ -159,6 +164,34 @@ def test_the_readme_leads_to_alerts_and_its_pages_answer(walk):
     walk.run("stream-svt schema > schema.json")
     schema = json.loads((walk.here / "schema.json").read_text())
     jsonschema.validate(yaml.safe_load((walk.here / "monitors.yaml").read_text()), schema)
+
+
+def test_requests_of_a_librdkafka_client_lead_to_an_alert_on_the_page_with_many_users(walk):
+    """And the counts are exact: of every page, zeros included, each user once."""
+    folder = Path("examples/web_requests")
+    for file in folder.glob("*.*"):
+        (walk.here / file.name).write_text(walk.own_text(file.read_text()))
+    walk.environment |= {"KAFKA": walk.servers}
+    for block in blocks(folder / "README.md"):
+        walk.play(block)
+    assert re.search(r"ALERT  web-\d{4}-\d\d-\d\d//checkout  many-users", walk.printed)
+    counts = {"/": 200, "/search": 150, "/product": 100, "/cart": 20, "/checkout": 800}
+    before = _asked(walk.servers)
+    assert {one["series"]: one["value"] for one in before} == counts
+    walk.followed[-1][0].kill()  # after a crash it counts the same users again, and goes on
+    walk.run("python fake_requests.py")
+    walk.run("python count_users.py")
+    end = time.monotonic() + 60
+    while len(asked := _asked(walk.servers)) == len(before):
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    assert {one["series"]: one["value"] for one in asked[len(before) :]} == counts
+    assert not asyncio.run(read(walk.servers, "web-users.rejects", range(4)))
+
+
+def _asked(servers: str) -> list[dict[str, Any]]:
+    """Return the queries of the example about web requests; those of a day are on one partition."""
+    return [json.loads(one.value) for one in asyncio.run(read(servers, "web.counts", range(4)))]
 
 
 def test_an_operator_with_the_page_alone_goes_from_a_lost_state_to_a_successor_with_what_is_left(
