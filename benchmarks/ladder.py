@@ -18,7 +18,6 @@ from benchmarks.command import show
 from benchmarks.datasets import counts_of
 from benchmarks.simulation import Floats, simulate
 from stream_svt.mechanisms import (
-    UNITS_PER_EPSILON,
     Annealed,
     Noise,
     SparseVector,
@@ -27,7 +26,7 @@ from stream_svt.mechanisms import (
     ladder,
 )
 
-EPSILON = 7 * UNITS_PER_EPSILON // 10
+EPSILON = 0.7
 CELLS = (("retail", 8), ("t10i4d100k", 8), ("t10i4d100k", 24), ("kosarak", 8))
 
 

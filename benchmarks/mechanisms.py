@@ -27,7 +27,7 @@ from stream_svt.mechanisms import (
     sparse_vector,
 )
 
-EPSILON, CUTOFF = 10**9, 1000
+EPSILON, CUTOFF = 1, 1000
 FAR_BELOW, THRESHOLD, FAR_ABOVE = 1000, 10**7, 10**8
 STREAM = Exposure(expected_queries=10**7, false_alerts=Fraction(1))
 

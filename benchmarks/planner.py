@@ -33,7 +33,7 @@ from benchmarks.command import say, show
 from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.grid_noise import draws
 from benchmarks.play import Integers, batch, engine_of, released
-from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, SparseVector, sparse_vector
+from stream_svt.mechanisms import Annealed, Exposure, Run, SparseVector, sparse_vector
 from stream_svt.mechanisms.noise import quantiles
 from stream_svt.monitor.released import Alert
 from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
@@ -479,7 +479,7 @@ def _on_real_data(runs: int) -> None:
         for epsilon, finite in product(EPSILONS, (True, False)):
             tolerated = Exposure(expected_queries=items, false_alerts=Fraction(CUTOFF))
             mechanism = sparse_vector(
-                epsilon=int(Fraction(epsilon) * UNITS_PER_EPSILON),
+                epsilon=epsilon,
                 cutoff=CUTOFF,
                 monotonic=True,
                 correction=Annealed() if finite else tolerated,

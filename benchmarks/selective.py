@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.command import show
 from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.simulation import Reports, simulate
-from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Optimal, SparseVector, sparse_vector
+from stream_svt.mechanisms import Annealed, Exposure, Optimal, SparseVector, sparse_vector
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.estimates import certain_gap
 
@@ -92,9 +92,7 @@ def figures(trials: int = 2000, reports: int = 40_000) -> dict[str, float]:
     for data, cutoff, epsilon, way in product(COUNTS, CUTOFFS, EPSILONS, SCHEDULES):
         counts = counts_of(data)
         correction, passes, lag = schedule(way, len(counts), cutoff)
-        mechanism = sparse_vector(
-            epsilon=int(epsilon * UNITS_PER_EPSILON), cutoff=cutoff, monotonic=True, correction=correction
-        )
+        mechanism = sparse_vector(epsilon=epsilon, cutoff=cutoff, monotonic=True, correction=correction)
         label = f"{data}.cutoff_{cutoff}.epsilon_{float(epsilon):g}.{way}"
         found = cell(counts, cutoff, mechanism, passes, lag, trials, reports)
         measured |= {f"{label}.{name}": value for name, value in found.items()}

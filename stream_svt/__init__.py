@@ -1,16 +1,29 @@
-"""Sparse Vector alerts on Kafka streams under differential privacy."""
+"""Sparse Vector alerts under differential privacy: on Kafka streams, and as functions of arrays.
+
+Names are imported at their first use: `svt`, `top_k` and `quantile` need no Kafka client.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
-from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, NoiseLaw, Position
-from stream_svt.service import __version__
-from stream_svt.subscribe import Event, Subscription, subscribe
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stream_svt.embed import EmbeddedWorker as Worker
+    from stream_svt.errors import BrokerError, ConfigError, MisuseError, StreamSvtError
+    from stream_svt.library import (
+        QuantileResult,
+        SvtAnswer,
+        SvtResult,
+        TopKAnswer,
+        TopKResult,
+        quantile,
+        svt,
+        top_k,
+    )
+    from stream_svt.monitor.released import Account, Alert, EventType, Lifecycle, NoiseLaw, Position
+    from stream_svt.service import __version__
+    from stream_svt.subscription import Event, Subscription, subscribe
 
 __all__ = [
     "Account",
@@ -20,20 +33,50 @@ __all__ = [
     "Event",
     "EventType",
     "Lifecycle",
+    "MisuseError",
     "NoiseLaw",
     "Position",
+    "QuantileResult",
     "StreamSvtError",
     "Subscription",
+    "SvtAnswer",
+    "SvtResult",
+    "TopKAnswer",
+    "TopKResult",
     "Worker",
     "__version__",
+    "quantile",
     "subscribe",
+    "svt",
+    "top_k",
 ]
 
+if not TYPE_CHECKING:
+    _MODULES = {
+        "embed": ("Worker",),
+        "errors": ("BrokerError", "ConfigError", "MisuseError", "StreamSvtError"),
+        "library": (
+            "QuantileResult",
+            "SvtAnswer",
+            "SvtResult",
+            "TopKAnswer",
+            "TopKResult",
+            "quantile",
+            "svt",
+            "top_k",
+        ),
+        "monitor.released": ("Account", "Alert", "EventType", "Lifecycle", "NoiseLaw", "Position"),
+        "service": ("__version__",),
+        "subscription": ("Event", "Subscription", "subscribe"),
+    }
+    _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the name stands for
-    """Import the worker with its engine where it is used: subscribers need neither."""
-    if name == "Worker":
-        from stream_svt.embed import EmbeddedWorker
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, inside = import_module(f"{__name__}.{_HOME[name]}"), {"Worker": "EmbeddedWorker"}
+        found = globals()[name] = getattr(module, inside.get(name, name))
+        return found
 
-        return EmbeddedWorker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -20,7 +20,6 @@ from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.table import Row, Table, measured
 from benchmarks.simulation import Floats, Integers, simulate
 from stream_svt.mechanisms import (
-    UNITS_PER_EPSILON,
     Annealed,
     Correction,
     Mean,
@@ -101,7 +100,7 @@ class Method:
     def mechanism(self, epsilon: str, items: int) -> SparseVector:
         """Return the mechanism for so many items."""
         return sparse_vector(
-            epsilon=int(Fraction(epsilon) * UNITS_PER_EPSILON),
+            epsilon=epsilon,
             cutoff=CUTOFF,
             monotonic=True,
             correction=self.correction(items),
@@ -290,7 +289,7 @@ def measure_append(effort: Effort) -> Table:
     rows = list[Row]()
     trials = effort.trials(60)
     plain = sparse_vector(
-        epsilon=UNITS_PER_EPSILON,
+        epsilon=1,
         cutoff=STREAM_CUTOFF,
         monotonic=True,
         sensitivity=4,  # makes the query-noise scale about 1,000 grid steps

@@ -17,7 +17,7 @@ from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import ERROR, Row, Table, measured, paired_ratio
 from benchmarks.simulation import Floats
-from stream_svt.mechanisms import UNITS_PER_EPSILON, Mean, Noise, SparseVector, Top, adaptive, sparse_vector
+from stream_svt.mechanisms import Mean, Noise, SparseVector, Top, adaptive, sparse_vector
 from stream_svt.mechanisms.estimates import (
     blue_error_ratio,
     blue_top_k,
@@ -32,7 +32,7 @@ from stream_svt.mechanisms.estimates import (
 from stream_svt.mechanisms.noise import variance
 from stream_svt.mechanisms.top_k import TopK
 
-EPSILON = 7 * UNITS_PER_EPSILON // 10
+EPSILON = Fraction(7, 10)
 GRID = 1000
 """Grid steps of one count: fine enough for geometric noise to be exponential."""
 
@@ -81,7 +81,7 @@ class Pass:
         positives = int(np.count_nonzero(self.values >= self.threshold))
         return 2 * self.true / (len(self.tops) + positives)
 
-    def stopped_early(self, charge: int) -> Pass:
+    def stopped_early(self, charge: Fraction) -> Pass:
         """Return the run as the papers stop it: when a top of the last branch cannot be paid any more."""
         return replace(self, tops=tuple(top for top in self.tops if top.left + top.charge >= charge))
 
@@ -106,7 +106,7 @@ def one_pass(mechanism: SparseVector, counts: Integers, rank: int, rng: np.rando
     return Pass(tuple(tops), values, threshold)
 
 
-def plain(k: int, noise: Noise, epsilon: int) -> SparseVector:
+def plain(k: int, noise: Noise, epsilon: Fraction) -> SparseVector:
     """SVT with gap as in the papers: split 1 : k^(2/3), the means of the noise taken away."""
     return _published(sparse_vector, k, noise, epsilon, GRID)
 
@@ -117,7 +117,7 @@ def two_branches(k: int, noise: Noise, grid: int) -> SparseVector:
 
 
 def _published(
-    form: Callable[..., SparseVector], k: int, noise: Noise, epsilon: int, grid: int
+    form: Callable[..., SparseVector], k: int, noise: Noise, epsilon: Fraction, grid: int
 ) -> SparseVector:
     return form(
         epsilon=epsilon,
@@ -145,10 +145,10 @@ def measure_adaptive(effort: Effort) -> Table:
                 mechanism = two_branches(k, noise, grid)
                 ours = [one_pass(mechanism, counts, rank, rng) for rank in ranks]
                 paper = [each.stopped_early(mechanism.branches[-1].charge) for each in ours]
-                left = [each.tops[k - 1].left / EPSILON for each in paper if len(each.tops) >= k]
+                left = [float(each.tops[k - 1].left / EPSILON) for each in paper if len(each.tops) >= k]
                 rows.append(
                     {"data": data, "k": k, "noise": name, "trials": trials}
-                    | {"ceiling": (1 - mechanism.threshold_charge / EPSILON) / 2}
+                    | {"ceiling": float(1 - mechanism.threshold_charge / EPSILON) / 2}
                     | measured("left", left)
                     | measured("extra", [len(each.tops) - k for each in paper])
                     | measured("extra_to_the_end", [len(each.tops) - k for each in ours])
@@ -187,7 +187,7 @@ def measure_merges(effort: Effort) -> Table:
             for name, noise in MERGED_FAMILIES.items():
                 rng = effort.generator("merge", data, k, name)
                 ranks = rng.integers(2 * k, min(8 * k, len(counts)), trials, endpoint=True).tolist()
-                svt = plain(k, noise, EPSILON // 2)
+                svt = plain(k, noise, EPSILON / 2)
                 runs = [_merged_svt(svt, one_pass(svt, counts, rank, rng), k, rng) for rank in ranks]
                 cell: Row = {"data": data, "k": k, "noise": name, "trials": trials}
                 rows.append(
@@ -197,7 +197,7 @@ def measure_merges(effort: Effort) -> Table:
                     | _reduction("jointly", [all_answers for all_answers, _ in runs], "jointly")
                     | _reduction("clear", [clear for _, clear in runs], "merged")
                 )
-                top = TopK(epsilon=EPSILON // 2, count=k, monotonic=True, sensitivity=GRID, noise=noise)
+                top = TopK(epsilon=EPSILON / 2, count=k, monotonic=True, sensitivity=GRID, noise=noise)
                 chosen = [_merged_top_k(top, counts * GRID, rng) for _ in range(trials)]
                 together = _reduction("reduction", chosen, "jointly")
                 rows.append(
@@ -254,7 +254,7 @@ def _ratio(top: TopK) -> float:
 
 def measuring_rate(k: int) -> Fraction:
     """Rate of the noise of k measurements that share half of epsilon."""
-    return Fraction(EPSILON, 2 * k * GRID * UNITS_PER_EPSILON)
+    return EPSILON / (2 * k * GRID)
 
 
 def _squares(truth: Floats, *answers: Floats) -> Squares:

@@ -21,7 +21,7 @@ from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, measured, middle
 from stream_svt.demo.scenario import load_baskets
-from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
+from stream_svt.mechanisms import Noise
 from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile
 
 RECORDS = 1000
@@ -110,7 +110,7 @@ def unbounded(
 def quantile_mechanism(level: Fraction, epsilon: Fraction, noise: Noise) -> UnboundedQuantile:
     """Return the mechanism for swap neighbours, epsilon halved between threshold and query."""
     return UnboundedQuantile(
-        epsilon=int(epsilon * UNITS_PER_EPSILON),
+        epsilon=epsilon,
         level=level,
         adjacency=Adjacency.SWAP,
         base=Fraction(str(GROWTH)),
@@ -238,7 +238,7 @@ def measure_sums(effort: Effort) -> Table:
                 level = Fraction(text)
                 sums = ClippedSum(
                     quantile=quantile_mechanism(level, half, Noise.EXPONENTIAL),
-                    charge=int(half * UNITS_PER_EPSILON),
+                    charge=half,
                 )
                 rng = effort.generator("sum", name, method, text)
                 errors = np.empty(trials)

@@ -30,7 +30,6 @@ from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import pmf, tail
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
-_UNITS: Final = 10**9
 _THRESHOLD: Final = 100
 _SALT: Final = (7, 11)
 _QUERIES: Final = 60
@@ -41,7 +40,7 @@ _ITEMS: Final = np.array([149, 137, 126, 111, 93, 88, 83, 71, 64, 57, 49, 38, 26
 def shown_mechanism() -> SparseVector:
     """Return the mechanism of the pictures of one run: epsilon 1, three tops, sixty queries."""
     correction = Exposure(expected_queries=_QUERIES, false_alerts=Fraction(3, 10), attempts=1)
-    return sparse_vector(epsilon=_UNITS, cutoff=3, monotonic=True, correction=correction)
+    return sparse_vector(epsilon=1, cutoff=3, monotonic=True, correction=correction)
 
 
 def _values() -> Integers:
@@ -144,7 +143,7 @@ def _neighbours(path: Path) -> None:
     svt, margins = shown_mechanism(), range(-20, 61)
     with_one, without = odds(svt, margins)
     of_report, of_none = evidence(with_one, without)
-    price = (svt.threshold_charge + svt.branches[0].charge) / _UNITS
+    price = float(svt.threshold_charge + svt.branches[0].charge)
     with figure(path, (2, 1), (7.2, 4.6), sharex=True) as (_, [above, below]):
         above.set(ylabel="probability of a report")
         above.plot(margins, with_one, color=BLUE, label="with the person")
@@ -160,7 +159,7 @@ def _neighbours(path: Path) -> None:
 
 
 def _falling_bar(path: Path) -> None:
-    svt = sparse_vector(epsilon=_UNITS, cutoff=4, monotonic=True, correction=Annealed())
+    svt = sparse_vector(epsilon=1, cutoff=4, monotonic=True, correction=Annealed())
     run = svt.open(_threshold_noise(svt), _SALT)
     bars = [_THRESHOLD + svt.branches[0].correction(attempt) for attempt in range(Annealed().passes)]
     waiting, ends, attempt = np.arange(len(_ITEMS)), dict[int, int](), 0
@@ -185,7 +184,7 @@ def _falling_bar(path: Path) -> None:
 
 def _branches(path: Path) -> None:
     correction = Exposure(expected_queries=100_000, false_alerts=Fraction(1), attempts=1)
-    svt = adaptive(epsilon=_UNITS, cutoff=10, monotonic=True, correction=correction)
+    svt = adaptive(epsilon=1, cutoff=10, monotonic=True, correction=correction)
     margins = range(0, 701, 10)
     reported = np.zeros((2, len(margins)))
     for secret in range(400):
@@ -194,7 +193,7 @@ def _branches(path: Path) -> None:
             bar = branch.correction(0) + secret
             missed *= [1 - tail(svt.query_noise, branch.rate, bar - margin) for margin in margins]
             reported[at] += pmf(svt.threshold_noise, svt.threshold_rate, secret) * (1 - missed)
-    prices = [f"epsilon {branch.charge / _UNITS:.3f}" for branch in svt.branches]
+    prices = [f"epsilon {float(branch.charge):.3f}" for branch in svt.branches]
     with figure(path, (1, 1), (7.2, 3.4)) as (drawn, [axes]):
         axes.set(xlabel="distance above the threshold", ylabel="probability", xlim=(0, 700), ylim=(0, 1))
         axes.fill_between(margins, reported[0], color=BLUE, alpha=0.5, label=f"top branch: {prices[0]}")

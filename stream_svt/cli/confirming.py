@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import click
 
 from stream_svt.cli import common
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import Account
-from stream_svt.privacy.loss import as_text, exact
+from stream_svt.privacy.loss import as_text
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed
 from stream_svt.service.shown import read_shown

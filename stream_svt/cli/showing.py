@@ -24,7 +24,7 @@ from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.logs import log_to_stderr
-from stream_svt.subscribe import Event, Subscription
+from stream_svt.subscription import Event, Subscription
 
 if TYPE_CHECKING:
     from stream_svt.protocol.audit import Audit

@@ -6,7 +6,6 @@ defines the randomness alignment that proves its charge. `docs/mechanisms.md` li
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.contract import UNITS_PER_EPSILON as UNITS_PER_EPSILON
 from stream_svt.mechanisms.contract import Neighbours as Neighbours
 from stream_svt.mechanisms.contract import Noises as Noises
 from stream_svt.mechanisms.contract import Outcomes as Outcomes
@@ -29,6 +28,9 @@ from stream_svt.mechanisms.hybrids import HybridEstimates as HybridEstimates
 from stream_svt.mechanisms.hybrids import HybridIdentity as HybridIdentity
 from stream_svt.mechanisms.noise import Law as Law
 from stream_svt.mechanisms.noise import Noise as Noise
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON as UNITS_PER_EPSILON
+from stream_svt.mechanisms.numbers import Number as Number
+from stream_svt.mechanisms.numbers import exact as exact
 from stream_svt.mechanisms.quantile import Adjacency as Adjacency
 from stream_svt.mechanisms.quantile import ClippedSum as ClippedSum
 from stream_svt.mechanisms.quantile import FullyUnboundedQuantile as FullyUnboundedQuantile

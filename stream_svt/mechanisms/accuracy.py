@@ -117,7 +117,7 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     """
     thresholds, numbers = 1, None
     if isinstance(mechanism, Sparse):
-        thresholds, numbers = mechanism.cutoff, mechanism.answer_law if mechanism.answer_charge else None
+        thresholds, numbers = mechanism.cutoff, mechanism.answer_law if mechanism.answer_units else None
         mechanism = mechanism.per_top
     single = len(mechanism.branches) == 1
     require(single, "the accuracy of a mechanism with several branches has no closed form")

@@ -27,19 +27,14 @@ from stream_svt.errors import RunExhausted, UnreadableState
 from stream_svt.mechanisms.arguments import grid_values, is_integer, parse_choice, require, require_bool
 from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law
-
-UNITS_PER_EPSILON = 10**9
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON, integer_of, loss_of, number_of
 
 _MECHANISM_BYTES = 16
 _RUN = struct.Struct(f"<B{_MECHANISM_BYTES}sqQQqq")
 _RUN_VERSION = 2
-_AT_LEAST_ONE = {
-    "epsilon": "epsilon must be at least one unit, 1e-9",
-    "sensitivity": "sensitivity must be at least one grid step",
-    "cutoff": "cutoff must be at least 1",
-    "count": "count, the number of answers to report, must be at least 1",
-    "refinement": "refinement must be at least 1",
-}
+_FROM_ZERO = frozenset({"threshold_units", "answer_units"})
+"""Integer parameters that may be 0; `_ANY_SIGN` are those that may be negative, and all others are at least 1."""
+_ANY_SIGN = frozenset({"threshold", "start"})
 
 
 class Neighbours(StrEnum):
@@ -72,23 +67,32 @@ class Run:
         threshold_noise: Grid steps. As sensitive as the data: given this noise, bottoms are no longer free.
         salt: 128 secret bits that make the query noise of this run independent of that of all others.
         mechanism: `mechanism_id` of the mechanism that opened the run; `step` of any other refuses it.
-        left: Units of 10^-9 epsilon that tops may still cost.
+        left_units: Units of 10^-9 epsilon that tops may still cost; `left` is the same in epsilon.
         tops: Number of tops reported so far.
     """
 
     threshold_noise: int = field(repr=False)
     salt: tuple[int, int] = field(repr=False)
     mechanism: bytes = field(repr=False)
-    left: int
+    left_units: int
     tops: int = 0
+
+    @property
+    def left(self) -> Fraction:
+        """Epsilon that tops may still cost."""
+        return loss_of(self.left_units)
 
     def after(self, outcomes: Outcomes) -> Run:
         """Return the run after these outcomes: their charge is spent and their tops are counted."""
-        return replace(self, left=self.left - outcomes.charge, tops=self.tops + len(outcomes.tops))
+        return replace(
+            self, left_units=self.left_units - outcomes.charge_units, tops=self.tops + len(outcomes.tops)
+        )
 
     def to_bytes(self) -> bytes:
         """Return the run as 57 bytes, which hold its secrets."""
-        return _RUN.pack(_RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left, self.tops)
+        return _RUN.pack(
+            _RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left_units, self.tops
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Run:
@@ -100,7 +104,7 @@ class Run:
         _, mechanism, noise, high, low, left, tops = _RUN.unpack(data)
         if left < 0 or tops < 0:
             raise UnreadableState("a stored run holds a negative count; it is damaged")
-        return cls(threshold_noise=noise, salt=(high, low), mechanism=mechanism, left=left, tops=tops)
+        return cls(threshold_noise=noise, salt=(high, low), mechanism=mechanism, left_units=left, tops=tops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +116,27 @@ class Top:
         branch: Number of the branch that reported it.
         gap: Grid steps, at least 0, by which the noisy answer exceeds its bar or, in a ranking, the next answer (see
             the mechanism); None if the mechanism does not release it.
-        charge, left: Units that this top costs and that the run has left after it; 0 in a ranking, which is charged
-            per step.
+        charge_units, left_units: Units that this top costs and that the run has left after it; 0 in a ranking, which is
+            charged per step. `charge` and `left` are the same in epsilon.
         answer: The answer plus fresh discrete Laplace noise, in grid steps, unbiased; None if it is not released.
     """
 
     row: int
     branch: int = 0
     gap: int | None
-    charge: int = 0
-    left: int = 0
+    charge_units: int = 0
+    left_units: int = 0
     answer: int | None = None
+
+    @property
+    def charge(self) -> Fraction:
+        """Epsilon that this top costs."""
+        return loss_of(self.charge_units)
+
+    @property
+    def left(self) -> Fraction:
+        """Epsilon that the run has left after it."""
+        return loss_of(self.left_units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,14 +146,20 @@ class Outcomes:
     Attributes:
         consumed: Number of tests made before the run or the answers ended.
         tops: The reported answers in order of test; in a ranking, the largest first.
-        charge: Units that the tops cost, in addition to the threshold charge paid when the run was opened.
+        charge_units: Units that the tops cost, in addition to the threshold charge paid when the run was opened;
+            `charge` is the same in epsilon.
         threshold_gap: Grid steps from the noisy threshold to the next answer, if a ranking releases it.
     """
 
     consumed: int
     tops: tuple[Top, ...]
-    charge: int = 0
+    charge_units: int = 0
     threshold_gap: int | None = None
+
+    @property
+    def charge(self) -> Fraction:
+        """Epsilon that the tops cost."""
+        return loss_of(self.charge_units)
 
     @property
     def rows(self) -> Integers:
@@ -181,16 +201,18 @@ def check_fields(parameters: Hashable) -> None:
         given = getattr(parameters, name)
         if kind is bool:
             require_bool(given, name)
+        elif kind is int:
+            least = None if name in _ANY_SIGN else int(name not in _FROM_ZERO)
+            number = integer_of(given, name, least=least)
+            require(
+                name not in _ANY_SIGN or abs(number) < VALUE_LIMIT,
+                f"{name} must be below 2^47 in magnitude, in grid steps",
+            )
+            object.__setattr__(parameters, name, number)
         elif isinstance(kind, type) and issubclass(kind, StrEnum):
             object.__setattr__(parameters, name, parse_choice(kind, given, name))
-        elif name in _AT_LEAST_ONE:
-            require(given >= 1, _AT_LEAST_ONE[name])
-        elif name == "threshold":
-            require(abs(given) < VALUE_LIMIT, "a threshold must be below 2^47 grid steps in magnitude")
         elif name == "split" and given is not None:
-            require(
-                given > 0, "split, epsilon of the queries / epsilon of the threshold, must be greater than 0"
-            )
+            object.__setattr__(parameters, name, number_of(given, name, above=0))
 
 
 _hints_of = lru_cache(get_type_hints)
@@ -201,7 +223,7 @@ def new_run(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], le
     fits = abs(threshold_noise) <= THRESHOLD_NOISE_LIMIT
     require(fits, "threshold noise lies beyond 2^60 grid steps; draw it with draw_threshold")
     require(all(0 <= half < 2**64 for half in salt), "a salt must be two integers of 64 bits")
-    return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
+    return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left_units=left)
 
 
 def check_run(run: Run, mechanism: Hashable, max_left: int) -> None:
@@ -212,7 +234,7 @@ def check_run(run: Run, mechanism: Hashable, max_left: int) -> None:
         "the charges. Step it with a mechanism of exactly the parameters that opened it",
     )
     require(
-        run.left <= max_left,
+        run.left_units <= max_left,
         "this run has more units left than any run of this mechanism: its epsilon would be exceeded",
     )
     fits = is_integer(run.threshold_noise) and abs(run.threshold_noise) <= THRESHOLD_NOISE_LIMIT
@@ -232,8 +254,8 @@ class Mechanism:
     if TYPE_CHECKING:  # every mechanism has these as fields or properties
 
         @property
-        def epsilon(self) -> int:
-            """Units of 10^-9 epsilon that a run costs at most."""
+        def epsilon(self) -> Fraction:
+            """Epsilon that a run costs at most, a whole number of units of 10^-9."""
 
         @property
         def sensitivity(self) -> int:
@@ -261,9 +283,19 @@ class Mechanism:
         return self.sensitivity if self.monotonic else 2 * self.sensitivity
 
     @property
-    def threshold_charge(self) -> int:
+    def epsilon_units(self) -> int:
+        """Units of 10^-9 epsilon that a run costs at most."""
+        return int(self.epsilon * UNITS_PER_EPSILON)
+
+    @property
+    def threshold_units(self) -> int:
         """Units that opening a run costs."""
         return 0
+
+    @property
+    def threshold_charge(self) -> Fraction:
+        """Epsilon that opening a run costs."""
+        return loss_of(self.threshold_units)
 
     @property
     def threshold_law(self) -> Law | None:
@@ -271,9 +303,9 @@ class Mechanism:
         return None
 
     @property
-    def smallest_charge(self) -> int:
+    def smallest_units(self) -> int:
         """Units of the cheapest outcome; a run with fewer units left is over."""
-        return self.epsilon
+        return self.epsilon_units
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run and spend `threshold_charge`. The caller stores the run durably before its first test.
@@ -283,15 +315,15 @@ class Mechanism:
         """
         fits = not threshold_noise or self.threshold_law is not None
         require(fits, f"{type(self).__name__} has no threshold: its threshold noise must be 0")
-        return new_run(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
+        return new_run(self, threshold_noise, salt, self.epsilon_units - self.threshold_units)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay for another outcome."""
-        return run.left < self.smallest_charge
+        return run.left_units < self.smallest_units
 
     def checked_values(self, run: Run, values: object) -> Integers:
         """Return the answers of a step as int64; `MisuseError` for another mechanism's run, `RunExhausted` if over."""
-        check_run(run, self, self.epsilon - self.threshold_charge)
+        check_run(run, self, self.epsilon_units - self.threshold_units)
         if self.is_over(run):
             raise RunExhausted("this run has reported all that it pays for; open a new run")
         return grid_values(values)

@@ -25,6 +25,7 @@ from stream_svt.mechanisms.noise import (
     scales_at_odds,
     tails,
 )
+from stream_svt.mechanisms.numbers import Exact, integer_of, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Correction(ABC):
         return least_variance_split(cutoff, monotonic=monotonic, threshold_noise=Noise.EXPONENTIAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Exposure(Correction):
     """Correction for streams that allows `false_alerts` among all tests that the budget must last for.
 
@@ -66,12 +67,12 @@ class Exposure(Correction):
     """
 
     expected_queries: int
-    false_alerts: Fraction
+    false_alerts: Exact = Exact()
     attempts: int = 1
 
     def __post_init__(self) -> None:
-        fits = self.expected_queries >= 1 and self.false_alerts > 0 and self.attempts >= 1
-        require(fits, "exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
+        for name in ("expected_queries", "attempts"):
+            integer_of(getattr(self, name), name, least=1)
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Return one correction for all attempts, at least 0."""
@@ -83,7 +84,7 @@ class Exposure(Correction):
         return Fraction(cutoff, 2) if monotonic else Fraction(cutoff)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Annealed(Correction):
     """Correction for finite sets: the bar falls from `start` to `end` query-noise scales, by `step` per attempt.
 
@@ -97,16 +98,21 @@ class Annealed(Correction):
             keeps false alerts rare; 12 does so even if most items lie near the threshold.
     """
 
-    start: Fraction = Fraction(12)
-    end: Fraction = Fraction(-3)
-    step: Fraction = Fraction(1)
-    upper: Fraction = Fraction(9)
+    start: Exact = Exact(12, above=None)
+    end: Exact = Exact(-3, above=None)
+    step: Exact = Exact(1)
+    upper: Exact = Exact(9, above=None)
 
     def __post_init__(self) -> None:
-        falls = self.step > 0 and self.end <= self.start
-        require(falls, "an annealed correction must fall: start >= end and step > 0")
-        require(self.upper >= 0, "upper, the correction of the cheaper branches, must be at least 0")
-        require(self.passes <= 256, "an annealed correction has at most 256 attempts: widen its step")
+        falls = self.end <= self.start
+        require(
+            falls, f"end must be at most start, since an annealed correction falls; found {shown(self.end)}"
+        )
+        require(
+            self.upper >= 0,
+            f"upper, the correction of the cheaper branches, must be at least 0; found {self.upper}",
+        )
+        require(self.passes <= 256, "an annealed correction has at most 256 attempts: raise step")
 
     @property
     def passes(self) -> int:
@@ -137,8 +143,8 @@ class Optimal(Correction):
     cutoff: int
 
     def __post_init__(self) -> None:
-        fits = self.queries >= 1 and self.cutoff >= 1
-        require(fits, "the optimal correction needs queries >= 1 and cutoff >= 1")
+        for name in ("queries", "cutoff"):
+            integer_of(getattr(self, name), name, least=1)
 
     def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Return one correction for all attempts."""
@@ -172,9 +178,11 @@ class Explicit(Correction):
     corrections: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require(bool(self.corrections), "a table of corrections needs at least one number")
+        given: object = self.corrections
+        some = isinstance(given, tuple) and given != ()
+        require(some, f"corrections must be a tuple of one or more integers; found {shown(given)}")
         for number in self.corrections:
-            _bounded(number)
+            integer_of(number, "corrections", least=1 - CORRECTION_LIMIT, limit=CORRECTION_LIMIT)
 
     def table(self, _comparison: Comparison) -> tuple[int, ...]:
         """Return the numbers as given."""
@@ -218,7 +226,7 @@ def least_variance_split(
     w = (V_q/V_t)^(1/3) (u c)^(2/3). The splits of `Exposure` and `Annealed` are larger and more accurate: all answers
     share the threshold noise, which matters less to a corrected comparison.
     """
-    require(cutoff >= 1, "cutoff must be at least 1")
+    integer_of(cutoff, "cutoff", least=1)
     require_bool(monotonic, "monotonic")
     query, threshold = Noise.of(query_noise, "query_noise"), Noise.of(threshold_noise, "threshold_noise")
     families = RELATIVE_VARIANCE[query] / RELATIVE_VARIANCE[threshold]

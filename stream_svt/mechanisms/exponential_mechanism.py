@@ -39,6 +39,7 @@ from stream_svt.mechanisms.arguments import grid_values, require
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise, to_decimal
+from stream_svt.mechanisms.numbers import Epsilon
 from stream_svt.mechanisms.sampler import decimal_context, prefixes
 from stream_svt.mechanisms.top_k import Ranking, TopK
 
@@ -48,21 +49,21 @@ Word = Callable[[], int]
 _GUARD = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExponentialMechanism(Mechanism):
     """Exponential mechanism with gap (McSherry & Talwar 2007; Ding et al. 2023), sampled exactly; see the module.
 
     Charge: `epsilon`, with or without the gap. Under zCDP the price is about a quarter if `release_gap` is False.
 
     Examples:
-        >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
+        >>> mechanism = ExponentialMechanism(epsilon=1, monotonic=True)
         >>> words = iter([2**63, 2**60])
         >>> run, outcomes = mechanism.step(mechanism.open(0, (0, 0)), np.array([3, 9, 8]), lambda: next(words))
         >>> [(top.row, top.gap) for top in outcomes.tops]
         [(1, 4)]
     """
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     monotonic: bool
     sensitivity: int = 1
     release_gap: bool = True
@@ -70,7 +71,7 @@ class ExponentialMechanism(Mechanism):
     @property
     def rate(self) -> Fraction:
         """Rate l = epsilon/U, per grid step."""
-        return rate_of(self.epsilon, self.query_sensitivity)
+        return rate_of(self.epsilon_units, self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
@@ -88,11 +89,13 @@ class ExponentialMechanism(Mechanism):
         require(len(values) >= 2, "an exponential mechanism needs at least two answers")
         row = draw_index(values, self.rate, word)
         gap = draw_gap(values, row, self.rate, word) if self.release_gap else None
-        outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
+        outcomes = Outcomes(
+            consumed=len(values), tops=(Top(row=row, gap=gap),), charge_units=self.epsilon_units
+        )
         return run.after(outcomes), outcomes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NoisyMaxGumbel(Ranking):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise on a finer grid.
 
@@ -101,7 +104,7 @@ class NoisyMaxGumbel(Ranking):
     of `ExponentialMechanism` by a relative rate/refinement.
     """
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     monotonic: bool
     sensitivity: int = 1
     refinement: int = 2**10

@@ -27,10 +27,11 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import RunExhausted
-from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.arguments import require, require_bool
 from stream_svt.mechanisms.contract import Outcomes, Run, Top, check_run, new_run
-from stream_svt.mechanisms.grid import Integers
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import Number, integer_of, number_of
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -90,7 +91,7 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianSparseVector:
-    """Sparse vector with Gaussian noise, see the module; build it with `gaussian`. `Run.left` counts tops.
+    """Sparse vector with Gaussian noise, see the module; build it with `gaussian`. `Run.left_units` counts tops.
 
     It has no `shifts`, no gap and no pure charge. `threshold_epsilon` and `query_epsilon` are those of one threshold
     and one top, `delta` is that of one release, and variances are in squared grid steps.
@@ -119,7 +120,7 @@ class GaussianSparseVector:
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has used all its tops."""
-        return run.left < 1
+        return run.left_units < 1
 
     def step(
         self, run: Run, values: Integers, thresholds: Integers | int, noise: Integers
@@ -132,20 +133,20 @@ class GaussianSparseVector:
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; open a new run")
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)
-        tops = tuple(Top(row=row, gap=None) for row in reached[: run.left].tolist())
-        consumed = tops[-1].row + 1 if len(tops) == run.left else len(values)
-        outcomes = Outcomes(consumed=consumed, tops=tops, charge=len(tops))
+        tops = tuple(Top(row=row, gap=None) for row in reached[: run.left_units].tolist())
+        consumed = tops[-1].row + 1 if len(tops) == run.left_units else len(values)
+        outcomes = Outcomes(consumed=consumed, tops=tops, charge_units=len(tops))
         return run.after(outcomes), outcomes
 
 
 def gaussian(
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: Number,
+    delta: Number,
     cutoff: int,
     monotonic: bool,
     sensitivity: int = 1,
-    split: float = 1.0,
+    split: Number = 1,
     correction: int = 0,
     tests: int | None,
     as_published: bool = False,
@@ -164,12 +165,19 @@ def gaussian(
         "delta is proved for a number of tests: pass tests. To divide delta among the tops instead, as published "
         "without a proof, pass as_published=True and tests=None",
     )
-    require(tests is None or tests >= 1, "tests must be at least 1")
-    positive = cutoff >= 1 and sensitivity >= 1 and split > 0
-    require(positive, "cutoff and sensitivity must be at least 1, and split greater than 0")
-    threshold = epsilon / (1 + split)
-    query = (epsilon - threshold) / cutoff
-    each = delta / (1 + (tests or cutoff))
+    if tests is not None:
+        integer_of(tests, "tests", least=1)
+    integer_of(cutoff, "cutoff", least=1)
+    integer_of(sensitivity, "sensitivity", least=1)
+    integer_of(correction, "correction", least=1 - CORRECTION_LIMIT, limit=CORRECTION_LIMIT)
+    require_bool(monotonic, "monotonic")
+    total, chance = (
+        float(number_of(epsilon, "epsilon", above=0)),
+        float(number_of(delta, "delta", above=0, below=1)),
+    )
+    threshold = total / (1 + float(number_of(split, "split", above=0)))
+    query = (total - threshold) / cutoff
+    each = chance / (1 + (tests or cutoff))
     reach = sensitivity if monotonic else 2 * sensitivity
     return GaussianSparseVector(
         cutoff=cutoff,

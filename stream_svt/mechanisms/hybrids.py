@@ -20,10 +20,11 @@ from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Run, ra
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import Epsilon, Number, exact, loss_of
 from stream_svt.mechanisms.top_k import Ranking, gaps_of, largest, lexicographic_shifts, tops_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HybridIdentity(Ranking):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
@@ -40,14 +41,14 @@ class HybridIdentity(Ranking):
     The lower charge of short lists is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
 
     Examples:
-        >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
+        >>> hybrid = HybridIdentity(epsilon=1, count=4, threshold=100, monotonic=False)
         >>> run = hybrid.open(3, (0, 0))
         >>> run, outcomes = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
         >>> [(top.row, top.gap) for top in outcomes.tops], outcomes.charge, run.left
-        ([(1, 17)], 375000000, 625000000)
+        ([(1, 17)], Fraction(3, 8), Fraction(5, 8))
     """
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     count: int
     threshold: int
     monotonic: bool
@@ -58,7 +59,7 @@ class HybridIdentity(Ranking):
     @property
     def threshold_law(self) -> Law:
         """Law of all noise, of rate epsilon/(k U). The threshold is charged with the output."""
-        return Law(self.noise, rate_of(self.epsilon, self.count * self.query_sensitivity))
+        return Law(self.noise, rate_of(self.epsilon_units, self.count * self.query_sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
@@ -78,7 +79,9 @@ class HybridIdentity(Ranking):
         return Outcomes(
             consumed=len(values),
             tops=tops_of(order[:answers] - 1, gaps[:answers]),
-            charge=min(self.epsilon, -(-(answers + of_threshold) * self.epsilon // self.count)),
+            charge_units=min(
+                self.epsilon_units, -(-(answers + of_threshold) * self.epsilon_units // self.count)
+            ),
             threshold_gap=gaps[answers] if with_gap else None,
         )
 
@@ -102,7 +105,7 @@ class HybridIdentity(Ranking):
         return Noises(int(moved[0]), moved[np.newaxis, 1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HybridEstimates(Ranking):
     """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
 
@@ -114,54 +117,60 @@ class HybridEstimates(Ranking):
 
     `split` is epsilon of all answers / epsilon of the threshold; None is that of `least_variance_split`.
 
-    >>> hybrid = HybridEstimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
+    >>> hybrid = HybridEstimates(epsilon=1, count=8, threshold=50, monotonic=True)
     >>> hybrid.threshold_charge, hybrid.query_charge
-    (200000000, 100000000)
+    (Fraction(1, 5), Fraction(1, 10))
     """
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     count: int
     threshold: int
     monotonic: bool
     sensitivity: int = 1
     threshold_noise: Noise = Noise.EXPONENTIAL
     query_noise: Noise = Noise.EXPONENTIAL
-    split: Fraction | None = None
+    split: Number | None = None
 
     @property
-    def query_charge(self) -> int:
+    def query_charge(self) -> Fraction:
+        """Epsilon that each listed answer costs."""
+        return loss_of(self.query_units)
+
+    @property
+    def query_units(self) -> int:
         """Units that each listed answer costs."""
         noises = {"query_noise": self.query_noise, "threshold_noise": self.threshold_noise}
-        split = self.split or least_variance_split(self.count, monotonic=self.monotonic, **noises)
-        return int(self.epsilon * split / (1 + split) // self.count)
+        least = least_variance_split(self.count, monotonic=self.monotonic, **noises)
+        split = least if self.split is None else exact(self.split)
+        return int(self.epsilon_units * split / (1 + split) // self.count)
 
     @property
-    def threshold_charge(self) -> int:
+    def threshold_units(self) -> int:
         """Units that opening a run costs: the rest of epsilon after k answers."""
-        return self.epsilon - self.count * self.query_charge
+        return self.epsilon_units - self.count * self.query_units
 
     @property
     def threshold_law(self) -> Law:
         """Law of the threshold noise, of rate threshold_charge/D."""
-        return Law(self.threshold_noise, rate_of(self.threshold_charge, self.sensitivity))
+        return Law(self.threshold_noise, rate_of(self.threshold_units, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the query noise, of rate query_charge/U."""
-        return (Law(self.query_noise, rate_of(self.query_charge, self.query_sensitivity)),)
+        return (Law(self.query_noise, rate_of(self.query_units, self.query_sensitivity)),)
 
     @property
-    def smallest_charge(self) -> int:
+    def smallest_units(self) -> int:
         """Units of a listed answer; a run with fewer units left is over."""
-        return self.query_charge
+        return self.query_units
 
     def select(self, run: Run, values: Integers, noise: Integers) -> Outcomes:
         """Return the largest noisy values above the noisy threshold, as many as the run can pay for."""
         gaps = values + noise - (self.threshold + run.threshold_noise)
         above = np.flatnonzero(gaps >= 0)
-        order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
+        order = above[largest(gaps[above], min(run.left_units // self.query_units, len(above)))]
         tops = tops_of(order, np.minimum(gaps[order], GAP_LIMIT).tolist())
-        return Outcomes(consumed=len(values), tops=tops, charge=len(tops) * self.query_charge)
+        return Outcomes(consumed=len(values), tops=tops, charge_units=len(tops) * self.query_units)
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises

@@ -27,6 +27,7 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -37,6 +38,7 @@ from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, integer_
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON, Epsilon, Exact, Number, listed, number_of, shown
 
 DEFAULT_BASE = Fraction(1001, 1000)
 """Ratio of successive candidates that the paper recommends."""
@@ -53,36 +55,26 @@ class Adjacency(StrEnum):
     """One record added or removed; the number of records is private."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UnboundedQuantile(Mechanism):
     """One quantile of data with a known lower bound (Durfee 2023, Algorithm 2); see the module for the charge.
 
     Attributes:
-        epsilon: Units of 10^-9 epsilon that a run with a top costs at most.
-        level: A/B, strictly between 0 and 1, as a Fraction.
+        epsilon: What a run with a top costs at most.
+        level: A/B, strictly between 0 and 1. Its denominator scales the noise.
         adjacency: The neighbours for which the charge holds.
         split: e2/e1, epsilon of the query / epsilon of the threshold.
         base, start: Public; the candidates are start + base^i - 1, in grid steps.
     """
 
-    epsilon: int
-    level: Fraction
+    epsilon: Epsilon = Epsilon()
+    level: Exact = Exact(above=0, below=1)
     adjacency: Adjacency
-    split: Fraction = Fraction(1)
-    base: Fraction = DEFAULT_BASE
+    split: Exact = Exact(1)
+    base: Exact = Exact(DEFAULT_BASE, above=1)
     start: int = 0
     threshold_noise: Noise = Noise.EXPONENTIAL
     query_noise: Noise = Noise.EXPONENTIAL
-
-    def __post_init__(self) -> None:
-        require(
-            isinstance(self.level, Fraction),
-            "the level of a quantile must be a Fraction, such as Fraction(1, 2): its denominator scales the noise, and "
-            "a float has a huge one",
-        )
-        require(0 < self.level < 1, "the level of a quantile must lie strictly between 0 and 1")
-        require(self.base > 1, "the base of the candidates must be greater than 1, or they would not grow")
-        Mechanism.__post_init__(self)
 
     @property
     def monotonic(self) -> bool:
@@ -100,37 +92,37 @@ class UnboundedQuantile(Mechanism):
         return self.sensitivity
 
     @property
-    def threshold_units(self) -> int:
+    def e1_units(self) -> int:
         """Units of e1, the largest that `epsilon` pays for; see the module."""
         of_one = 1 + self.split if self.monotonic else max(self.level + self.split, 1 - self.level)
-        return math.floor(self.epsilon / of_one)
+        return math.floor(self.epsilon_units / of_one)
 
     @property
-    def query_units(self) -> int:
+    def e2_units(self) -> int:
         """Units of e2."""
-        return math.floor(self.threshold_units * self.split)
+        return math.floor(self.e1_units * self.split)
 
     @property
     def threshold_law(self) -> Law:
         """Law of the threshold noise."""
-        return Law(self.threshold_noise, rate_of(self.threshold_units, self.sensitivity))
+        return Law(self.threshold_noise, rate_of(self.e1_units, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the query noise."""
-        return (Law(self.query_noise, rate_of(self.query_units, self.sensitivity)),)
+        return (Law(self.query_noise, rate_of(self.e2_units, self.sensitivity)),)
 
     @property
-    def threshold_charge(self) -> int:
+    def threshold_units(self) -> int:
         """Units that opening a run costs, and the whole cost of a run without a top."""
         if self.monotonic:
-            return self.threshold_units
-        return math.ceil(max(self.level, 1 - self.level) * self.threshold_units)
+            return self.e1_units
+        return math.ceil(max(self.level, 1 - self.level) * self.e1_units)
 
     @property
     def rho(self) -> Fraction:
         """Loss of a run under zCDP, gap included: an eighth of the squared width of the log-ratio's interval."""
-        e1, e2 = (rate_of(units, 1) for units in (self.threshold_units, self.query_units))
+        e1, e2 = (rate_of(units, 1) for units in (self.e1_units, self.e2_units))
         if self.monotonic:
             return (e1 + 2 * e2) ** 2 / 8
         return (self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)) ** 2 / 8
@@ -177,8 +169,8 @@ class UnboundedQuantile(Mechanism):
         gaps = values + checked_noise(noise, len(values))(0) - run.threshold_noise
         outcomes = Outcomes(consumed=len(values), tops=())
         for row in np.flatnonzero(gaps >= 0)[:1].tolist():
-            top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge=run.left)
-            outcomes = Outcomes(consumed=row + 1, tops=(top,), charge=run.left)
+            top = Top(row=row, gap=min(int(gaps[row]), GAP_LIMIT), charge_units=run.left_units)
+            outcomes = Outcomes(consumed=row + 1, tops=(top,), charge_units=run.left_units)
         return run.after(outcomes), outcomes
 
     def shifts(
@@ -203,12 +195,14 @@ class FullyUnboundedQuantile:
     quantile: UnboundedQuantile
 
     def __post_init__(self) -> None:
+        of_kind = isinstance(self.quantile, UnboundedQuantile)
+        require(of_kind, f"quantile must be an UnboundedQuantile; found {shown(self.quantile)}")
         require(self.quantile.start == 0, "the two runs of a quantile without a lower bound must start at 0")
 
     @property
     def upper(self) -> UnboundedQuantile:
         """Mechanism of the run on the data."""
-        return replace(self.quantile, epsilon=self.quantile.epsilon // 2)
+        return replace(self.quantile, epsilon=self.quantile.epsilon / 2)
 
     @property
     def lower(self) -> UnboundedQuantile:
@@ -221,40 +215,53 @@ class FullyUnboundedQuantile:
 
 
 def multiple_quantiles(
-    quantile: UnboundedQuantile, levels: tuple[Fraction, ...]
+    quantile: UnboundedQuantile, levels: Sequence[Number]
 ) -> tuple[UnboundedQuantile, ...]:
     """Return mechanisms for strictly rising levels, each with an equal share of the epsilon of `quantile`.
 
     They compose sequentially, under zCDP too. Noise may reverse the order of two results; sorting them is free.
     `MisuseError` if levels are missing or do not rise strictly.
     """
-    rising = bool(levels) and list(levels) == sorted(set(levels))
-    require(rising, "levels of quantiles must be one or more and rise strictly")
-    share = quantile.epsilon // len(levels)
-    return tuple(replace(quantile, level=level, epsilon=share) for level in levels)
+    require(
+        isinstance(quantile, UnboundedQuantile),
+        f"quantile must be an UnboundedQuantile; found {shown(quantile)}",
+    )
+    exactly = [number_of(level, "levels", above=0, below=1) for level in listed(levels, "levels")]
+    rising = bool(exactly) and exactly == sorted(set(exactly))
+    require(
+        rising, "levels must be a list of one or more numbers that rise strictly, such as [0.25, 0.5, 0.75]"
+    )
+    share = quantile.epsilon / len(exactly)
+    return tuple(replace(quantile, level=level, epsilon=share) for level in exactly)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClippedSum:
     """Sum of records of at least 0, clipped at a quantile of the records, with discrete Laplace noise (Durfee 2023).
 
-    Charge: that of the quantile, whose start is 0, plus `charge` units for the sum. Clipped records lie in [0, bound],
+    Charge: that of the quantile, whose start is 0, plus `charge` for the sum. Clipped records lie in [0, bound],
     so adding, removing or replacing one changes the sum by at most the bound, which the quantile has made public. The
     alignment moves the noise of the sum by this change, up or down, so it must be Laplace noise.
     """
 
     quantile: UnboundedQuantile
-    charge: int
+    charge: Epsilon = Epsilon()
 
     def __post_init__(self) -> None:
+        of_kind = isinstance(self.quantile, UnboundedQuantile)
+        require(of_kind, f"quantile must be an UnboundedQuantile; found {shown(self.quantile)}")
         from_zero = self.quantile.start == 0
         require(from_zero, "a clipped sum needs records of at least 0: the quantile must start at 0")
-        require(self.charge >= 1, "the charge of the sum must be at least one unit")
 
     @property
-    def epsilon(self) -> int:
-        """Units that the quantile and the sum cost together."""
+    def epsilon(self) -> Fraction:
+        """Epsilon that the quantile and the sum cost together."""
         return self.quantile.epsilon + self.charge
+
+    @property
+    def charge_units(self) -> int:
+        """Units that the sum costs."""
+        return int(self.charge * UNITS_PER_EPSILON)
 
     def bound(self, index: int) -> int:
         """Return the grid steps, at least 1, at which records are clipped if the quantile reports this test."""
@@ -262,7 +269,7 @@ class ClippedSum:
 
     def law(self, bound: int) -> Law:
         """Return the law of the sum's noise, discrete Laplace at charge/bound; `MisuseError` if wider than the grid."""
-        rate = rate_of(self.charge, bound)
+        rate = rate_of(self.charge_units, bound)
         require(
             rate >= LEAST_RATE,
             "noise of the sum would be wider than the grid: raise its charge or the granularity",

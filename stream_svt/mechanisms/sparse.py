@@ -39,7 +39,6 @@ import numpy as np
 from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, parse_choice, require
 from stream_svt.mechanisms.contract import (
-    UNITS_PER_EPSILON,
     Mechanism,
     Neighbours,
     Noises,
@@ -52,6 +51,7 @@ from stream_svt.mechanisms.contract import (
 from stream_svt.mechanisms.correction import Correction
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import Number, epsilon_units, integer_of, loss_of, number_of
 from stream_svt.mechanisms.sparse_vector import AnswerOptions, SparseVector, above_threshold
 
 _SAFETY = 1e-9
@@ -65,42 +65,42 @@ class Composition(StrEnum):
     ZCDP = "zcdp"
 
 
-def advanced_epsilon(charge: float, runs: int, delta: float) -> float:
+def advanced_epsilon(charge: Number, runs: int, delta: Number) -> float:
     """Return epsilon of `runs` runs, each of the given charge in epsilon, by advanced composition."""
-    _require_delta(delta)
-    total = math.sqrt(2 * runs * math.log(1 / delta)) * charge + runs * charge * math.expm1(charge)
+    each, chance = float(number_of(charge, "charge", least=0)), _checked_delta(delta)
+    integer_of(runs, "runs", least=1)
+    total = math.sqrt(2 * runs * math.log(1 / chance)) * each + runs * each * math.expm1(each)
     return total * (1 + _SAFETY)
 
 
-def zcdp_epsilon(rho: float, delta: float) -> float:
+def zcdp_epsilon(rho: Number, delta: Number) -> float:
     """Return an epsilon, at most rho + 2 sqrt(rho ln(1/delta)), for which rho-zCDP is (epsilon, delta)-private."""
     from scipy.optimize import minimize_scalar
 
-    _require_delta(delta)
-    require(rho >= 0, "rho must be 0 or more")
-    if rho == 0:
+    loss, chance = float(number_of(rho, "rho", least=0)), _checked_delta(delta)
+    if loss == 0:
         return 0.0
 
     def bound(t: float) -> float:
         above = math.exp(t)  # alpha - 1
         alpha = 1 + above
-        return alpha * rho - (alpha * math.log1p(1 / above) + t + math.log(delta)) / above
+        return alpha * loss - (alpha * math.log1p(1 / above) + t + math.log(chance)) / above
 
-    centre = math.log(math.log(1 / delta) / rho) / 2
+    centre = math.log(math.log(1 / chance) / loss) / 2
     bounds = (centre - 9, centre + 9)
     smallest = minimize_scalar(bound, bounds=bounds, method="bounded", options={"xatol": 1e-9})
     return max(0.0, float(smallest.fun)) * (1 + _SAFETY)
 
 
-def _require_delta(delta: float) -> None:
-    reason = "delta must lie strictly between 0 and 1, and should be below 1 / the number of people"
-    require(0 < delta < 1, reason)
+def _checked_delta(delta: Number) -> float:
+    """Return a delta, which should be below 1 / the number of people; `MisuseError` unless 0 < delta < 1."""
+    return float(number_of(delta, "delta", above=0, below=1))
 
 
 class RoundOptions(AnswerOptions, total=False):
     """Options of each round, as for `above_threshold`."""
 
-    split: Fraction
+    split: Number
     correction: Correction | None
 
 
@@ -113,13 +113,13 @@ class Sparse(Mechanism):
     Attributes:
         per_top: The AboveThreshold of each round.
         cutoff: Number of rounds in a run.
-        answer_charge: Units that the released answer of a top costs; 0 if answers are not released.
-        answer_noise: Family of its noise, at rate answer_charge/D. Laplace, since an alignment moves it both ways.
+        answer_units: Units that the released answer of a top costs; 0 if answers are not released.
+        answer_noise: Family of its noise, at rate answer_units/D. Laplace, since an alignment moves it both ways.
     """
 
     per_top: SparseVector
     cutoff: int
-    answer_charge: int = 0
+    answer_units: int = 0
     answer_noise: Noise = Noise.LAPLACE
 
     def __post_init__(self) -> None:
@@ -133,9 +133,14 @@ class Sparse(Mechanism):
         )
 
     @property
-    def epsilon(self) -> int:
-        """Units of a run under pure differential privacy: cutoff * (threshold + top + answer)."""
-        return self.cutoff * self._round_charge
+    def epsilon(self) -> Fraction:
+        """Epsilon of a run under pure differential privacy: cutoff * (threshold + top + answer)."""
+        return loss_of(self.epsilon_units)
+
+    @property
+    def epsilon_units(self) -> int:
+        """The same in units."""
+        return self.cutoff * self._round_units
 
     @property
     def sensitivity(self) -> int:
@@ -148,9 +153,9 @@ class Sparse(Mechanism):
         return self.per_top.monotonic
 
     @property
-    def threshold_charge(self) -> int:
+    def threshold_units(self) -> int:
         """Units that each drawn threshold costs."""
-        return self.per_top.threshold_charge
+        return self.per_top.threshold_units
 
     @property
     def threshold_law(self) -> Law:
@@ -160,22 +165,22 @@ class Sparse(Mechanism):
     @property
     def answer_law(self) -> Law:
         """Law of the noise of released answers."""
-        return Law(self.answer_noise, rate_of(self.answer_charge, self.sensitivity))
+        return Law(self.answer_noise, rate_of(self.answer_units, self.sensitivity))
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Laws of the query noise and, if answers are released, of their noise."""
-        return (*self.per_top.branch_laws, *([self.answer_law] if self.answer_charge else []))
+        return (*self.per_top.branch_laws, *([self.answer_law] if self.answer_units else []))
 
     @property
-    def smallest_charge(self) -> int:
+    def smallest_units(self) -> int:
         """Units of a top and its released answer."""
-        return self.per_top.smallest_charge + self.answer_charge
+        return self.per_top.smallest_units + self.answer_units
 
     @property
-    def _round_charge(self) -> int:
+    def _round_units(self) -> int:
         """Units of a threshold, its top and the released answer."""
-        return self.threshold_charge + self.smallest_charge
+        return self.threshold_units + self.smallest_units
 
     @property
     def rho(self) -> float:
@@ -184,32 +189,33 @@ class Sparse(Mechanism):
         A round costs (e0 + 2 e1)^2 / 8 for monotonic answers (Cesar & Rogers 2021; Durfee 2023, Theorem 1) and
         (e0 + e1)^2 / 2 for others (Bun & Steinke 2016). A released answer adds e2^2 / 2.
         """
-        charges = (self.threshold_charge, self.per_top.smallest_charge, self.answer_charge)
-        e0, e1, e2 = (units / UNITS_PER_EPSILON for units in charges)
+        charges = (self.threshold_units, self.per_top.smallest_units, self.answer_units)
+        e0, e1, e2 = (float(loss_of(units)) for units in charges)
         comparison = (e0 + 2 * e1) ** 2 / 8 if self.monotonic else (e0 + e1) ** 2 / 2
         return self.cutoff * (comparison + e2**2 / 2)
 
-    def loss(self, composition: Composition, delta: float = 0.0) -> float:
+    def loss(self, composition: Composition | str, delta: Number = 0) -> float:
         """Return epsilon of a run by a composition of its rounds, for a delta in (0, 1) unless it is pure."""
         match parse_choice(Composition, composition, "composition"):
             case Composition.PURE:
-                return self.epsilon / UNITS_PER_EPSILON
+                return float(self.epsilon)
             case Composition.ADVANCED:
-                return advanced_epsilon(self._round_charge / UNITS_PER_EPSILON, self.cutoff, delta)
+                return advanced_epsilon(loss_of(self._round_units), self.cutoff, delta)
             case Composition.ZCDP:
                 return zcdp_epsilon(self.rho, delta)
 
     def needs_threshold(self, run: Run) -> bool:
         """Whether the run has reported a top and can continue with a fresh threshold."""
-        return run.left > 0 and run.left % self._round_charge == 0
+        return run.left_units > 0 and run.left_units % self._round_units == 0
 
     def resample(self, run: Run, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Return the run with a fresh threshold noise after a top, charged; store it durably before the next test."""
-        check_run(run, self, self.epsilon - self.threshold_charge)
+        check_run(run, self, self.epsilon_units - self.threshold_units)
         require(
             self.needs_threshold(run), "a fresh threshold is drawn only after a top, in a run with units left"
         )
-        return replace(self.open(threshold_noise, salt), left=run.left - self.threshold_charge, tops=run.tops)
+        left = run.left_units - self.threshold_units
+        return replace(self.open(threshold_noise, salt), left_units=left, tops=run.tops)
 
     def step(
         self,
@@ -231,20 +237,20 @@ class Sparse(Mechanism):
             raise RunExhausted(
                 "the threshold of this run has reported its top; draw a fresh one with `resample`, or open a new run"
             )
-        round_run = replace(run, mechanism=mechanism_id(self.per_top), left=self.per_top.smallest_charge)
+        round_run = replace(run, mechanism=mechanism_id(self.per_top), left_units=self.per_top.smallest_units)
         _, outcomes = self.per_top.step(round_run, values, thresholds, attempts, noise)
         if outcomes.tops:
-            (top,), charge, answer = outcomes.tops, self.smallest_charge, None
-            if self.answer_charge:
+            (top,), charge, answer = outcomes.tops, self.smallest_units, None
+            if self.answer_units:
                 answer = int(values[top.row] + checked_noise(noise, len(values))(1)[top.row])
-            top = replace(top, charge=charge, left=run.left - charge, answer=answer)
-            outcomes = replace(outcomes, tops=(top,), charge=charge)
+            top = replace(top, charge_units=charge, left_units=run.left_units - charge, answer=answer)
+            outcomes = replace(outcomes, tops=(top,), charge_units=charge)
         return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
         """Return the alignment of `SparseVector.shifts`; the noise of a released answer moves by the answer's fall."""
         shifts = self.per_top.shifts(outcomes, first, second, neighbours)
-        if not self.answer_charge:
+        if not self.answer_units:
             return shifts
         answers = self.shifts_of_rows(first, second, outcomes.rows, 0)
         return Noises(shifts.threshold, np.vstack([shifts.queries, answers]))
@@ -252,39 +258,41 @@ class Sparse(Mechanism):
 
 def sparse(
     *,
-    epsilon: int,
+    epsilon: Number,
     cutoff: int,
-    delta: float = 0.0,
-    composition: Composition = Composition.PURE,
-    answer_share: Fraction = Fraction(0),
+    delta: Number = 0,
+    composition: Composition | str = Composition.PURE,
+    answer_share: Number = 0,
     answer_noise: Noise = Noise.LAPLACE,
     **options: Unpack[RoundOptions],
 ) -> Sparse:
     """Return Sparse (Dwork & Roth 2014, Algorithm 2): up to `cutoff` tops, each with its own noisy threshold.
 
     Args:
-        epsilon, delta: Limits of the loss of a run: units of 10^-9 epsilon, and a probability, 0 for pure composition.
+        epsilon, delta: Limits of the loss of a run; delta is 0 for pure composition.
         composition: How rounds compose. Each round gets the largest charge within the limits; for few tops pure
             composition allows a larger one than advanced composition.
         answer_share: Share of each round's charge for the released answer; 0 to release no answers.
         answer_noise: Laplace; other families are a `MisuseError` that gives the reason.
         options: Options of `above_threshold` for each round.
     """
-    require(0 <= answer_share < 1, "answer_share must be at least 0 and less than 1")
-    require(cutoff >= 1, "cutoff must be at least 1")
+    share = number_of(answer_share, "answer_share", least=0, below=1)
+    total, rounds = epsilon_units(epsilon), integer_of(cutoff, "cutoff", least=1)
     composition = parse_choice(Composition, composition, "composition")
 
     def build(units: int) -> Sparse:
-        answer = math.floor(units * answer_share)
-        require(not answer_share or answer > 0, "epsilon is too small to divide among this many answers")
-        per_top = above_threshold(epsilon=units - answer, **options)
-        return Sparse(per_top=per_top, cutoff=cutoff, answer_charge=answer, answer_noise=answer_noise)
+        answer = math.floor(units * share)
+        require(
+            units > 0 and (not share or answer > 0), "epsilon is too small to divide among this many answers"
+        )
+        per_top = above_threshold(epsilon=loss_of(units - answer), **options)
+        return Sparse(per_top=per_top, cutoff=rounds, answer_units=answer, answer_noise=answer_noise)
 
     if composition is Composition.PURE:
         require(not delta, "pure composition takes no delta: leave it out, or compose by zcdp or advanced")
-        return build(epsilon // cutoff)
-    limit = epsilon / UNITS_PER_EPSILON  # the loss grows with the units of a round
-    charges = range(1, epsilon + 1)
+        return build(total // rounds)
+    limit = float(loss_of(total))  # the loss grows with the units of a round
+    charges = range(1, total + 1)
     largest = bisect_left(charges, True, key=lambda units: build(units).loss(composition, delta) > limit)
     require(largest > 0, "epsilon is too small to divide among this many rounds")
     return build(largest)

@@ -32,9 +32,14 @@ from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, checked_integer_or_array, checked_noise, require
+from stream_svt.mechanisms.arguments import (
+    BranchNoise,
+    checked_integer_or_array,
+    checked_noise,
+    is_integer,
+    require,
+)
 from stream_svt.mechanisms.contract import (
-    UNITS_PER_EPSILON,
     Mechanism,
     Neighbours,
     Noises,
@@ -47,6 +52,17 @@ from stream_svt.mechanisms.contract import (
 from stream_svt.mechanisms.correction import Annealed, Comparison, Correction, Exposure, Uncorrected
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT, Integers
 from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Law, Noise, mean, variance
+from stream_svt.mechanisms.numbers import (
+    UNITS_PER_EPSILON,
+    Epsilon,
+    Number,
+    exact,
+    integer_of,
+    listed,
+    loss_of,
+    number_of,
+    shown,
+)
 
 _MAX_BRANCHES = 16
 _ATTEMPT_LIMIT = 2**62
@@ -58,15 +74,20 @@ class Branch:
 
     Attributes:
         name: Name in alerts: "top", "middle", ..
-        charge: Units of 10^-9 epsilon that a report by this branch costs.
+        charge_units: Units of 10^-9 epsilon that a report by this branch costs.
         rate: Rate of its query noise, charge / U, per grid step.
         corrections: Grid steps added to the threshold, by attempt; the last entry applies to later attempts.
     """
 
     name: str
-    charge: int
+    charge_units: int
     rate: Fraction
     corrections: tuple[int, ...]
+
+    @property
+    def charge(self) -> Fraction:
+        """Epsilon that a report by this branch costs."""
+        return loss_of(self.charge_units)
 
     def correction(self, attempt: int) -> int:
         """Return the grid steps added to the threshold at this attempt; 0 is the first."""
@@ -80,33 +101,33 @@ class SparseVector(Mechanism):
     Charge: `threshold_charge` when a run is opened, plus the charge of the branch for each top.
 
     Attributes:
-        epsilon: Units of 10^-9 epsilon that one run costs at most, threshold included.
+        epsilon_units: Units of 10^-9 epsilon that one run costs at most, threshold included.
         sensitivity: D: the largest change of an answer between neighbours, in grid steps.
         monotonic: Whether neighbours move all answers of a run in one direction, as counts under adding or removing a
             record. It halves the query noise. A wrong declaration voids the guarantee: the loss is then up to
             (threshold + 2 queries) / (threshold + queries) times the charge, 1.83 at 10 tops, at most 2.
-        threshold_charge, threshold_rate: Units that the threshold costs, charged before its first comparison, and the
+        threshold_units, threshold_rate: Units that the threshold costs, charged before its first comparison, and the
             rate of its noise.
         branches: In the order in which they test a query.
 
     Examples:
         >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
-        >>> svt = sparse_vector(epsilon=1_000_000_000, cutoff=1, monotonic=True, correction=Uncorrected())
+        >>> svt = sparse_vector(epsilon=1, cutoff=1, monotonic=True, correction=Uncorrected())
         >>> svt.threshold_charge, svt.branches[0].charge, svt.branches[0].rate
-        (500000000, 500000000, Fraction(1, 2))
+        (Fraction(1, 2), Fraction(1, 2), Fraction(1, 2))
         >>> run = svt.open(threshold_noise=3, salt=(0, 0))
         >>> values, thresholds, attempts = np.array([90, 110]), np.array([100, 100]), np.array([0, 0])
         >>> run, outcomes = svt.step(run, values, thresholds, attempts, lambda branch: np.array([0, 5]))
         >>> outcomes.tops
-        (Top(row=1, branch=0, gap=12, charge=500000000, left=0, answer=None),)
+        (Top(row=1, branch=0, gap=12, charge_units=500000000, left_units=0, answer=None),)
     """
 
-    epsilon: int
+    epsilon_units: int = field()
     sensitivity: int
     monotonic: bool
     threshold_noise: Noise = Noise.EXPONENTIAL
     query_noise: Noise = Noise.EXPONENTIAL
-    threshold_charge: int = field()
+    threshold_units: int = field()
     threshold_rate: Fraction
     branches: tuple[Branch, ...]
 
@@ -114,11 +135,11 @@ class SparseVector(Mechanism):
         few = 1 <= len(self.branches) <= _MAX_BRANCHES
         require(few, f"a mechanism must have 1 to {_MAX_BRANCHES} branches")
         Mechanism.__post_init__(self)
-        follows = self.threshold_rate == rate_of(self.threshold_charge, self.sensitivity)
-        require(follows, "threshold_rate must be threshold_charge / sensitivity")
+        follows = self.threshold_rate == rate_of(self.threshold_units, self.sensitivity)
+        require(follows, "threshold_rate must be threshold_units / sensitivity")
         for branch in self.branches:
             require(
-                branch.rate == rate_of(branch.charge, self.query_sensitivity),
+                branch.rate == rate_of(branch.charge_units, self.query_sensitivity),
                 f"branch {branch.name!r}: its rate must be charge / sensitivity for monotonic queries and "
                 "charge / (2 * sensitivity) for others",
             )
@@ -126,8 +147,13 @@ class SparseVector(Mechanism):
                 bool(branch.corrections) and max(map(abs, branch.corrections)) < CORRECTION_LIMIT,
                 f"branch {branch.name!r}: corrections must be one or more numbers below 2^48 in magnitude",
             )
-        payable = self.threshold_charge + self.smallest_charge <= self.epsilon
+        payable = self.threshold_units + self.smallest_units <= self.epsilon_units
         require(payable, "epsilon must pay for the threshold and one top")
+
+    @property
+    def epsilon(self) -> Fraction:
+        """Epsilon that one run costs at most, threshold included."""
+        return loss_of(self.epsilon_units)
 
     @property
     def threshold_law(self) -> Law:
@@ -140,32 +166,34 @@ class SparseVector(Mechanism):
         return tuple(Law(self.query_noise, branch.rate) for branch in self.branches)
 
     @property
-    def smallest_charge(self) -> int:
+    def smallest_units(self) -> int:
         """Units of the cheapest top; a run with fewer units left is over."""
-        return min(branch.charge for branch in self.branches)
+        return min(branch.charge_units for branch in self.branches)
 
     @property
     def cutoff(self) -> int:
         """Number of tops that a run pays for if the most expensive branch reports all of them."""
-        return (self.epsilon - self.threshold_charge) // max(branch.charge for branch in self.branches)
+        return (self.epsilon_units - self.threshold_units) // max(
+            branch.charge_units for branch in self.branches
+        )
 
     def shortened(self, units: int) -> SparseVector | None:
         """Return this mechanism with runs of at most `units`, or None if they cannot pay for one top.
 
-        Noise and corrections stay the same. `epsilon` leaves out units that no number of tops could use.
+        Noise and corrections stay the same. `epsilon_units` leaves out units that no number of tops could use.
         """
-        tops = min(units, self.epsilon) - self.threshold_charge
-        smallest = self.smallest_charge
+        tops = min(units, self.epsilon_units) - self.threshold_units
+        smallest = self.smallest_units
         if tops < smallest:
             return None
-        if all(branch.charge % smallest == 0 for branch in self.branches):
+        if all(branch.charge_units % smallest == 0 for branch in self.branches):
             tops -= tops % smallest
-        return replace(self, epsilon=self.threshold_charge + tops)
+        return replace(self, epsilon_units=self.threshold_units + tops)
 
     def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
         """Return the branch that reports a test, the first with gap >= 0 that `left` units pay for, or None."""
         for number, branch in enumerate(self.branches):
-            if gaps[number] >= 0 and branch.charge <= left:
+            if gaps[number] >= 0 and branch.charge_units <= left:
                 return number
         return None
 
@@ -228,17 +256,18 @@ class SparseVector(Mechanism):
             checked_noise(noise, tests),
         )
         reached = np.flatnonzero((gaps >= 0).any(axis=0))
-        left, consumed, tops = run.left, tests, list[Top]()
+        left, consumed, tops = run.left_units, tests, list[Top]()
         for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
             number = self.branch_of(column, left)
             if number is not None:
-                charge = self.branches[number].charge
+                charge = self.branches[number].charge_units
                 left -= charge
-                tops.append(Top(row=row, gap=column[number], branch=number, charge=charge, left=left))
-            if left < self.smallest_charge:
+                gap = column[number]
+                tops.append(Top(row=row, gap=gap, branch=number, charge_units=charge, left_units=left))
+            if left < self.smallest_units:
                 consumed = row + 1
                 break
-        outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge=run.left - left)
+        outcomes = Outcomes(consumed=consumed, tops=tuple(tops), charge_units=run.left_units - left)
         return run.after(outcomes), outcomes
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Noises:
@@ -271,15 +300,15 @@ class AnswerOptions(TypedDict, total=False):
 class RunOptions(AnswerOptions, total=False):
     """Options of the constructors of mechanisms with several tops."""
 
-    epsilon: Required[int]
-    """Units of 10^-9 epsilon of one run; all of them are used."""
+    epsilon: Required[Number]
+    """Epsilon of one run, all of which is used, rounded down to a multiple of 10^-9."""
     cutoff: Required[int]
     """Number of tops that epsilon pays for at the price of the last branch."""
     correction: Required[Correction]
     """Distance of the bar above the threshold."""
 
 
-def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions]) -> SparseVector:
+def sparse_vector(*, split: Number | None = None, **options: Unpack[RunOptions]) -> SparseVector:
     """Return plain sparse vector with gap: one branch, `cutoff` tops a run (Lyu, Su & Li 2017; Ding et al. 2019).
 
     `split` is epsilon of all queries / epsilon of the threshold; None for the default of the correction.
@@ -289,8 +318,8 @@ def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions
 
 def above_threshold(
     *,
-    epsilon: int,
-    split: Fraction = Fraction(1),
+    epsilon: Number,
+    split: Number = 1,
     correction: Correction | None = None,
     **options: Unpack[AnswerOptions],
 ) -> SparseVector:
@@ -306,7 +335,7 @@ def above_threshold(
 
 
 def adaptive(
-    *, theta: Fraction | None = None, margin: int | None = None, **options: Unpack[RunOptions]
+    *, theta: Number | None = None, margin: int | None = None, **options: Unpack[RunOptions]
 ) -> SparseVector:
     """Return Adaptive SVT (Ding et al. 2023): a top branch at half the price for large answers, then a middle branch.
 
@@ -320,16 +349,18 @@ def adaptive(
             account for the number of branches.
     """
     run = _Run(**options, split=None)
-    if theta is None and not isinstance(run.correction, Annealed):
-        theta = run.least_variance_theta()
-    return run.build((2, 1), theta=theta, margin=margin)
+    share = None if theta is None else number_of(theta, "theta", above=0, below=1)
+    if share is None and not isinstance(run.correction, Annealed):
+        share = run.least_variance_theta()
+    steps = None if margin is None else integer_of(margin, "margin", least=0, limit=CORRECTION_LIMIT)
+    return run.build((2, 1), theta=share, margin=steps)
 
 
 def ladder(
     *,
-    split: Fraction | None = None,
+    split: Number | None = None,
     shares: Sequence[int] = (8, 4, 2, 1),
-    margin_scales: Fraction | int = 9,
+    margin_scales: Number = 9,
     **options: Unpack[RunOptions],
 ) -> SparseVector:
     """Return Adaptive SVT with more branches: branch i costs 1/shares[i] of the last branch, called the base.
@@ -342,28 +373,38 @@ def ladder(
         margin_scales: Correction of the other branches in scales of their own noise, except for `Exposure` and
             `Annealed`. Two standard deviations, as in Adaptive SVT, would spend the budget on false alerts.
     """
+    parts = [one for one in listed(shares, "shares") if is_integer(one)]
     require(
-        bool(shares) and shares[-1] == 1 and all(a > b for a, b in pairwise(shares)),
-        "the shares of a ladder must fall strictly and end with 1, such as (8, 4, 2, 1)",
+        len(parts) > 0
+        and len(parts) == len(shares)
+        and parts[-1] == 1
+        and all(a > b for a, b in pairwise(parts)),
+        f"shares must be integers that fall strictly and end with 1, such as (8, 4, 2, 1); found {shown(shares)}",
     )
-    return _Run(**options, split=split).build(tuple(shares), scales=margin_scales)
+    scales = number_of(margin_scales, "margin_scales", least=0)
+    return _Run(**options, split=split).build(tuple(parts), scales=scales)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Run:
     """The options, checked before epsilon is divided; a split of None is the default of the correction."""
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     cutoff: int
     monotonic: bool
     correction: Correction
     sensitivity: int = 1
     query_noise: Noise = Noise.EXPONENTIAL
     threshold_noise: Noise = Noise.EXPONENTIAL
-    split: Fraction | None = None
+    split: Number | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        a_rule = isinstance(self.correction, Correction)
+        require(
+            a_rule,
+            f"correction must be one of this package, such as Annealed(); found {shown(self.correction)}",
+        )
 
     def least_variance_theta(self) -> Fraction:
         """Return the threshold's share that minimises Var(threshold noise) + Var(noise of the middle branch).
@@ -373,7 +414,7 @@ class _Run:
         width = 1 if self.monotonic else 2
         families = RELATIVE_VARIANCE[self.query_noise] / RELATIVE_VARIANCE[self.threshold_noise]
         theta = 1 / (1 + (families * width**2 * self.cutoff**2) ** (1 / 3))
-        total = self.epsilon / UNITS_PER_EPSILON / self.sensitivity
+        total = float(self.epsilon) / self.sensitivity
 
         def spread(share: float) -> float:
             of_query = variance(self.query_noise, (1 - share) * total / self.cutoff / width)
@@ -395,7 +436,7 @@ class _Run:
         *,
         theta: Fraction | None = None,
         margin: int | None = None,
-        scales: Fraction | int | None = None,
+        scales: Fraction | None = None,
     ) -> SparseVector:
         """Divide epsilon into integer units, then derive the rates from the rounded charges.
 
@@ -406,16 +447,16 @@ class _Run:
             split = self.split
             if split is None:
                 split = self.correction.default_split(self.cutoff, self.monotonic)
-            theta = 1 / (1 + Fraction(split))
-        require(0 < theta < 1, "theta, the threshold's share of epsilon, must lie strictly between 0 and 1")
+            theta = 1 / (1 + exact(split))
+        units = int(self.epsilon * UNITS_PER_EPSILON)
         if margin is None and isinstance(self.correction, Exposure | Annealed):
             margin = 0
         # Every charge is a multiple of the smallest one, so that tops can use all units.
         divisor = math.lcm(*shares)
-        base = math.floor(self.epsilon * (1 - theta) / (self.cutoff * divisor)) * divisor
+        base = math.floor(units * (1 - theta) / (self.cutoff * divisor)) * divisor
         require(base > 0, "epsilon is too small to divide among the threshold and this many tops")
-        threshold_charge = self.epsilon - self.cutoff * base
-        threshold_rate = rate_of(threshold_charge, self.sensitivity)
+        threshold_units = units - self.cutoff * base
+        threshold_rate = rate_of(threshold_units, self.sensitivity)
         branches = []
         for share in shares:
             rate = rate_of(base // share, self.sensitivity if self.monotonic else 2 * self.sensitivity)
@@ -438,14 +479,14 @@ class _Run:
                 else:
                     steps = math.ceil(2 * math.sqrt(variance(self.query_noise, rate)))
                 table = tuple(r + steps for r in table)
-            branches.append(Branch(name=name, charge=base // share, rate=rate, corrections=table))
+            branches.append(Branch(name=name, charge_units=base // share, rate=rate, corrections=table))
         return SparseVector(
-            epsilon=self.epsilon,
+            epsilon_units=units,
             sensitivity=self.sensitivity,
             monotonic=self.monotonic,
             threshold_noise=self.threshold_noise,
             query_noise=self.query_noise,
-            threshold_charge=threshold_charge,
+            threshold_units=threshold_units,
             threshold_rate=threshold_rate,
             branches=tuple(branches),
         )

@@ -46,6 +46,7 @@ from stream_svt.mechanisms.arguments import BranchNoise, checked_noise, require
 from stream_svt.mechanisms.contract import Mechanism, Neighbours, Noises, Outcomes, Run, Top, rate_of
 from stream_svt.mechanisms.grid import GAP_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
+from stream_svt.mechanisms.numbers import Epsilon
 
 
 class LastGap(StrEnum):
@@ -97,14 +98,14 @@ class Ranking(Mechanism):
         """Return the randomness alignment; it may depend on the noise `drawn` for the first dataset. See the class."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TopK(Ranking):
     """Noisy top-k with gaps (Ding et al. 2019); see the module for the guarantee and its proof.
 
     Charge: `epsilon` for every output. With `count` k = 1 it is Report Noisy Max with gap.
 
     Examples:
-        >>> top = TopK(epsilon=10**9, count=2, monotonic=True)
+        >>> top = TopK(epsilon=1, count=2, monotonic=True)
         >>> top.rate
         Fraction(1, 2)
         >>> run = top.open(0, (0, 0))
@@ -113,7 +114,7 @@ class TopK(Ranking):
         [(1, 1), (3, 1)]
     """
 
-    epsilon: int
+    epsilon: Epsilon = Epsilon()
     count: int
     monotonic: bool
     sensitivity: int = 1
@@ -124,7 +125,7 @@ class TopK(Ranking):
     def rate(self) -> Fraction:
         """Rate of the noise per grid step: epsilon/(k U), or epsilon/((k + 1) U) with the plain last gap."""
         moved = self.count + (self.last_gap is LastGap.PLAIN)
-        return rate_of(self.epsilon, moved * self.query_sensitivity)
+        return rate_of(self.epsilon_units, moved * self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
@@ -144,7 +145,7 @@ class TopK(Ranking):
         order = largest(noisy, self.count if no_gap else self.count + 1)
         gaps = gaps_of(noisy, order, lexicographic=self.last_gap is LastGap.LEXICOGRAPHIC)
         tops = tops_of(order[: self.count], [*gaps, None] if no_gap else gaps)
-        return Outcomes(consumed=len(values), tops=tops, charge=self.epsilon)
+        return Outcomes(consumed=len(values), tops=tops, charge_units=self.epsilon_units)
 
     def shifts(
         self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours, drawn: Noises

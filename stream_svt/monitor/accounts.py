@@ -104,8 +104,8 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         available = ledger.available - spec.reserve_units(ledger.kind)
         if ledger.kind is Kind.ZCDP:
             return None if ledger.run_open or spec.run_price(Kind.ZCDP) > available else mechanism
-        affordable = min(mechanism.epsilon, available)
-        return mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
+        affordable = min(mechanism.epsilon_units, available)
+        return mechanism if affordable == mechanism.epsilon_units else mechanism.shortened(affordable)
 
     def admit(self, run_state: RunState, spec: MonitorSpec, mechanism: SparseVector) -> int | None:
         """Open a run: return the charge for its threshold, None if the ledger cannot pay for a run.
@@ -120,14 +120,14 @@ class DatasetAccount(StateRecord, array_like=True, gc=False):
         if ledger.kind is Kind.ZCDP:
             price = spec.run_price(Kind.ZCDP)
             ledger.open_run(price)
-            run_state.left = mechanism.epsilon - mechanism.threshold_charge
+            run_state.left = mechanism.epsilon_units - mechanism.threshold_units
             run_state.spent += price
             return price
-        ledger.reserve(shorter.epsilon)
-        ledger.spend_reserved(shorter.threshold_charge)
-        run_state.left = shorter.epsilon - shorter.threshold_charge
-        run_state.spent += shorter.threshold_charge
-        return shorter.threshold_charge
+        ledger.reserve(shorter.epsilon_units)
+        ledger.spend_reserved(shorter.threshold_units)
+        run_state.left = shorter.epsilon_units - shorter.threshold_units
+        run_state.spent += shorter.threshold_units
+        return shorter.threshold_units
 
     def charge_top(self, run_state: RunState, charge: int) -> int:
         """Pay for a top from the run's reservation; return the increase of the ledger's total."""

@@ -13,13 +13,14 @@ from typing import Annotated, Any
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runs import Runs
 from stream_svt.monitor.shard_datasets import AT_ONCE
 from stream_svt.monitor.snapshot import State, from_bytes
-from stream_svt.privacy.loss import as_text, exact, to_units
+from stream_svt.privacy.loss import as_text, to_units
 
 REASONS_SHOWN = 3
 """Number of refusals whose reasons the reply to a command to all datasets repeats."""

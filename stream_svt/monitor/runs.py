@@ -254,10 +254,10 @@ class Runs:
         """Charge and release a top, mute its series, halt after the last top; return series unmuted to make room."""
         accounts, dataset = self.accounts, crossing.dataset
         account, run_state = self._to_change(dataset)
-        charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge)
+        charge = account.charge_top(run_state, self.plan.mechanism.branches[crossing.branch].charge_units)
         run_state.run_tops += 1
         run_state.tops += 1
-        is_last = run_state.left < self.plan.mechanism.smallest_charge
+        is_last = run_state.left < self.plan.mechanism.smallest_units
         run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
         series = crossing.series
         subject = account.name if series is None else f"{account.name}/{series}"
@@ -367,7 +367,7 @@ class Runs:
 
     def top_branch_only(self, run_state: RunState) -> bool:
         """Return whether the rest of an open run cannot pay its most expensive branch."""
-        charges = [branch.charge for branch in self.plan.mechanism.branches]
+        charges = [branch.charge_units for branch in self.plan.mechanism.branches]
         return run_state.state is _RUNNING and len(charges) > 1 and run_state.left < max(charges)
 
     def skip(self, reason: str, count: int) -> None:

@@ -36,7 +36,7 @@ class PaidRuns:
     @classmethod
     def paid(cls, mechanism: SparseVector, units: int) -> PaidRuns:
         """Return the runs that an amount pays for; ``units`` of epsilon."""
-        runs, rest = divmod(max(units, 0), mechanism.epsilon)
+        runs, rest = divmod(max(units, 0), mechanism.epsilon_units)
         short = mechanism.shortened(rest)
         return cls(runs, 0 if short is None else short.cutoff)
 
@@ -158,7 +158,7 @@ def _wastes(monitor: MonitorSpec) -> str:
 
 def _reports(monitor: MonitorSpec, kind: Kind) -> str:
     mechanism, price = monitor.mechanism(), as_text(monitor.run_price(kind), kind)
-    largest = (mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge
+    largest = (mechanism.epsilon_units - mechanism.threshold_units) // mechanism.smallest_units
     more = f" (up to {largest} if all lie far above the threshold)" if largest > monitor.cutoff else ""
     cost = f"A whole run costs {kind.measure} {price}; queries without an alert add nothing"
     return f"{monitor.cutoff} alerts a run{more}. {cost}."

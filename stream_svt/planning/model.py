@@ -298,8 +298,10 @@ def course(plan: SparseVector | MonitorSpec, workload: Workload) -> Course:
     false_hits = (1 - workload.positives) * _hits(mechanism, _drifting(below, None, ages))
     # (positives and negatives, branches, thresholds, times): reports so far with an unlimited budget
     asked = np.einsum("hbrqa,kqa->hbrk", np.stack([true_hits, false_hits]), reach)
-    budget = mechanism.epsilon - mechanism.threshold_charge
-    charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
+    budget = mechanism.epsilon_units - mechanism.threshold_units
+    charges = np.array([branch.charge_units for branch in mechanism.branches], dtype=np.float64)[
+        :, None, None
+    ]
     demanded, share, over = _cut(charges, budget, asked, time, workload)
     if tops is not None:
         share = np.minimum(share, _cut(np.ones_like(charges), tops, asked, time, workload)[1])

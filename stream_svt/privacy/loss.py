@@ -7,22 +7,18 @@ charge match); prices computed here round up.
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil, exp, expm1, floor, sqrt
 from typing import Literal
 
-EPSILON_UNITS = 10**9
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
+
+EPSILON_UNITS = UNITS_PER_EPSILON
 """Units in an epsilon of 1."""
 
 RHO_UNITS = 10**12
 """Units in a rho of 1."""
-
-# Exponents are short, since Fraction builds a number with as many digits as the exponent.
-_NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,2})?", re.ASCII)
-_RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
 
 
 class Kind(StrEnum):
@@ -48,34 +44,10 @@ KINDS: dict[str, Kind] = {kind.measure: kind for kind in Kind}
 """Kinds by the name of their measure."""
 
 
-def exact(number: int | str | Decimal | Fraction) -> Fraction:
-    """Return the rational number that an integer, a decimal or a text ("0.25", "1e-3", "1/3") denotes.
-
-    `ValueError` if the text is not a finite number, or has more than 60 digits or two digits of exponent. `TypeError`
-    for a bool, any other type and a float: 0.1 as a float is not one tenth.
-
-    >>> exact("0.1") + exact("1/5")
-    Fraction(3, 10)
-    """
-    if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
-        raise TypeError("expected an integer, a decimal or a text such as '0.25' or '1/3'")
-    if isinstance(number, int | Fraction):
-        return Fraction(number)
-    text = str(number).strip()
-    if _NUMBER.fullmatch(text):
-        return Fraction(text)
-    ratio = _RATIO.fullmatch(text)
-    if ratio is None:
-        raise ValueError("not a number: expected something like 4, 0.25, 1e-3 or 1/3")
-    if int(ratio[2]) == 0:
-        raise ValueError("not a number: it divides by zero")
-    return Fraction(int(ratio[1]), int(ratio[2]))
-
-
 def to_units(loss: Fraction, kind: Kind) -> int:
     """Return a declared loss in units, rounded down.
 
-    >>> to_units(exact("1/3"), Kind.PURE)
+    >>> to_units(Fraction(1, 3), Kind.PURE)
     333333333
     """
     return floor(loss * kind.units)
@@ -123,19 +95,19 @@ def best_guess(loss: float, kind: Kind) -> float:
     return (1 + min(sqrt(loss / 2), sqrt(-expm1(-loss)))) / 2
 
 
-def zcdp_general(total: int) -> int:
-    """Return the rho units of a run of ``total`` epsilon units on queries that are not monotonic, rounded up.
+def zcdp_general(epsilon_units: int) -> int:
+    """Return the rho units of a run of this many epsilon units on queries that are not monotonic, rounded up.
 
     The log-ratio lies in [-e, e], so rho = e**2 / 2 (Bun & Steinke 2016).
 
     >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
     '0.5'
     """
-    return _eighth_of_square(2 * _check_units(total))
+    return _eighth_of_square(2 * _check_units(epsilon_units))
 
 
-def zcdp_monotone(total: int, threshold: int) -> int:
-    """Return the rho units of a run on monotonic queries, rounded up, from its epsilon units B and the threshold's e0.
+def zcdp_monotone(epsilon_units: int, threshold_units: int) -> int:
+    """Return the rho units of a run on monotonic queries, rounded up, from its epsilon units B and e0 of the threshold.
 
     The log-ratio lies in [-B, B - e0], with gaps and any number of branches, so rho = (2 B - e0)**2 / 8, which is
     (e0 + 2 c e1)**2 / 8 for c tops at e1 (Cesar & Rogers 2021; Durfee 2023, Theorem 1). A new threshold after each of
@@ -144,9 +116,9 @@ def zcdp_monotone(total: int, threshold: int) -> int:
     >>> as_text(zcdp_monotone(2 * EPSILON_UNITS, EPSILON_UNITS), Kind.ZCDP)
     '1.125'
     """
-    if threshold > total:
+    if threshold_units > epsilon_units:
         raise ValueError("the threshold's share cannot exceed the total")
-    return _eighth_of_square(2 * _check_units(total) - _check_units(threshold))
+    return _eighth_of_square(2 * _check_units(epsilon_units) - _check_units(threshold_units))
 
 
 def _eighth_of_square(width: int) -> int:

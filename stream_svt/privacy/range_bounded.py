@@ -44,52 +44,59 @@ from __future__ import annotations
 import decimal
 import math
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 
-from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS
+from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.noise import to_decimal
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON, Number, loss_of, number_of, shown
+from stream_svt.privacy.loss import RHO_UNITS, Kind, to_loss
 
 _DIGITS = 80
 _TOLERANCE = Decimal(10) ** -30
-_MAX_UNITS = 1000 * EPSILON_UNITS
+_LARGEST = 1000
 
 
-@lru_cache(maxsize=4096)
-def zcdp_of_range(below: int, above: int) -> int:
-    """Return the least rho units of a run whose log-ratio lies in [-below, above], rounded up.
+def zcdp_of_range(below: Number, above: Number) -> Fraction:
+    """Return the least rho of a run whose log-ratio lies in [-below, above], rounded up to a multiple of 10^-12.
 
-    Both ends are in epsilon units, 0 to 1000 epsilon, for one order of the two datasets; the result covers both orders.
-    `ValueError` for other numbers.
+    Both ends are in epsilon, 0 to 1000, for one order of the two datasets; the result covers both orders.
+    `MisuseError` for other numbers.
 
-    >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
+    >>> float(zcdp_of_range(1, 1))  # tanh(1/2)
     0.462117157261
-    >>> zcdp_of_range(6 * EPSILON_UNITS, 5 * EPSILON_UNITS) / RHO_UNITS  # five tops; the ledger's bound is 15.125
+    >>> float(zcdp_of_range(6, 5))  # five tops; the ledger's bound is 15.125
     5.92606506688
     """
-    _check_units(below, "below")
-    _check_units(above, "above")
-    if below == 0 or above == 0:
-        return 0  # a likelihood ratio that is never above 1, or never below 1, is always 1
+    first, second = _checked(below, "below"), _checked(above, "above")
+    if first == 0 or second == 0:
+        return Fraction(0)  # a likelihood ratio that is never above 1, or never below 1, is always 1
+    return to_loss(max(_units(first, second), _units(second, first)), Kind.ZCDP)
+
+
+def exact_bounded_range(epsilon: Number) -> Fraction:
+    """Return the rho of an exponential mechanism without gap, rounded up (Harrison & Manurangsi 2025).
+
+    Its log-ratio has range `epsilon`: rho = x - 1 - ln x, x = epsilon/(1 - e^-epsilon). With gap, the log-ratio lies in
+    [-epsilon, epsilon]. `MisuseError` unless epsilon is a number from 0 to 1000.
+
+    >>> float(exact_bounded_range(1))  # the bound epsilon^2/8 is 0.125
+    0.123301561483
+    """
+    width = _checked(epsilon, "epsilon")
+    if width == 0:
+        return Fraction(0)
     with decimal.localcontext(prec=_DIGITS):
-        a, b = Decimal(below) / EPSILON_UNITS, Decimal(above) / EPSILON_UNITS
-        return max(_TwoPoint(a, b).units(), _TwoPoint(b, a).units())
+        loss = to_decimal(width)
+        x = loss / (1 - (-loss).exp())
+        return to_loss(_round_up(x - 1 - x.ln()), Kind.ZCDP)
 
 
 @lru_cache(maxsize=4096)
-def exact_bounded_range(epsilon: int) -> int:
-    """Return the rho units of an exponential mechanism without gap, rounded up (Harrison & Manurangsi 2025).
-
-    Its log-ratio has range `epsilon`, in epsilon units: rho = x - 1 - ln x, x = epsilon/(1 - e^-epsilon). With gap, the
-    log-ratio lies in [-epsilon, epsilon]. `ValueError` unless epsilon is an integer from 0 to 1000 epsilon.
-
-    >>> exact_bounded_range(EPSILON_UNITS) / RHO_UNITS  # the bound epsilon^2/8 is 0.125
-    0.123301561483
-    """
-    if _check_units(epsilon, "epsilon") == 0:
-        return 0
+def _units(below: Fraction, above: Fraction) -> int:
+    """Return the rho units of one order of the two datasets."""
     with decimal.localcontext(prec=_DIGITS):
-        loss = Decimal(epsilon) / EPSILON_UNITS
-        x = loss / (1 - (-loss).exp())
-        return _round_up(x - 1 - x.ln())
+        return _TwoPoint(to_decimal(below), to_decimal(above)).units()
 
 
 class _TwoPoint:
@@ -154,7 +161,8 @@ def _round_up(rho: Decimal) -> int:
     return math.floor(rho * RHO_UNITS) + 1
 
 
-def _check_units(units: int, name: str) -> int:
-    if type(units) is not int or not 0 <= units <= _MAX_UNITS:
-        raise ValueError(f"{name} must be a whole number of epsilon units, 0 to 1000 epsilon")
-    return units
+def _checked(epsilon: Number, name: str) -> Fraction:
+    """Return a loss rounded up to units of the ledger, since smaller ones would need more digits."""
+    loss = number_of(epsilon, name, least=0)
+    require(loss <= _LARGEST, f"{name} must be at most {_LARGEST}; found {shown(epsilon)}")
+    return loss_of(math.ceil(loss * UNITS_PER_EPSILON))

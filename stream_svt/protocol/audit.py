@@ -284,10 +284,10 @@ class Audit:
         mechanism, kind = self._mechanisms.get(alert.spec_hash), tally.kind
         if mechanism is None or kind is not Kind.PURE:  # under zCDP a run is charged in full when it opens
             return
-        price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
+        price = next((one.charge_units for one in mechanism.branches if one.name == alert.branch), 0)
         checks = [("an alert charged", tally.charge, price)]
         if run.run == alert.run and run.opening is not None:
-            checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_charge))
+            checks.append((f"run {run.run} was opened for", run.opening, mechanism.threshold_units))
             run.opening = None  # checked once
         for what, paid, due in checks:
             if paid != due:

@@ -17,6 +17,7 @@ from hashlib import blake2b
 import msgspec
 
 from stream_svt.errors import StreamSvtError
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
     Account,
@@ -27,7 +28,7 @@ from stream_svt.monitor.released import (
     proved_content,
 )
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, Kind, as_text, exact
+from stream_svt.privacy.loss import KINDS, Kind, as_text
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
 from stream_svt.settings.application import ApplicationSpec, Balance, Carried

@@ -20,9 +20,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from stream_svt.mechanisms.contract import UNITS_PER_EPSILON
 from stream_svt.mechanisms.grid import Integers
 from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.numbers import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sampler import Identity, draw_threshold
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
@@ -336,7 +336,7 @@ def _costs(first: _Execution, second: _Execution, summary: Summary) -> str | Non
             accounts = [event.data.account for event in first.events if event.data.dataset == dataset.name]
             units = sum(round(one.charge * UNITS_PER_EPSILON) for one in accounts if one is not None)
         else:  # a run is charged as a whole
-            units = sum(run.mechanism.epsilon for run in first.runs.values() if run.dataset == number)
+            units = sum(run.mechanism.epsilon_units for run in first.runs.values() if run.dataset == number)
         charged = Fraction(units, UNITS_PER_EPSILON)
         if charged:
             summary.largest_cost = max(summary.largest_cost, cost / charged)

@@ -16,8 +16,9 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from stream_svt.errors import Problem
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.privacy.loss import KINDS, Kind, as_text, exact, to_loss, to_units
+from stream_svt.privacy.loss import KINDS, Kind, as_text, to_loss, to_units
 from stream_svt.settings import fields
 from stream_svt.settings.datasets import (
     MAX_DATASETS,

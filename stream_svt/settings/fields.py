@@ -19,8 +19,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import MONITORED, Noise
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import KINDS, Kind, exact, to_units
+from stream_svt.privacy.loss import KINDS, Kind, to_units
 from stream_svt.settings.document import Strict, did_you_mean, quote
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
@@ -55,8 +56,7 @@ def number(value: object) -> Fraction:
     try:
         return exact(value)  # type: ignore[arg-type]  # raises TypeError for other types
     except (TypeError, ValueError):
-        hint = ", which is binary and inexact: write it as text" if isinstance(value, float) else ""
-        raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {quote(value)}{hint}") from None
+        raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {quote(value)}") from None
 
 
 def integer(value: object) -> object:

@@ -19,6 +19,7 @@ from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
 from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.numbers import LARGEST_EPSILON
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
@@ -27,7 +28,6 @@ from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.document import Strict, consistent, quote
 from stream_svt.settings.records import RecordLayout
 
-_LARGEST_EPSILON = 10_000
 _CONSTRUCTORS: dict[str, Callable[..., SparseVector]]
 _CONSTRUCTORS = {"svt": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
@@ -167,7 +167,7 @@ class MonitorSpec(Strict):
     def mechanism(self) -> SparseVector:
         """Return the mechanism of one whole run; MisuseError if epsilon cannot be divided on this grid."""
         return _CONSTRUCTORS[self.form](
-            epsilon=to_units(self.epsilon, Kind.PURE),
+            epsilon=self.epsilon,
             cutoff=self.cutoff,
             monotonic=self.monotonic,
             correction=self.correction_rule(),
@@ -181,10 +181,10 @@ class MonitorSpec(Strict):
         """Return what one whole run costs, in units of ``kind`` (for zCDP, rounded up)."""
         mechanism = self.mechanism()
         if kind is Kind.PURE:
-            return mechanism.epsilon
+            return mechanism.epsilon_units
         if not mechanism.monotonic:
-            return zcdp_general(mechanism.epsilon)
-        return zcdp_monotone(mechanism.epsilon, mechanism.threshold_charge)
+            return zcdp_general(mechanism.epsilon_units)
+        return zcdp_monotone(mechanism.epsilon_units, mechanism.threshold_units)
 
     def runs_allowed(self, dataset: DatasetSpec, sharing: int) -> fields.MaxRuns | None:
         """Return how many runs on a dataset may begin within a time, None for any number.
@@ -279,8 +279,8 @@ class MonitorSpec(Strict):
             yield "split", f"{message}, found {quote(self.split)}"
         if to_units(self.epsilon, Kind.PURE) < 1:
             yield "epsilon", "must be at least 1e-9, the unit of the ledger"
-        elif self.epsilon > _LARGEST_EPSILON:
-            yield "epsilon", f"must be at most {_LARGEST_EPSILON}; far smaller values already give no privacy"
+        elif self.epsilon > LARGEST_EPSILON:
+            yield "epsilon", f"must be at most {LARGEST_EPSILON}; far smaller values already give no privacy"
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield advice about settings that are allowed but may be unintended, as (field, advice)."""

@@ -58,9 +58,7 @@ def test_the_selective_benchmark_prints_its_figures(measured, monkeypatch):
 def test_coverage_is_that_of_the_package_s_bound():
     counts, cutoff = counts_of("retail"), 25
     correction, passes, lag = selective.schedule("stream", len(counts), cutoff)
-    mechanism = selective.sparse_vector(
-        epsilon=500_000_000, cutoff=cutoff, monotonic=True, correction=correction
-    )
+    mechanism = selective.sparse_vector(epsilon="0.5", cutoff=cutoff, monotonic=True, correction=correction)
     generator, threshold = np.random.default_rng(2), int(counts[cutoff - 1])
     reports = simulate(mechanism, counts, threshold, passes=passes, trials=10, generator=generator, lag=lag)
     holds, certified = selective.covered(reports, mechanism, counts, threshold)

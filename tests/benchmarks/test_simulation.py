@@ -10,7 +10,6 @@ import pytest
 from benchmarks import simulation
 from benchmarks.datasets import counts_of
 from stream_svt.mechanisms import (
-    UNITS_PER_EPSILON,
     Annealed,
     Noise,
     SparseVector,
@@ -25,7 +24,7 @@ VALUES = np.array([95, 60, 58, 41, 40, 40, 33, 30, 30, 30, 21, 12, 5, 5, 0, 0], 
 THRESHOLD = 35
 PASSES = 4
 CORRECTION = Annealed(start=Fraction(2), end=Fraction(-1))
-SETTING = {"epsilon": UNITS_PER_EPSILON, "cutoff": 3, "monotonic": True}
+SETTING = {"epsilon": 1, "cutoff": 3, "monotonic": True}
 MECHANISMS = {
     "annealed": sparse_vector(**SETTING, correction=CORRECTION),
     "laplace": sparse_vector(
@@ -59,7 +58,7 @@ def step_by_step(mechanism: SparseVector, rho: int, order: np.ndarray, noise: np
         run, outcomes = mechanism.step(run, VALUES[waiting], THRESHOLD, attempts, lambda b, x=drawn: x[b])
         tops += [(int(waiting[top.row]), attempt, top.branch, top.gap) for top in outcomes.tops]
         waiting = np.delete(waiting, [top.row for top in outcomes.tops])
-    return tops, run.left
+    return tops, run.left_units
 
 
 def events_of(mechanism: SparseVector, rho: int, order: np.ndarray, noise: np.ndarray) -> simulation.Events:

@@ -14,7 +14,7 @@ from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, DatasetTally
 from stream_svt.service.kafka import Cluster
-from stream_svt.subscribe import Event, Subscription
+from stream_svt.subscription import Event, Subscription
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 
 

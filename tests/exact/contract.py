@@ -106,7 +106,7 @@ class Form:
         mechanism = self.mechanism
         released: list[object] = []
         batches: list[Batch] = []
-        number, test, charge = 0, 0, getattr(mechanism, "threshold_charge", 0)
+        number, test, charge = 0, 0, getattr(mechanism, "threshold_units", 0)
         run = mechanism.open(tape.thresholds[0], (0, 0))
         queue, tests = self.order(values), self.test_count(values, tape)
         batch_size = min(cut, self.at_once) if self.batched else self.at_once
@@ -136,7 +136,7 @@ class Form:
                 run, outcomes = self.step(run, *step)
                 consumed = asked[: outcomes.consumed]
                 batches.append(Batch(number, test, test + len(consumed), outcomes, columns[: len(consumed)]))
-                charge += outcomes.charge
+                charge += outcomes.charge_units
                 heads = [
                     (number, query, attempt, int(bar)) for query, bar in zip(consumed, bars, strict=False)
                 ]
@@ -181,7 +181,7 @@ class Form:
 
     @property
     def resample_charge(self) -> int:
-        return self.mechanism.threshold_charge
+        return self.mechanism.threshold_units
 
     def renewed(self, run: Run, threshold_noise: int) -> Run:
         return self.mechanism.open(threshold_noise, (0, 0))
@@ -318,7 +318,7 @@ class SelectionForm(Form):
         return tuple(rng.randint(-1, 2) for _ in range(tests))
 
     def output(self, outcomes: Any, heads: Sequence[Values], also: Mapping[int, Values]) -> list[object]:
-        return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge)]
+        return [(outcomes.tops, outcomes.threshold_gap, outcomes.charge_units)]
 
     def drawn(self, batch: Batch, tape: Tape) -> tuple[Noises, ...]:
         return (Noises(tape.thresholds[0], np.array(tape.queries)[:, batch.columns]),)
@@ -507,7 +507,7 @@ def check_batches_release_what_single_tests_release(form: Form) -> None:
     """
     rng = random.Random(5)
     if not form.batched:
-        spent = replace(form.mechanism.open(0, (0, 0)), left=0)
+        spent = replace(form.mechanism.open(0, (0, 0)), left_units=0)
         with pytest.raises(RunExhausted):
             form.mechanism.step(
                 spent, np.array(form.values(rng, form.tests)), lambda *_: pytest.fail("noise was drawn")
@@ -526,7 +526,7 @@ def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
     rng = random.Random(6)
     for _ in range(40):
         played = form.play(form.values(rng, form.tests), form.tape(rng))
-        assert played.charge <= played.opened * form.mechanism.epsilon
+        assert played.charge <= played.opened * form.mechanism.epsilon_units
 
 
 def check_each_release_uses_up_its_delta(form: Form) -> None:
@@ -556,7 +556,7 @@ def check_the_law_loses_at_most_the_charge(form: Form) -> None:
     """For neighbours, every probability is at most e^charge times the other, exactly, with e^-rate = 1/2."""
     assert isinstance(form, LawForm)
     rng, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
-    charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
+    charge = form.mechanism.epsilon / form.mechanism.rate
     assert charge.denominator == 1
     for kind in form.neighbours * 40:
         first = form.values(rng, form.tests)

@@ -29,7 +29,7 @@ from stream_svt.mechanisms import (
 from stream_svt.mechanisms.contract import Neighbours
 from tests.exact.contract import BitsForm, Form, LawForm, QuantileForm, RenewedForm, SelectionForm, StreamForm
 
-EPSILON = 1_234_567_891
+EPSILON = Fraction("1.234567891")
 KINDS = {
     "monotonic": (Neighbours.UP, Neighbours.DOWN),
     "general": (Neighbours.MIXED, Neighbours.UP, Neighbours.DOWN),
@@ -59,13 +59,13 @@ def sparse_vectors() -> Iterator[Form]:
             mechanism = replace(
                 mechanism, branches=tuple(replace(branch, corrections=table) for branch, table in branches)
             )
-        one_top = mechanism.threshold_charge + max(branch.charge for branch in mechanism.branches)
+        one_top = mechanism.threshold_units + max(branch.charge_units for branch in mechanism.branches)
         for resample in (False, True):
             yield StreamForm(
                 name="-".join(
                     (build.__name__, threshold_noise, query_noise, kind, "resample" if resample else "shared")
                 ),
-                mechanism=replace(mechanism, epsilon=one_top) if resample else mechanism,
+                mechanism=replace(mechanism, epsilon_units=one_top) if resample else mechanism,
                 built_by=build,
                 tests=13,
                 neighbours=KINDS[kind],

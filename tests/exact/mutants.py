@@ -19,6 +19,7 @@ from stream_svt.mechanisms.contract import Neighbours, Noises, Outcomes, Top, me
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, draw_index
 from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.noise import Law
+from stream_svt.mechanisms.numbers import loss_of
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import (
@@ -86,14 +87,14 @@ def base(
     charge = RATE * reach * UNIT
     rate = Fraction(RATE * UNIT, 10**9)
     return of(
-        epsilon=RATE * UNIT + cutoff * charge,
+        epsilon_units=RATE * UNIT + cutoff * charge,
         sensitivity=1,
         monotonic=monotonic,
         threshold_noise=noises[0],
         query_noise=noises[1],
-        threshold_charge=RATE * UNIT,
+        threshold_units=RATE * UNIT,
         threshold_rate=rate,
-        branches=(Branch(name="top", charge=charge, rate=rate, corrections=(0,)),),
+        branches=(Branch(name="top", charge_units=charge, rate=rate, corrections=(0,)),),
     )
 
 
@@ -180,7 +181,7 @@ class FreeThreshold(StreamForm):
     def play(self, *arguments: Any, **options: Any) -> Any:
         played = super().play(*arguments, **options)
         runs = len({batch.run for batch in played.batches})
-        return replace(played, charge=played.charge - runs * self.mechanism.threshold_charge)
+        return replace(played, charge=played.charge - runs * self.mechanism.threshold_units)
 
 
 class GapsOfBottoms(StreamForm):
@@ -207,8 +208,8 @@ class LostCharge(SparseVector):
         after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
         if run.tops or not outcomes.tops:
             return after, outcomes
-        free = replace(outcomes.tops[0], charge=0, left=run.left)
-        return replace(after, left=run.left), replace(outcomes, tops=(free,), charge=0)
+        free = replace(outcomes.tops[0], charge_units=0, left_units=run.left_units)
+        return replace(after, left_units=run.left_units), replace(outcomes, tops=(free,), charge_units=0)
 
 
 class CheapMiddle(SparseVector):
@@ -216,17 +217,21 @@ class CheapMiddle(SparseVector):
 
     def step(self, run, values, thresholds, attempts, noise):
         after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
-        cheapest = self.smallest_charge
-        tops = tuple(replace(top, charge=cheapest, left=run.left - cheapest) for top in outcomes.tops)
+        cheapest = self.smallest_units
+        tops = tuple(
+            replace(top, charge_units=cheapest, left_units=run.left_units - cheapest) for top in outcomes.tops
+        )
         charge = cheapest * len(tops)
-        return replace(after, left=run.left - charge), replace(outcomes, tops=tops, charge=charge)
+        return replace(after, left_units=run.left_units - charge), replace(
+            outcomes, tops=tops, charge_units=charge
+        )
 
 
 def stepped_without_end(mechanism, run, values, thresholds, attempts, noise):
     """Make a step of a run that is never over."""
-    more = 100 * mechanism.smallest_charge
-    endless = replace(mechanism, epsilon=mechanism.epsilon + more)
-    longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
+    more = 100 * mechanism.smallest_units
+    endless = replace(mechanism, epsilon_units=mechanism.epsilon_units + more)
+    longer = replace(run, mechanism=mechanism_id(endless), left_units=run.left_units + more)
     after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
     return replace(after, mechanism=run.mechanism), outcomes
 
@@ -236,7 +241,7 @@ class NoCutoffInABatch(SparseVector):
 
     def step(self, run, *arguments):
         after, outcomes = stepped_without_end(self, run, *arguments)
-        return replace(after, left=max(0, run.left - outcomes.charge)), outcomes
+        return replace(after, left_units=max(0, run.left_units - outcomes.charge_units)), outcomes
 
 
 class NoCutoff(SparseVector):
@@ -246,11 +251,11 @@ class NoCutoff(SparseVector):
         after, outcomes = stepped_without_end(self, run, *arguments)
         free = run.tops > 0
         tops = tuple(
-            replace(top, left=run.left, charge=0 if free or number else top.charge)
+            replace(top, left_units=run.left_units, charge_units=0 if free or number else top.charge_units)
             for number, top in enumerate(outcomes.tops)
         )
-        charge = sum(top.charge for top in tops)
-        return replace(after, left=run.left), replace(outcomes, tops=tops, charge=charge)
+        charge = sum(top.charge_units for top in tops)
+        return replace(after, left_units=run.left_units), replace(outcomes, tops=tops, charge_units=charge)
 
 
 class Downward(SparseVector):
@@ -319,22 +324,24 @@ class GapDrawnAsPrinted(ExponentialMechanism):
         values = self.checked_values(run, values)
         row = draw_index(values, self.rate, word)
         gap = draw_gap(10 * values, row, self.rate, word)
-        outcomes = Outcomes(consumed=len(values), tops=(Top(row=row, gap=gap),), charge=self.epsilon)
-        return replace(run, left=0, tops=1), outcomes
+        outcomes = Outcomes(
+            consumed=len(values), tops=(Top(row=row, gap=gap),), charge_units=self.epsilon_units
+        )
+        return replace(run, left_units=0, tops=1), outcomes
 
 
 def two_branches(of: type) -> Any:
     """Return the adaptive form of `base`: a top branch at half the price."""
     plain = base(monotonic=True, cutoff=4)
     branch = plain.branches[0]
-    dear = replace(branch, name="middle", charge=2 * branch.charge, rate=2 * branch.rate)
+    dear = replace(branch, name="middle", charge_units=2 * branch.charge_units, rate=2 * branch.rate)
     parameters = {part.name: getattr(plain, part.name) for part in fields(plain)}
     return of(**(parameters | {"branches": (replace(branch, corrections=(2,)), dear)}))
 
 
 def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
     """Return a form of a top-1 of three answers."""
-    mechanism = of(epsilon=RATE * UNIT, count=1, monotonic=True, noise=noise, **options)
+    mechanism = of(epsilon=loss_of(RATE * UNIT), count=1, monotonic=True, noise=noise, **options)
     return SelectionForm(mechanism=mechanism, tests=3, at_once=3, least_tests=3)
 
 
@@ -413,7 +420,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         "plain last gap of top-k at the price of the lexicographic one", bare, {COST}, ((-1, 0, 0), (0, 0, 0))
     )
-    wide = RaisesTheOtherLoser(epsilon=6 * RATE * UNIT, count=1, monotonic=True, sensitivity=6)
+    wide = RaisesTheOtherLoser(epsilon=loss_of(6 * RATE * UNIT), count=1, monotonic=True, sensitivity=6)
     other = replace(top_k(RaisesTheOtherLoser), mechanism=wide)
     yield Mutant("alignment of Ding et al. 2023, eq. (5)", other, {INJECTIVE})
     for what, check, of, tail in (
@@ -421,7 +428,7 @@ def mutants() -> Iterator[Mutant]:
         ("draws", DRAWS, GapDrawnAsPrinted, tail_probability),
     ):
         form = LawForm(
-            mechanism=of(epsilon=10**8, monotonic=True),
+            mechanism=of(epsilon="0.1", monotonic=True),
             tests=3,
             probability=partial(gap_probability, tail=tail),
         )

@@ -71,8 +71,8 @@ def test_every_public_mechanism_and_constructor_has_a_form():
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
     """The charge of the sum itself; the quantile has a form."""
-    quantile = UnboundedQuantile(epsilon=10**9, level=Fraction(1, 2), adjacency=adjacency, base=Fraction(2))
-    clipped, rng = ClippedSum(quantile=quantile, charge=10**8), random.Random(9)
+    quantile = UnboundedQuantile(epsilon=1, level=Fraction(1, 2), adjacency=adjacency, base=Fraction(2))
+    clipped, rng = ClippedSum(quantile=quantile, charge="0.1"), random.Random(9)
     form = QuantileForm(mechanism=quantile, tests=6)
     largest = Fraction(0)
     for kind in form.neighbours * 100:
@@ -82,7 +82,7 @@ def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
         before, after = np.array(first), np.array(second)
         move = clipped.shift(before, after, bound)
         assert clipped.release(before, bound, noise) == clipped.release(after, bound, noise + move)
-        cost = abs(move) * clipped.law(bound).rate * 10**9
+        cost = abs(move) * clipped.law(bound).rate
         assert cost <= clipped.charge
         largest = max(largest, cost)
     assert clipped.law(4).noise is Noise.LAPLACE  # the only family whose noise may move either way
@@ -136,14 +136,12 @@ def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(cutoff, 
     p, q = (expectation([below, *[equal] * 10], Noise.EXPONENTIAL, 2) for below, equal in (bottom, top))
     assert p == q * 2 ** (2 + 2 * 10)  # e^(e0 + 2 c e1) for e0 = 2 u, e1 = u, c = 10, to the last digit
     correction = Exposure(expected_queries=1000, false_alerts=Fraction(1))
-    declared = sparse_vector(
-        epsilon=(cutoff + 2) * 10**9, cutoff=cutoff, monotonic=True, correction=correction
-    )
-    tops = tuple(Top(row=row, gap=0, charge=10**9) for row in range(cutoff))
+    declared = sparse_vector(epsilon=cutoff + 2, cutoff=cutoff, monotonic=True, correction=correction)
+    tops = tuple(Top(row=row, gap=0, charge_units=10**9) for row in range(cutoff))
     first, second = np.ones(cutoff, dtype=np.int64), np.zeros(cutoff, dtype=np.int64)
     moved = declared.shifts(Outcomes(consumed=cutoff, tops=tops), first, second, Neighbours.MIXED)
     cost = moved.threshold * declared.threshold_rate + int(moved.queries.sum()) * declared.branches[0].rate
-    assert cost / Fraction(declared.epsilon, 10**9) == times
+    assert cost / declared.epsilon == times
 
 
 def test_a_soak_prints_the_number_of_cases(monkeypatch, capsys):

@@ -16,6 +16,7 @@ import pytest
 from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import head, pmf, tail
+from stream_svt.mechanisms.numbers import loss_of
 from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.top_k import LastGap, TopK
@@ -236,17 +237,17 @@ def records(played):
 def test_the_package_decides_as_the_enumerated_sparse_vector_does(noises):
     model = two_branches(noises, True, rate=2)
     mechanism = SparseVector(
-        epsilon=8 * UNIT,
+        epsilon_units=8 * UNIT,
         sensitivity=1,
         monotonic=True,
         threshold_noise=noises[0],
         query_noise=noises[1],
-        threshold_charge=2 * UNIT,
+        threshold_units=2 * UNIT,
         threshold_rate=Fraction(2 * UNIT, 10**9),
         branches=tuple(
             Branch(
                 name="",
-                charge=rung.charge * UNIT,
+                charge_units=rung.charge * UNIT,
                 rate=Fraction(rung.charge * UNIT, 10**9),
                 corrections=rung.corrections,
             )
@@ -267,21 +268,25 @@ def boxed_forms():
         common, top = {"monotonic": monotonic, "count": count}, {"noise": noise}
         for last_gap in LastGap:
             moved = count + (last_gap is LastGap.PLAIN)
-            mechanism = TopK(epsilon=moved * reach * unit, last_gap=last_gap, **common, **top)
+            mechanism = TopK(epsilon=loss_of(moved * reach * unit), last_gap=last_gap, **common, **top)
             yield f"top_k-{noise}-{kind}-{count}-{last_gap}", mechanism, 3, 15
         for released in (False, True):
-            hybrid = {"epsilon": count * reach * unit, "threshold": 0, "threshold_gap": released}
+            hybrid = {"epsilon": loss_of(count * reach * unit), "threshold": 0, "threshold_gap": released}
             mechanism = HybridIdentity(**hybrid, **common, **top)
             yield f"identity-{noise}-{kind}-{count}-{released}", mechanism, 2, 18
         for other in (EXP, LAP):
-            hybrid = {"epsilon": (1 + count * reach) * unit, "threshold": 0, "split": Fraction(count * reach)}
+            hybrid = {
+                "epsilon": loss_of((1 + count * reach) * unit),
+                "threshold": 0,
+                "split": Fraction(count * reach),
+            }
             mechanism = HybridEstimates(**hybrid, **common, query_noise=noise, threshold_noise=other)
             yield f"estimates-{other}-{noise}-{kind}-{count}", mechanism, 2, 18
     for (kind, monotonic), noise in product(KINDS.items(), (EXP, LAP)):
         reach = 1 if monotonic else 2
         families = {"threshold_noise": noise, "query_noise": noise, "split": Fraction(reach)}
-        per_top = above_threshold(epsilon=(1 + reach) * unit, monotonic=monotonic, **families)
-        mechanism = Sparse(per_top=per_top, cutoff=1, answer_charge=unit)
+        per_top = above_threshold(epsilon=loss_of((1 + reach) * unit), monotonic=monotonic, **families)
+        mechanism = Sparse(per_top=per_top, cutoff=1, answer_units=unit)
         yield f"numeric_sparse-{noise}-{kind}", mechanism, 2, 12
 
 
@@ -304,7 +309,7 @@ def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacen
     A, B, rate = level.numerator, level.denominator, 2
     swap = adjacency is Adjacency.SWAP
     mechanism = UnboundedQuantile(
-        epsilon=(2 if swap else max(A + B, B - A)) * rate * UNIT,
+        epsilon=loss_of((2 if swap else max(A + B, B - A)) * rate * UNIT),
         level=level,
         adjacency=adjacency,
         base=Fraction(2),
@@ -339,7 +344,7 @@ def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(leve
         if a <= b and (p := output.probability((a, b)))
     ]
     mechanism = UnboundedQuantile(
-        epsilon=max(A + B * query_rate, B - A) * UNIT,
+        epsilon=loss_of(max(A + B * query_rate, B - A) * UNIT),
         level=level,
         adjacency=Adjacency.ADD_REMOVE,
         split=Fraction(query_rate),

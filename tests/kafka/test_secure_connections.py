@@ -20,7 +20,7 @@ from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker
-from stream_svt.subscribe import subscribe
+from stream_svt.subscription import subscribe
 from tests.support.keys import write_secrets
 from tests.support.permissions import AUDITOR, OPERATOR, WORKER, Grant, allow, allow_all
 from tests.support.tls import MECHANISMS, PASSWORD, USERS, Authority, SecureKafka, connections_closed

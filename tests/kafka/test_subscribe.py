@@ -21,7 +21,7 @@ from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.process import Process
 
 pytestmark = pytest.mark.kafka
-MODULE = sys.modules["stream_svt.subscribe"]  # whose name in the package is the function's
+MODULE = stream_svt.subscription
 
 
 async def publish(servers: str, topic: str, *values: bytes, commit: bool = True) -> None:

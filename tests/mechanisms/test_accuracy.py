@@ -23,7 +23,7 @@ from stream_svt.mechanisms import (
 from stream_svt.mechanisms.accuracy import Accuracy, accuracy, alpha_accuracy, report_probability
 from stream_svt.mechanisms.noise import MONITORED, Law, pmf, quantiles, tail
 
-ONE = 10**9
+ONE = Fraction(1)
 QUERY = Law(Noise.EXPONENTIAL, Fraction(1, 20))
 THRESHOLD = Law(Noise.EXPONENTIAL, Fraction(1, 15))
 TABLE = (60, 40, 45, 30)
@@ -111,7 +111,7 @@ def failures(mechanism, bound, *, queries, correction=0, trials=20_000):
 def test_the_accuracy_holds_with_every_noise_and_is_not_vacuous(noises):
     threshold_noise, query_noise = noises
     mechanism = above_threshold(
-        epsilon=ONE // 10,
+        epsilon=ONE / 10,
         monotonic=False,
         query_noise=query_noise,
         threshold_noise=threshold_noise,
@@ -128,7 +128,7 @@ def test_the_accuracy_is_never_worse_than_the_lectures(build, numeric):
     """Dwork & Roth 2014, Theorems 3.24, 3.26 and 3.28; by more than rounding to the grid."""
     factor, share = (9, 4) if numeric else (8, 2)
     for cutoff, queries, beta in product((1, 10), (1, 1000), (0.05, 1e-6)):
-        mechanism = build(epsilon=ONE // 10, cutoff=cutoff, monotonic=False, **LAPLACE)
+        mechanism = build(epsilon=ONE / 10, cutoff=cutoff, monotonic=False, **LAPLACE)
         ours = alpha_accuracy(mechanism, queries=queries, beta=beta)
         theirs = factor * cutoff * math.log(queries * share * cutoff / beta) / 0.1
         assert ours.alpha <= theirs + 3

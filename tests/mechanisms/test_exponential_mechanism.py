@@ -19,7 +19,7 @@ from stream_svt.mechanisms.exponential_mechanism import (
 )
 from tests.exact.contract import gap_probability, tail_probability
 
-EPSILON = 800_000_000
+EPSILON = Fraction(4, 5)
 SALT = (0, 0)
 UTILITIES = (3, 5, 5, 1)
 
@@ -89,7 +89,7 @@ def test_a_gap_is_exact_where_floats_have_no_digits_left():
 def test_a_hundred_thousand_utilities_are_drawn_from():
     values = np.zeros(100_000, dtype=np.int64)
     values[77_777] = 1000
-    mechanism = ExponentialMechanism(epsilon=10**8, monotonic=True)
+    mechanism = ExponentialMechanism(epsilon="0.1", monotonic=True)
     chance = random.Random(4)
     _, selection = mechanism.step(mechanism.open(0, SALT), values, lambda: chance.getrandbits(64))
     assert selection.tops[0].row == 77_777

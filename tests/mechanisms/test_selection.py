@@ -13,9 +13,11 @@ from stream_svt.mechanisms.contract import Noises, Top
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.numbers import loss_of
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
-EPSILON = 1_234_567_890
+UNITS = 1_234_567_890
+EPSILON = loss_of(UNITS)
 SALT = (0, 0)
 IDENTITY = {"epsilon": EPSILON, "count": 1, "threshold": 0, "monotonic": True}
 
@@ -57,13 +59,13 @@ def test_identity_is_charged_for_what_it_released(monotonic, half):
         values = np.where(np.arange(6) < answers, 20, 0)
         run, selection = released(hybrid, values, quiet(6))
         assert len(selection.tops) == answers
-        exact = EPSILON if answers == 4 else Fraction(EPSILON, 4) * (answers + half)
-        assert selection.charge == math.ceil(exact) == EPSILON - run.left
+        exact = UNITS if answers == 4 else Fraction(UNITS, 4) * (answers + half)
+        assert selection.charge_units == math.ceil(exact) == UNITS - run.left_units
         assert hybrid.is_over(run)
     with_gap = replace(hybrid, threshold_gap=True)
     _, selection = released(with_gap, [30, 20, 7, 1, 0, 0], quiet(6))
     assert [one.gap for one in selection.tops] == [10, 10]
-    assert (selection.threshold_gap, selection.charge) == (3, math.ceil(Fraction(3 * EPSILON, 4)))
+    assert (selection.threshold_gap, selection.charge_units) == (3, math.ceil(Fraction(3 * UNITS, 4)))
     _, selection = released(with_gap, [30], quiet(1))
     assert selection.threshold_gap is None  # nothing comes after the threshold
 

@@ -21,7 +21,7 @@ from stream_svt.mechanisms.sparse import (
     zcdp_epsilon,
 )
 
-ONE = 10**9
+ONE = Fraction(1)
 SALT = (1, 2)
 
 
@@ -62,7 +62,7 @@ def test_numeric_sparse_gives_the_answer_with_fresh_noise_and_charges_for_it():
     assert mechanism.answer_law.rate == 1
     assert mechanism.threshold_charge == 4 * ONE
     run, outcomes = mechanism.step(mechanism.open(0, SALT), np.array([1, 9, 0, 0]), 8, 0, flat(1, -4))
-    assert outcomes.tops == (Top(row=1, branch=0, gap=2, charge=5 * ONE, left=0, answer=5),)
+    assert outcomes.tops == (Top(row=1, branch=0, gap=2, charge_units=5 * 10**9, left_units=0, answer=5),)
     assert mechanism.is_over(run)
 
 
@@ -73,7 +73,7 @@ def test_an_approximate_budget_is_used_up_and_not_passed(build, composition):
     mechanism = make(delta=1e-6, composition=composition)
     assert 0.99999 < mechanism.loss(composition, 1e-6) <= 1
     assert mechanism.epsilon > 1.5 * make().epsilon
-    assert mechanism.epsilon == 200 * (mechanism.threshold_charge + mechanism.smallest_charge)
+    assert mechanism.epsilon_units == 200 * (mechanism.threshold_units + mechanism.smallest_units)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,9 @@ from stream_svt.mechanisms import (
 )
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import variance
+from stream_svt.mechanisms.numbers import loss_of
 
-ONE = 10**9
+ONE = Fraction(1)
 PROPERTY = settings(deadline=None, derandomize=True)  # the same on every machine, however busy
 BUILDERS = {"plain": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
@@ -57,14 +58,14 @@ def test_charges_never_pass_epsilon_and_rates_follow_from_them_exactly(
     builder, epsilon, cutoff, monotonic, sensitivity
 ):
     options = {"monotonic": monotonic, "sensitivity": sensitivity, "correction": Explicit((0,))}
-    mechanism = builder(epsilon=epsilon, cutoff=cutoff, **options)
+    mechanism = builder(epsilon=loss_of(epsilon), cutoff=cutoff, **options)
     base = mechanism.branches[-1].charge
-    assert mechanism.threshold_charge + cutoff * base == epsilon
+    assert mechanism.threshold_charge + cutoff * base == loss_of(epsilon)
     assert mechanism.cutoff == cutoff
     width = sensitivity if monotonic else 2 * sensitivity
-    assert mechanism.threshold_rate == Fraction(mechanism.threshold_charge, ONE) / sensitivity
+    assert mechanism.threshold_rate == mechanism.threshold_charge / sensitivity
     for branch in mechanism.branches:
-        assert branch.rate == Fraction(branch.charge, ONE) / width
+        assert branch.rate == branch.charge / width
         assert base % branch.charge == 0
 
 
@@ -131,15 +132,15 @@ def branch(**change):
     ("call", "reason"),
     [
         (lambda: plain(split=Fraction(0)), "split"),
-        (lambda: adaptive(**USUAL, theta=Fraction(1)), "strictly between"),
+        (lambda: adaptive(**USUAL, theta=Fraction(1)), "theta must be"),
         *(
-            (lambda shares=shares: ladder(**USUAL, shares=shares), "ladder")
+            (lambda shares=shares: ladder(**USUAL, shares=shares), "shares")
             for shares in ((), (2,), (2, 4, 1), (2, 2, 1))
         ),
-        (lambda: replace(plain(), threshold_rate=Fraction(1, 3)), "threshold_charge / sensitivity"),
+        (lambda: replace(plain(), threshold_rate=Fraction(1, 3)), "threshold_units / sensitivity"),
         (lambda: replace(plain(), monotonic=False), "its rate must be"),
-        (lambda: replace(plain(), sensitivity=2), "charge / sensitivity"),
-        (lambda: replace(plain(), epsilon=10), "must pay for"),
+        (lambda: replace(plain(), sensitivity=2), "threshold_units / sensitivity"),
+        (lambda: replace(plain(), epsilon_units=10), "must pay for"),
         (lambda: replace(plain(), branches=()), "branches"),
         (lambda: replace(plain(), branches=branch(corrections=())), "corrections"),
         (lambda: replace(plain(), branches=branch(corrections=(2**48,))), "corrections"),
@@ -194,16 +195,16 @@ def test_saturated_noise_leaves_no_trace_of_the_answer_and_never_wraps_around():
 def test_a_shortened_mechanism_keeps_its_noise_and_fits():
     mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected())
     top, middle = mechanism.branches
-    for units in range(mechanism.threshold_charge, ONE + 2, 10**6 + 7):
+    for units in range(mechanism.threshold_units, 10**9 + 2, 10**6 + 7):
         short = mechanism.shortened(units)
-        if units < mechanism.threshold_charge + top.charge:
+        if units < mechanism.threshold_units + top.charge_units:
             assert short is None
             continue
         assert short.branches == mechanism.branches
-        assert mechanism.threshold_charge + top.charge <= short.epsilon <= min(units, ONE)
+        assert mechanism.threshold_charge + top.charge <= short.epsilon <= min(loss_of(units), ONE)
         assert (short.epsilon - short.threshold_charge) % top.charge == 0
-        assert min(units, ONE) - short.epsilon < top.charge
-    only_top = mechanism.shortened(mechanism.threshold_charge + middle.charge - 1)
+        assert min(loss_of(units), ONE) - short.epsilon < top.charge
+    only_top = mechanism.shortened(mechanism.threshold_units + middle.charge_units - 1)
     assert only_top.epsilon == mechanism.threshold_charge + top.charge
 
 
@@ -214,5 +215,5 @@ def test_damaged_bytes_are_never_taken_for_a_run(damage):
 
 
 def test_a_run_does_not_show_its_secrets():
-    shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), mechanism=bytes(16), left=5))
-    assert shown == "Run(left=5, tops=0)"
+    shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), mechanism=bytes(16), left_units=5))
+    assert shown == "Run(left_units=5, tops=0)"

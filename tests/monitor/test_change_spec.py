@@ -123,7 +123,10 @@ def test_a_change_of_noise_or_price_ends_the_open_run_also_across_a_restart(chan
     play.crash()
     play.more(Query(0, 0))
     plan, run_state = play.runs().plan, play.run_state()
-    assert (run_state.run, run_state.left) == (2, plan.mechanism.epsilon - plan.mechanism.threshold_charge)
+    assert (run_state.run, run_state.left) == (
+        2,
+        plan.mechanism.epsilon_units - plan.mechanism.threshold_units,
+    )
     assert_books_balance(play)
 
 

@@ -40,7 +40,7 @@ def test_the_last_run_is_as_long_as_the_budget_allows(form, limit):
     account = play.engine.accounts.account(0)
     mechanism = play.runs().plan.mechanism
     assert account.run_states["m0"].state is State.EXHAUSTED
-    assert account.ledger.available < mechanism.threshold_charge + mechanism.smallest_charge
+    assert account.ledger.available < mechanism.threshold_units + mechanism.smallest_units
     assert account.ledger.reserved == 0
 
 
@@ -58,7 +58,7 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
         spec_of(FORMS["adaptive"] + ", mute: none, on_halt: stop", datasets="{name: a, limit: 1, unit: u}")
     )
     mechanism = play.runs().plan.mechanism
-    top, middle = (branch.charge for branch in mechanism.branches)
+    top, middle = (branch.charge_units for branch in mechanism.branches)
     seen = False
     for last in range(1, 40):
         play.feed(TOPIC, [Query(0, _HIGH)] * 40, last)
@@ -67,7 +67,7 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
         view = play.views()[0].monitors[0]
         assert view.top_branch_only == (run_state.state is State.RUNNING and run_state.left < middle)
         seen |= view.top_branch_only
-    assert len(play.alerts()) == (mechanism.epsilon - mechanism.threshold_charge) // top
+    assert len(play.alerts()) == (mechanism.epsilon_units - mechanism.threshold_units) // top
     assert {alert.branch for alert in play.alerts()} == {"top"}
     # an odd number of cheap tops leaves a run that pays no middle top
     assert seen
@@ -102,8 +102,8 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
     mechanism = play.runs().plan.mechanism
     run_state = play.run_state()
     assert run_state.run == 6
-    assert play.ledger().spent == 6 * mechanism.threshold_charge
-    assert play.ledger().reserved == mechanism.epsilon - mechanism.threshold_charge
+    assert play.ledger().spent == 6 * mechanism.threshold_units
+    assert play.ledger().reserved == mechanism.epsilon_units - mechanism.threshold_units
     closed = [e for e in play.events if e.type is EventType.RUN_CLOSED]
     assert [e.data.reason for e in closed] == ["schedule"] * 5
     assert_books_balance(play)

@@ -129,7 +129,7 @@ def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
 
 def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     play = _play()
-    charge = play.runs().plan.mechanism.threshold_charge
+    charge = play.runs().plan.mechanism.threshold_units
     spent = play.ledger().spent
     _command(play, "resample")
     assert play.run_state().state is State.HALTED

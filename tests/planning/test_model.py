@@ -32,7 +32,7 @@ from stream_svt.planning.model import (
 )
 from tests.support.monitor_forms import spec_of
 
-EPSILON = 10**9
+EPSILON = 1
 STREAM = "expected_queries: 10000, correction: {exposure: {false_alerts: 10}}"
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 from math import erf, exp, sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import fractions, integers
+from hypothesis.strategies import floats, fractions, integers
 
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.privacy.loss import (
     EPSILON_UNITS,
     RHO_UNITS,
     Kind,
     as_text,
     best_guess,
-    exact,
     to_float,
     to_loss,
     to_units,
@@ -38,6 +40,10 @@ charges = integers(1, 50 * EPSILON_UNITS)
         ("-2 / 4", Fraction(-1, 2)),
         (Decimal("0.7"), Fraction(7, 10)),
         (Fraction(5, 7), Fraction(5, 7)),
+        (0.1, Fraction(1, 10)),
+        (1e-300, Fraction(1, 10**300)),
+        (np.float32(0.1), Fraction(1, 10)),
+        (np.int64(-3), Fraction(-3)),
     ],
 )
 def test_a_number_is_read_exactly_from_its_text(written, number):
@@ -52,8 +58,21 @@ def test_a_text_that_is_no_finite_number_is_refused(text):
         exact(text)
 
 
-@pytest.mark.parametrize("number", [0.1, True, None, b"1"])
-def test_binary_floats_and_other_types_are_refused(number):
+@given(floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_the_decimal_that_its_author_wrote(number):
+    """Its shortest decimal text; one rule for floats of Python and numpy."""
+    assert exact(number) == exact(np.float64(number)) == Fraction(repr(number))
+    assert float(exact(number)) == number
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float64("nan"), Decimal("inf")])
+def test_what_is_not_finite_is_no_number(number):
+    with pytest.raises(ValueError, match="not a number"):
+        exact(number)
+
+
+@pytest.mark.parametrize("number", [True, np.True_, None, b"1"])
+def test_other_types_are_refused(number):
     with pytest.raises(TypeError, match="expected an integer"):
         exact(number)
 

@@ -12,11 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers
 
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.numbers import loss_of
+from stream_svt.privacy import range_bounded
 from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS, zcdp_general, zcdp_monotone
-from stream_svt.privacy.range_bounded import exact_bounded_range, zcdp_of_range
 
 ONE = EPSILON_UNITS
 losses = integers(1, 8 * ONE)
+
+
+def zcdp_of_range(below, above):
+    """Price in units, of ends in units."""
+    return int(range_bounded.zcdp_of_range(loss_of(below), loss_of(above)) * RHO_UNITS)
+
+
+def exact_bounded_range(epsilon):
+    """Price in units, of a loss in units."""
+    return int(range_bounded.exact_bounded_range(loss_of(epsilon)) * RHO_UNITS)
+
+
 ORDERS = 1 + np.logspace(-2, 11, 40_000)
 
 
@@ -136,14 +150,14 @@ def test_one_noisy_answer_of_a_monotone_run_stays_below_its_price():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: zcdp_of_range(-1, 1),
-        lambda: zcdp_of_range(1, 1.5),
-        lambda: zcdp_of_range(1, 10**13),
-        lambda: exact_bounded_range(True),
+        lambda: range_bounded.zcdp_of_range(-1, 1),
+        lambda: range_bounded.zcdp_of_range("one", 1),
+        lambda: range_bounded.zcdp_of_range(1001, 1),
+        lambda: range_bounded.exact_bounded_range(True),
     ],
 )
 def test_what_is_no_loss_is_refused(call):
-    with pytest.raises(ValueError, match="must be a whole number"):
+    with pytest.raises(MisuseError, match=r"(below|epsilon) must be"):
         call()
 
 

@@ -146,22 +146,22 @@ def test_the_mechanism_has_the_branches_and_the_price_declared(form, branches):
     spec = monitor(mechanism=form)
     mechanism = spec.mechanism()
     assert len(mechanism.branches) == branches
-    assert mechanism.epsilon == spec.run_price(Kind.PURE) == 10**9
+    assert mechanism.epsilon_units == spec.run_price(Kind.PURE) == 10**9
     assert mechanism.cutoff == 10
 
 
 def test_a_split_sets_the_share_of_the_threshold():
-    assert monitor(split=4).mechanism().threshold_charge == 200_000_000
+    assert monitor(split=4).mechanism().threshold_units == 200_000_000
     adaptive = monitor(split="0.3", mechanism="adaptive").mechanism()
-    assert adaptive.threshold_charge == pytest.approx(3e8, rel=1e-6)
+    assert adaptive.threshold_units == pytest.approx(3e8, rel=1e-6)
 
 
 def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
     plain, several, general = monitor(), monitor(mechanism="adaptive"), monitor(monotonic=False)
     one = plain.mechanism()
-    epsilon = one.threshold_charge + 10 * one.branches[0].charge
-    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(epsilon, one.threshold_charge)
-    assert several.run_price(Kind.ZCDP) == zcdp_monotone(10**9, several.mechanism().threshold_charge)
+    epsilon = one.threshold_units + 10 * one.branches[0].charge_units
+    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(epsilon, one.threshold_units)
+    assert several.run_price(Kind.ZCDP) == zcdp_monotone(10**9, several.mechanism().threshold_units)
     assert general.run_price(Kind.ZCDP) == zcdp_general(10**9)
 
 

@@ -430,7 +430,7 @@ class Rules:
         if len(monitors) > 1 or not self.plain:
             return
         mechanism = Plan.of(monitors[0]).mechanism
-        least = mechanism.threshold_charge + max(branch.charge for branch in mechanism.branches)
+        least = mechanism.threshold_units + max(branch.charge_units for branch in mechanism.branches)
         for declared in self.specs[0].datasets:
             tally = self.audit.datasets.get(declared.name)
             if tally is not None and tally.spent + least > declared.limit:

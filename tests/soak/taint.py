@@ -142,7 +142,7 @@ class AlignedEngine(Engine):
         attempts = np.broadcast_to(tests.attempt, first.shape).tolist()
         places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
         tops = tuple(
-            Top(row=test, branch=branch, gap=0, charge=0, left=0)
+            Top(row=test, branch=branch, gap=0, charge_units=0, left_units=0)
             for test, place in enumerate(places)
             if (runner.name, *place, branch) in self.tops
         )

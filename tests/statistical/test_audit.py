@@ -35,7 +35,7 @@ from stream_svt.mechanisms import (
     draw_threshold,
     sparse,
 )
-from stream_svt.mechanisms.contract import UNITS_PER_EPSILON, Integers
+from stream_svt.mechanisms.contract import Integers
 
 EXP, LAP, GUM = Noise.EXPONENTIAL, Noise.LAPLACE, Noise.GUMBEL
 CONFIDENCE = 0.999
@@ -55,7 +55,7 @@ BOTTOM = -1
 UNMADE = -2
 """Stands for the branch of a test that a run did not reach."""
 
-ONE = UNITS_PER_EPSILON
+ONE = 1
 HIGH = 30
 """Bar of the top branch of Adaptive SVT, which answers near 0 do not reach."""
 
@@ -155,15 +155,15 @@ def fired(svt, gaps, left):
     """First branch of every run that reaches the threshold and that the run can pay for, or `BOTTOM`."""
     result = np.full(gaps.shape[1], BOTTOM)
     for number in reversed(range(len(svt.branches))):
-        result[(gaps[number] >= 0) & (left >= svt.branches[number].charge)] = number
+        result[(gaps[number] >= 0) & (left >= svt.branches[number].charge_units)] = number
     return result
 
 
 def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
     """Play a sparse vector on a stream in every run; a spent run gets a fresh threshold for further `rounds`."""
     keyed, salts, entropy = secrets(svt, runs, label)
-    charges = np.array([branch.charge for branch in svt.branches])
-    tops_charge = svt.epsilon - svt.threshold_charge
+    charges = np.array([branch.charge_units for branch in svt.branches])
+    tops_charge = svt.epsilon_units - svt.threshold_units
     rho = thresholds(svt, runs, keyed, salts, entropy)
     left, used = np.full(runs, tops_charge), np.ones(runs, dtype=np.int64)
     reported = np.full((len(values), runs), UNMADE, dtype=np.int64)
@@ -175,12 +175,12 @@ def play(svt: SparseVector, values, runs, label, *, rounds=1, query_scale=1):
             return drawn(keyed, law, salts, value, offset=offset, branch=branch, scale=query_scale)
 
         drawn_gaps = svt.branch_gaps(np.full(runs, value), 0, rho, 0, noise)
-        playing = left >= svt.smallest_charge
+        playing = left >= svt.smallest_units
         reported[test, playing] = fired(svt, drawn_gaps, left)[playing]
         tops = np.flatnonzero(reported[test] >= 0)
         gaps[test, tops] = drawn_gaps[reported[test, tops], tops]
         left[tops] -= charges[reported[test, tops]]
-        spent = np.flatnonzero((left < svt.smallest_charge) & (used < rounds))
+        spent = np.flatnonzero((left < svt.smallest_units) & (used < rounds))
         if len(spent):
             rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy)
             left[spent] = tops_charge
