@@ -74,8 +74,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, inside = import_module(f"{__name__}.{_HOME[name]}"), {"Worker": "EmbeddedWorker"}
-        found = globals()[name] = getattr(module, inside.get(name, name))
+        module = import_module(f"{__name__}.{_HOME[name]}")
+        found = globals()[name] = getattr(module, "EmbeddedWorker" if name == "Worker" else name)
         return found
 
     def __dir__() -> list[str]:
