@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import distributions, version
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.xdist_group("release")
 ROOT = Path(__file__).parent.parent
@@ -28,7 +30,7 @@ def test_every_dependency_has_a_lower_bound(requirement: str) -> None:
     assert re.fullmatch(r"[\w.-]+>=\d[\w.]*(,<[\w.]+)?", requirement)
 
 
-@pytest.mark.parametrize("script", ["tests/lowest", "deploy/sbom", "deploy/scan"])
+@pytest.mark.parametrize("script", ["tests/lowest", "deploy/sbom", "deploy/scan", "deploy/release"])
 def test_a_script_can_be_run_and_is_well_formed(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
@@ -117,15 +119,20 @@ def test_the_recipe_for_a_release_gives_the_same_bytes_twice_and_files_that_can_
         assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}{done.stderr}"
 
     # No isolation: what builds is installed here, and a network may not be there.
-    epoch = _step("export SOURCE_DATE_EPOCH")
-    build = f"{_step('python -m build')} --no-isolation"
+    build = f"{_step('deploy/release')} --no-isolation"
     sign = _step("ssh-keygen -Y sign").replace("release_key", "../release_key")
     verify = _step("ssh-keygen -Y verify").replace("allowed_signers", "../../allowed_signers")
     check = _step("sha256sum --check")
     sh(f"git clone -q {ROOT} {tagged}", tmp_path)
+    sh("deploy/release v1.2.0", tagged, fails=True)  # not the version of pyproject.toml
+    sh("sed -i 's/^version = .*/version = \"1.2.0\"/' pyproject.toml", tagged)
+    sh("deploy/release v1.2.0", tagged, fails=True)  # nor of the chart
+    sh("sed -i 's/^appVersion: .*/appVersion: 1.2.0/' deploy/helm/stream-svt/Chart.yaml", tagged)
+    sh("deploy/release v1.2.0", tagged, fails=True)  # not committed
+    sh("git commit -qam 1.2.0", tagged)
     sh(_step("git tag -s"), tagged)
     sh(_step("git clone --branch").split(" && ")[0], tagged)
-    sh(f"{epoch}; {build}", release)
+    sh(build, release)
     sh(_step("(cd dist"), release)
     sh(sign, release)
 
@@ -136,15 +143,66 @@ def test_the_recipe_for_a_release_gives_the_same_bytes_twice_and_files_that_can_
     sh(f"git clone -q {tagged} {again}", tmp_path)
     sh(_step("git tag -v").split(" && ")[0], again)
     # Later, by another user: neither the clock nor a umask is in the files.
-    sh(f"umask 077; git checkout -q v1.2.0; touch stream_svt/*.py; {epoch}; {build}", again)
+    sh(f"umask 077; git checkout -q v1.2.0; touch stream_svt/*.py; {build}", again)
     built = sorted(path for path in dist.iterdir() if not path.name.startswith("SHA256SUMS"))
-    assert [path.suffix for path in built] == [".whl", ".gz"]
+    assert [path.name for path in built] == [
+        "stream-svt-chart-1.2.0.tgz",
+        "stream_svt-1.2.0-py3-none-any.whl",
+        "stream_svt-1.2.0.tar.gz",
+    ]
+    with tarfile.open(built[0]) as chart:
+        assert all(one.isfile() or one.isdir() for one in chart.getmembers())
+        assert "stream-svt/rules/alerts.yml" in chart.getnames()
     assert [path.read_bytes() for path in built] == [
         (again / "dist" / path.name).read_bytes() for path in built
     ]
 
     # And the checks see what they are for.
-    built[0].write_bytes(built[0].read_bytes() + b"\0")
+    built[1].write_bytes(built[1].read_bytes() + b"\0")
     sh(check, dist, fails=True)
     sh("sha256sum -- *.whl *.tar.gz > SHA256SUMS", dist)
     sh(verify, dist, fails=True)
+
+
+WORKFLOW = ROOT / ".github/workflows/release.yml"
+STEPS = [step for job in yaml.safe_load(WORKFLOW.read_text())["jobs"].values() for step in job["steps"]]
+RUNS = {step["name"]: step["run"] for step in STEPS if "run" in step}
+
+
+def test_the_workflow_of_a_release_keeps_to_its_schema_and_an_auditor_finds_nothing() -> None:
+    """Among what it looks for: actions that are not pinned, credentials left behind, rights that nobody needs."""
+    auditor = [str(Path(sys.executable).parent / "zizmor"), "--offline", "--no-progress", str(WORKFLOW)]
+    done = subprocess.run(auditor, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_workflow_does_what_the_recipe_says() -> None:
+    # Both in other words: the name of the tag, and where the bill is for one version.
+    tag = '"$GITHUB_REF_NAME"'
+    said = {run.replace(tag, "v1.2.0").replace("${GITHUB_REF_NAME#v}", "1.2.0") for run in RUNS.values()}
+    for beginning in ("deploy/release", "deploy/sbom", "(cd dist"):
+        assert _step(beginning) in {run.replace('"', "") for run in said}
+    for part in _step("tests/run").split(" && "):
+        assert any(run.startswith({"tests/run": ".ci/run"}.get(part, part)) for run in said)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_step_of_the_workflow_is_well_formed_and_starts_what_exists(name: str) -> None:
+    subprocess.run(["bash", "-n"], input=RUNS[name], text=True, check=True)
+    program = RUNS[name].split()[0]
+    if "/" in program:
+        assert os.access(ROOT / program, os.X_OK)
+
+
+def test_the_index_gets_the_packages_alone(tmp_path) -> None:
+    made = ("a.whl", "a.tar.gz", "a-chart.tgz", "a.cdx.json", "SHA256SUMS")
+    (tmp_path / "all").mkdir()
+    for file in made:
+        (tmp_path / "all" / file).touch()
+    subprocess.run(["bash", "-euc", RUNS["Packages alone"]], cwd=tmp_path, check=True)
+    assert {path.name for path in (tmp_path / "dist").iterdir()} == {"a.whl", "a.tar.gz"}
+
+
+def test_chart_and_package_have_one_version() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/stream-svt/Chart.yaml").read_text())
+    assert chart["appVersion"] == PROJECT["version"]
