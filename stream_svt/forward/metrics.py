@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 import stream_svt
-from stream_svt.service.metrics import lines_of, registered
+from stream_svt.service.metrics import Registry, lines_of, registered
 
 OUTCOMES = ("delivered", "filtered", "parked")
 _PREFIX = "stream_svt_forward_"
@@ -66,7 +66,7 @@ class ForwardMetrics:
     """All metrics of one forwarder. Counters start at 0 for all labels: a rate needs a first sample."""
 
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = Registry()
         self._metrics = registered(METRICS, self._registry)
         self.events = self._metrics[f"{_PREFIX}events_total"]
         self.attempts = self._metrics[f"{_PREFIX}attempts_total"]

@@ -139,11 +139,21 @@ ENGINE_TIMES: Final = "stream_svt_step_seconds"
 """Engine times may depend on values, and are shown on request only."""
 
 
+class Registry(prometheus.CollectorRegistry):
+    """A registry whose counters and histograms do not show when they were created, whatever the process shows."""
+
+    def collect(self) -> Iterator[prometheus.Metric]:
+        """Yield every metric with its samples."""
+        for metric in super().collect():
+            if metric.type in {"counter", "histogram"}:
+                metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
+            yield metric
+
+
 def registered(
     metrics: Iterable[Metric], registry: prometheus.CollectorRegistry, common: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Register metrics and return them by name; ``common`` labels come first."""
-    prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
     kinds = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "histogram": prometheus.Histogram}
     return {
         one.name: kinds[one.kind](
@@ -172,7 +182,7 @@ class Metrics:
         control: str = "control",
         engine_times: bool = False,
     ) -> None:
-        self._registry = prometheus.CollectorRegistry()
+        self._registry = Registry()
         self._started = time.time()
         self._shards = shards
         self._statuses = statuses

@@ -23,6 +23,7 @@ _LOGGED: Final[Mapping[str, str]] = {
     EventType.EXHAUSTED: "exhausted",
 }
 """Counts of a line by event type."""
+_LINE = "event=runs shard=%d " + "".join(f"{word}=%d " for word in _LOGGED.values()) + "on=%d first=%r"
 
 
 class CommitObserver:
@@ -47,7 +48,7 @@ class CommitObserver:
         ]
         if logged:
             found = Counter(_LOGGED[event.type] for event in logged)
-            counts = " ".join(f"{word}={found[word]}" for word in _LOGGED.values())
+            counts = [found[word] for word in _LOGGED.values()]
             pairs = list(dict.fromkeys(f"{event.data.dataset}/{event.data.monitor}" for event in logged))
             named = ",".join(pairs[:NAMES_SHOWN])
-            log.warning("event=runs shard=%d %s on=%d first=%r", self.shard, counts, len(pairs), named)
+            log.warning(_LINE, self.shard, *counts, len(pairs), named)

@@ -17,7 +17,7 @@ import pytest
 
 import stream_svt
 from stream_svt.cli.configuring import apply_file
-from stream_svt.errors import BrokerError, ConfigError, MisuseError, StreamSvtError
+from stream_svt.errors import ConfigError, MisuseError, StreamSvtError
 from stream_svt.service import hosting
 from stream_svt.service.config import load_config
 from stream_svt.service.kafka import members
@@ -132,17 +132,9 @@ async def test_a_mistake_in_the_configuration_is_raised_on_entering_with_the_tex
                     pytest.fail("entered")
 
 
-async def test_refused_credentials_are_raised_on_entering(secure_broker, tmp_path: Path) -> None:
-    scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
-    file = scene.write()
-    file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))
-    async with asyncio.timeout(30):
-        with pytest.raises(BrokerError, match="refused the login"):
-            async with stream_svt.Worker(file):
-                pytest.fail("entered")
-
-
-async def test_two_applications_run_in_one_loop(scene: Scene, applied_file: Path, topics, tmp_path) -> None:
+async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its_shards(
+    scene: Scene, applied_file: Path, topics, tmp_path
+) -> None:
     other = Scene(scene.servers, topics.name("other"), directory=tmp_path)
     async with other.on_stage():
         file = other.write()
@@ -154,6 +146,9 @@ async def test_two_applications_run_in_one_loop(scene: Scene, applied_file: Path
             async with asyncio.timeout(20):
                 while not (await scene.alerts() and await other.alerts()):
                     await asyncio.sleep(0.05)
+            async with stream_svt.Worker(file) as third:
+                await second.ready()
+                assert [len(one.status.shards) for one in (second, third)] == [1, 1]
 
 
 async def test_a_loop_blocked_for_longer_than_the_session_loses_and_doubles_nothing(

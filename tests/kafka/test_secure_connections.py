@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
+import stream_svt
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.monitor.released import EventType
@@ -273,3 +275,21 @@ async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
     ):
         assert (await anext(aiter(reading))).type == EventType.ALERT
     await scene.stop(worker)
+
+
+async def test_a_refused_login_ends_a_worker_before_anything_is_applied_as_a_process_and_in_a_program(
+    secure_broker: SecureKafka, tmp_path
+) -> None:
+    scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
+    file = scene.write()
+    file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))
+    service = scene.serve(file=file, applies=False)
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(BrokerError, match="refused the login") as refused:
+                async with stream_svt.Worker(file):
+                    pytest.fail("entered")
+        assert await asyncio.to_thread(service.process.wait, 30) == BrokerError.exit_code
+        assert service.log.splitlines()[-1] == f"stream-svt: {refused.value}"
+    finally:
+        await service.end(signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from signal import SIGKILL
 
 import pytest
 from aiokafka import TopicPartition
@@ -36,18 +35,6 @@ async def test_a_worker_that_cannot_start_says_why_and_exits_with_the_errors_cod
             assert await asyncio.to_thread(service.process.wait, 30) == ConfigError.exit_code
             assert words in service.log.splitlines()[-1]
             assert "Traceback" not in service.log
-
-
-async def test_a_refused_login_ends_a_worker_also_where_nothing_is_applied(secure_broker, tmp_path) -> None:
-    scene = Scene(secure_broker.bootstrap_servers, "closed", directory=tmp_path)
-    file = scene.write()
-    file.write_text(secure_broker.secured(file.read_text(), tmp_path, user="nobody"))
-    service = scene.serve(file=file, applies=False)
-    try:
-        assert await asyncio.to_thread(service.process.wait, 30) == BrokerError.exit_code
-        assert "refused the login" in service.log.splitlines()[-1]
-    finally:
-        await service.end(SIGKILL)
 
 
 async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reason(scene: Scene) -> None:
