@@ -25,6 +25,7 @@ from stream_svt.aiokafka_fixes import record_connection_errors
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 from stream_svt.service import kafka
+from stream_svt.service.config import cluster_of
 
 __all__ = ["Event", "Subscription", "subscribe"]
 
@@ -207,7 +208,8 @@ def subscribe(
     group_id: str | None = None,
     from_beginning: bool = False,
     lifecycle: Literal[False] = False,
-    **security: Any,  # noqa: ANN401 - whatever aiokafka takes
+    password: str | None = None,
+    **connection: Any,  # noqa: ANN401 - keys of the section `kafka`
 ) -> Subscription[Alert]: ...
 
 
@@ -219,7 +221,8 @@ def subscribe(
     group_id: str | None = None,
     from_beginning: bool = False,
     lifecycle: bool,
-    **security: Any,  # noqa: ANN401 - whatever aiokafka takes
+    password: str | None = None,
+    **connection: Any,  # noqa: ANN401 - keys of the section `kafka`
 ) -> Subscription[Alert | Lifecycle]: ...
 
 
@@ -230,7 +233,8 @@ def subscribe(
     group_id: str | None = None,
     from_beginning: bool = False,
     lifecycle: bool = False,
-    **security: Any,
+    password: str | None = None,
+    **connection: Any,
 ) -> Subscription[Any]:
     """Return the events of an alert topic as an asynchronous iterator.
 
@@ -244,8 +248,12 @@ def subscribe(
             continues there.
         lifecycle: Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies to
             commands.
-        security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
-            ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
+        password: The password of ``username``, instead of ``password_file``.
+        connection: Further keys of the section `kafka` of a configuration file, such as ``security_protocol``,
+            ``sasl_mechanism``, ``username``, ``oauth_token_command`` and ``ca_file``.
+
+    Raises:
+        ConfigError: The keys do not fit together, or name a file that cannot be read.
     """
-    cluster = kafka.Cluster({"bootstrap_servers": bootstrap_servers, **security})
+    cluster = cluster_of({"bootstrap_servers": bootstrap_servers, **connection}, password)
     return Subscription(cluster, topic, group_id, from_beginning=from_beginning, lifecycle=lifecycle)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from errno import ENOENT
 from importlib.util import find_spec
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle
@@ -159,6 +160,30 @@ def parse_config(
     )
     document.raise_problems()
     return replace(config, notes=tuple(sorted([*config.notes, *files.notes])))
+
+
+def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
+    """Return the cluster of a section `kafka` that is given as keys and values of Python.
+
+    ``password`` is the text of one, instead of the key password_file. Raises ConfigError with all problems.
+    """
+    given = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in keys.items()}
+    lines: dict[KeyPath, int] = {(): 0, ("kafka",): 0, **{("kafka", name): 0 for name in given}}
+    document = Document({"kafka": given}, "connection", lines=lines)
+    if password is not None:
+        if "password_file" in given:
+            document.report(
+                ("kafka", "password_file"), "cannot be combined with password: remove one of them"
+            )
+        given.setdefault("password_file", "given as text")
+    found = document.validated(sections.KafkaDocument).kafka
+    files = SecretFiles(document, Path())
+    if password is None:
+        login = files.login(found)
+    else:
+        login = files.login(found.model_copy(update={"password_file": None}))._replace(password=password)
+    document.raise_problems()
+    return Cluster.of(found, login)
 
 
 def _names_in(directory: Path) -> ReadNames:

@@ -168,6 +168,14 @@ class KafkaConfig(Strict):
 
 Partitioner = Literal["murmur2", "crc32"]
 
+
+class KafkaDocument(Strict):
+    """A connection alone."""
+
+    kafka: KafkaConfig
+    """Connection to the brokers."""
+
+
 _OWN_TOPICS = ("alerts", "state", "rejects", "control", "config")
 
 

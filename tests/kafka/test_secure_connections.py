@@ -209,7 +209,7 @@ async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(gu
             await audit_topic(config.cluster(), config.topics.alerts)
         guarded.assert_named(str(refused.value), read)
     assert (await audit_topic(everything.cluster(), everything.topics.alerts)).balances
-    await _subscribers_are_told(guarded.scene.application, seeing, everything, member)
+    await _subscribers_are_told(guarded.scene, seeing, everything, member)
     everything, *lacking = await guarded.users(STATE_AUDITOR, *_without(STATE_AUDITOR))
     for (operation, resource, rest), config in zip(STATE_AUDITOR, lacking, strict=True):
         with pytest.raises((BrokerError, ConfigError)) as failed:
@@ -220,13 +220,22 @@ async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(gu
     assert (await audit_state(everything, everything.cluster())).balances
 
 
-async def _subscribers_are_told(application: str, seeing: Config, alone: Config, member: Config) -> None:
+async def _subscribers_are_told(scene: Scene, seeing: Config, alone: Config, member: Config) -> None:
     """What `watch` says, too: it is such a subscription."""
-    topic, group = f"{application}.alerts", f"{application}-readers"
+    topic, group = f"{scene.application}.alerts", f"{scene.application}-readers"
+    keys = ("bootstrap_servers", "security_protocol", "sasl_mechanism", "username")
 
     async def first(config: Config, group_id: str | None = None) -> str:
+        connection = {key: getattr(config.kafka, key) for key in keys} | {
+            "ca_file": scene.directory / "ca.pem"
+        }
         reading = subscribe(
-            **config.cluster().arguments, topic=topic, group_id=group_id, from_beginning=True, lifecycle=True
+            **connection,
+            password=PASSWORD,
+            topic=topic,
+            group_id=group_id,
+            from_beginning=True,
+            lifecycle=True,
         )
         try:
             async with asyncio.timeout(30), reading:

@@ -13,6 +13,7 @@ from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.service import kafka, tokens
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import BrokerUnavailable, LoginRefused
+from stream_svt.subscription import subscribe
 from tests.support.issuer import SECRET, Issuer
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
@@ -67,6 +68,26 @@ async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_dis
     assert len(issuer.asked) - asked >= 3
     assert len(await scene.alerts()) == 1
     assert [line for line in caplog.messages if "closed" in line or "rejoin" in line] == []
+
+
+async def test_a_subscriber_logs_in_with_the_same_keys(
+    secure_broker: SecureKafka, scene: Scene, config: Callable[..., Config]
+) -> None:
+    worker = await scene.start(config())
+    await scene.send("a", HIGH)
+    await scene.settled(worker, 1)
+    (scene.directory / "token").write_text(secure_broker.issuer.token())
+    subscription = subscribe(
+        bootstrap_servers=secure_broker.sasl_bootstrap_servers,
+        topic=f"{scene.application}.alerts",
+        from_beginning=True,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        oauth_token_command=["cat", str(scene.directory / "token")],
+        ca_file=scene.directory / "ca.pem",
+    )
+    async with asyncio.timeout(20), subscription:
+        assert (await anext(aiter(subscription))).data.dataset == "a"
 
 
 async def test_a_login_is_repeated_on_the_same_connection_before_its_session_ends(

@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.aiokafka_fixes import connections
 from stream_svt.errors import ConfigError
-from stream_svt.service.config import bundle_of, load_config, parse_config, spec_of
+from stream_svt.service.config import bundle_of, cluster_of, load_config, parse_config, spec_of
 from stream_svt.service.kafka import stop_quietly
 from stream_svt.service.signatures import signing_key
 from tests.support.keys import ed25519_pair
@@ -458,6 +458,38 @@ def test_a_client_secret_over_http_is_advised_against_unless_it_stays_here(direc
         text = OAUTH + ENDPOINT.replace("https://issuer.example/", address)
         notes = parse_config(SPEC + text, directory=directory).notes
         assert [note.field for note in notes] == ["kafka.oauth_token_url"] * advised
+
+
+# --- a connection without a file
+
+
+def test_a_connection_of_keys_is_that_of_a_section(directory):
+    keys = {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    keys |= {"username": "me", "ca_file": directory / "ca.pem", "request_timeout": "7s"}
+    for cluster in (
+        cluster_of(keys, "hunter3"),
+        cluster_of(keys | {"password_file": write(directory / "three", "hunter3")}),
+    ):
+        assert cluster.arguments["bootstrap_servers"] == ["a:1", "b:2"]
+        assert cluster.arguments["sasl_plain_password"] == "hunter3"
+        assert cluster.config.request_timeout == 7000
+
+
+@pytest.mark.parametrize(
+    ("keys", "password", "message"),
+    [
+        ({"sasl_plain_username": "me"}, None, "kafka.sasl_plain_username: unknown key; expected one of"),
+        ({"bootstrap_servers": "here"}, None, "kafka.bootstrap_servers: expected host:port"),
+        ({}, "hunter2", "kafka.password_file: is used with sasl_mechanism PLAIN"),
+        ({"password_file": "x"}, "hunter2", "kafka.password_file: cannot be combined with password"),
+    ],
+    ids=["unknown", "address", "useless", "both"],
+)
+def test_what_is_wrong_with_a_connection_of_keys_is_said_without_a_line(keys, password, message):
+    with pytest.raises(ConfigError, match="connection: ") as refused:
+        cluster_of(keys, password)
+    assert f"\n  {message}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 # --- the environment

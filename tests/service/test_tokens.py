@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import json
 import logging
 import sys
@@ -11,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
@@ -18,6 +22,7 @@ from stream_svt.service import tokens
 from stream_svt.service.tokens import (
     ClientCredentials,
     CommandTokens,
+    MskTokens,
     Token,
     TokenRefused,
     Tokens,
@@ -262,3 +267,49 @@ async def test_a_slow_or_missing_endpoint_is_named(
     gone = ClientCredentials("http://127.0.0.1:1/token", "me", endpoint.secret_file)
     with pytest.raises(TokenUnavailable, match=r"cannot be reached \(ClientConnectorError\)"):
         await gone.fetch()
+
+
+# --- Amazon MSK
+
+
+def _signature(secret: str, region: str, query: dict[str, str]) -> str:
+    """Sign a request as AWS's Signature Version 4 describes it, without AWS's library."""
+    date, host = query["X-Amz-Date"], f"kafka.{region}.amazonaws.com"
+    named = "&".join(f"{quote(name, safe='')}={quote(query[name], safe='')}" for name in sorted(query))
+    body = hashlib.sha256(b"").hexdigest()
+    request = f"GET\n/\n{named}\nhost:{host}\n\nhost\n{body}"
+    scope = f"{date[:8]}/{region}/kafka-cluster/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+    key = f"AWS4{secret}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex()
+
+
+async def test_a_token_for_msk_is_a_request_signed_with_the_credentials_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is computed here from AWS's description, too; nothing is sent."""
+    secret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "session/token")
+    token = await MskTokens("eu-west-1").fetch()
+    assert token.lifetime == pytest.approx(900, abs=60)
+    url = urlsplit(base64.urlsafe_b64decode(token.text + "=" * (-len(token.text) % 4)).decode())
+    query = dict(parse_qsl(url.query))
+    assert (url.scheme, url.netloc) == ("https", "kafka.eu-west-1.amazonaws.com")
+    assert query.pop("User-Agent").startswith("aws-msk-iam-sasl-signer-python/")
+    assert (query["Action"], query["X-Amz-Expires"]) == ("kafka-cluster:Connect", "900")
+    assert query["X-Amz-Credential"].startswith("AKIDEXAMPLE/")
+    assert query.pop("X-Amz-Signature") == _signature(secret, "eu-west-1", query)
+
+
+async def test_missing_credentials_for_msk_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(TokenUnavailable, match="no token for AWS_MSK_IAM could be signed"):
+        await MskTokens("eu-west-1").fetch()
