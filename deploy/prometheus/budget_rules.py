@@ -145,6 +145,36 @@ def _books() -> list[_Rule]:
     ]
 
 
+def _within_an_hour() -> list[_Rule]:
+    """Return how much of a limit went within an hour, of each dataset and of the sum over those that are not labelled.
+
+    A dataset that was not there an hour ago began with nothing spent, if its application was there; not so if it was
+    there within the day before, for then its shard had no owner.
+    """
+    spent = "stream_svt:budget_spent:ratio"
+    there = f"on (application) count by (application) ({spent} offset 1h)"
+    before = f"max_over_time({spent}[1d:30m] offset 1h)"
+    began = f"0 * {spent}\n    unless {_ON} {before}\n    and {there}"
+    shared = "stream_svt:budget_spent_others:ratio"
+    return [
+        _rule(
+            "budget_spent:increase1h",
+            f"{spent} - (\n  (\n    {began}\n  )\n  or min_over_time({spent}[1h])\n)",
+        ),
+        *(
+            _rule(
+                "budget_spent_others:ratio",
+                f'sum by (application) (stream_svt_budget_spent_{measure}{{dataset="(others)"}})\n'
+                f'  / sum by (application) (stream_svt_budget_limit_{measure}{{dataset="(others)"}})',
+                dataset="(others)",
+                measure=measure,
+            )
+            for measure in ("epsilon", "rho")
+        ),
+        _rule("budget_spent_others:increase1h", f"{shared} - min_over_time({shared}[1h])"),
+    ]
+
+
 def _by_horizon() -> list[_Rule]:
     """Return a copy of each dataset's share under the class of its horizon, for the ranges to select."""
     chosen = [(one.name, f"and {_ON} ({one.matches()})") for one in CLASSES]
@@ -317,7 +347,15 @@ _Dumper.add_representer(str, _text)
 def document() -> str:
     """Return the file's content."""
     # One group: its rules are evaluated in order, each on what those before it just recorded.
-    rules = [*_books(), *_by_horizon(), *_windows(), *_burning(), *_slowly(), *_exhaustion()]
+    rules = [
+        *_books(),
+        *_within_an_hour(),
+        *_by_horizon(),
+        *_windows(),
+        *_burning(),
+        *_slowly(),
+        *_exhaustion(),
+    ]
     groups = {"groups": [{"name": "stream-svt-budget", "rules": rules}]}
     body = yaml.dump(groups, Dumper=_Dumper, sort_keys=False, width=1000)
     return f"# Made by `python -m deploy.prometheus.budget_rules`, which says what all this means.\n{body}"

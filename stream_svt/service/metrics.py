@@ -94,6 +94,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("monitor_run_left_rho", "dataset monitor", "Epsilon left to an open run that is charged in rho."),
     _gauge("monitor_state", "dataset monitor state", "1 for the state of a monitor; others are absent."),
     _gauge("monitor_datasets", "monitor state", "Datasets on which a monitor is in a state."),
+    _gauge("monitor_expected_queries", "monitor", "Queries that one run must last for, as configured."),
     _gauge("monitor_muted_series", "monitor", "Series muted after a top."),
     _gauge("monitor_queued_series", "monitor", "Queries that wait for another test."),
     _counter("tops_total", "monitor", "Tops charged; each is one alert."),
@@ -311,6 +312,9 @@ class Metrics:
 
     def _set_sums(self, spec: ApplicationSpec, totals: Totals) -> None:
         """Set the gauges that count datasets, and the sums over those that are not shown individually."""
+        for monitor in spec.monitors:
+            if monitor.expected_queries is not None:
+                self._set("monitor_expected_queries", monitor.expected_queries, monitor.name)
         for name, sums in {**{one.name: _NOTHING for one in spec.monitors}, **totals.monitors}.items():
             for state in STATES:
                 self._set("monitor_datasets", sums.states[state], name, state)

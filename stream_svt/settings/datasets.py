@@ -27,7 +27,7 @@ class DatasetSpec:
             spent, in units of `stream_svt.privacy.loss`.
         from_ms, until_ms, lateness_ms: Begin and end of a period, and how long after the end late queries still
             count. UTC milliseconds on the broker's clock.
-        horizon_ms: How long the budget should last, for burn rates. It affects no outcome, and may change.
+        horizon_ms: How long the budget should last, for burn rates and `max_runs: auto`. It may change.
         pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
@@ -213,8 +213,8 @@ class DatasetDeclaration(Strict):
     """With carried_over: the earlier application never had these datasets. Required if its alerts
     have gaps. Default false."""
     horizon: fields.Duration | None = None
-    """How long the budget should last, such as 90d, for metrics and alerts. For a generated dataset this is
-    its period. Affects no outcome. Default: unknown."""
+    """How long the budget should last, such as 90d, for metrics, alerts and max_runs: auto. For a generated dataset
+    this is its period. Default: unknown."""
     limit: fields.LimitField
     """Privacy budget, the largest total loss: epsilon as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
     unit: fields.Text

@@ -40,7 +40,7 @@ datasets:
   - {generate: "week-{iso_week}", from: 2026-01-05, until: 2026-01-19, lateness: 1h, limit: 4, unit: one event}
 monitors:
   - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
-  correction: none}
+  correction: none, expected_queries: 100}
 """
 
 
