@@ -18,7 +18,8 @@ import aiokafka.producer.sender
 import faust
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.partitioner import murmur2
+
+from stream_svt.service.homes import Homes
 
 # What the service sets too: how often an idle sender looks again (s), how long the broker holds a fetch (ms).
 SENDER_BACKOFF = 0.002
@@ -43,7 +44,7 @@ async def create_topics(
 
 def home(dataset: bytes, partitions: int) -> int:
     """Return the partition that a dataset's queries belong to, as Kafka's default partitioner does."""
-    return int((murmur2(dataset) & 0x7FFFFFFF) % partitions)
+    return Homes(partitions, "murmur2").of(dataset)
 
 
 async def write_queries(
