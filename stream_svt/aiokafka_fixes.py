@@ -26,6 +26,7 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
 )
 from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
+from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -335,6 +336,13 @@ def membership_error(consumer: Consumer) -> BaseException | None:
 def check_errors(consumer: Consumer) -> None:
     """Raise the coordinator's errors, as a fetch does."""
     consumer._coordinator.check_errors()  # noqa: SLF001
+
+
+async def heartbeat_of_nobody(admin: Any, group: str) -> int:  # noqa: ANN401
+    """Send the heartbeat of a member that does not exist; return the error code, by which the right to join shows."""
+    request, coordinator = HeartbeatRequest(group, -1, ""), await admin.find_coordinator(group)
+    response = await admin._send_request(request, coordinator)  # noqa: SLF001
+    return int(response.error_code)
 
 
 # Transactions

@@ -45,11 +45,12 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -> int:
     """Check configuration, topics and permissions.
 
-    Prints what the budget of each monitor buys, and whether the sealing keys open the newest records of each shard.
+    Prints what the budget of each monitor buys, whether the sealing keys open the newest records of each shard, and
+    what differs from the newest released events. Its last line says which permissions it tried, and which not.
     Spends no budget, writes no record, disturbs no running worker.
     """
     from stream_svt.planning import explain
-    from stream_svt.service.check import check_brokers, check_offline
+    from stream_svt.service.check import TRIED, UNTRIED, check_brokers, check_offline
 
     if offline and create_topics:
         raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
@@ -66,15 +67,20 @@ def check(path: Path, create_topics: bool, offline: bool, printed: str | None) -
         findings = asyncio.run(check_brokers(config, config.cluster(), create_topics=create_topics))
         _print(findings)
         click.echo()
+    said = {one.subject: one.message for one in findings if one.subject in (TRIED, UNTRIED)}
+    tried = "" if offline else f"Tried: {said.get(TRIED)}. Not tried: {said.get(UNTRIED)}."
     if problems := [one for one in findings if one.level == "problem"]:
+        click.echo(tried)
         click.echo(f"{common.count(len(problems), 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
-    click.echo("Ready to run." if not offline else "The configuration is valid.")
+    click.echo(f"No problem found. {tried}" if tried else "The configuration is valid.")
     return 0
 
 
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
+        if finding.subject in ("tried", "not tried"):
+            continue  # they end the report
         mark, colour = _MARKS[finding.level]
         click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
 

@@ -179,6 +179,8 @@ def _show(answer: dict[str, Any]) -> None:
     click.echo(f"{answer['application']}: {worker}, {ready}, state {sealed}")
     if fault := answer["fault"]:
         click.echo(f"not in its group, cause {fault['cause']}: {fault['reason']}")
+    if answer["lacks"]:
+        click.echo(f"not ready to take over: {answer['lacks']}")
     if reasons := answer["refused"]["reasons"]:
         counts = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
         records = common.count(sum(reasons.values()), "record")

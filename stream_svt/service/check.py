@@ -1,8 +1,6 @@
 """Checks everything that a worker needs; changes nothing unless asked to, and writes no record.
 
-Read permissions are checked with a fetch. Write permissions are checked with a record larger than the topic allows: the
-broker checks the permission first, so its error shows which, and stores nothing. The transactional id used has the
-application's prefix and a suffix of no shard, so no running worker is fenced.
+`stream_svt.service.permissions` says how permissions are tried.
 """
 
 from __future__ import annotations
@@ -10,34 +8,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from math import ceil
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
-from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import TopicAuthorizationFailedError, for_code
 
-from stream_svt.errors import BrokerError, UnreadableState
+from stream_svt.errors import BrokerError, ConfigError, UnreadableState
 from stream_svt.planning.budget import reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
 from stream_svt.service import kafka
 from stream_svt.service.applied import newest, read_versions
+from stream_svt.service.comparison import behind, differences
 from stream_svt.service.config import Config
 from stream_svt.service.control import newest_events
 from stream_svt.service.homes import PRODUCERS
 from stream_svt.service.kafka import Cluster
+from stream_svt.service.permissions import try_permissions
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.sample import OTHER_PARTITIONER, Sample, sample
-from stream_svt.service.topology import Topology, other_partitioner, problems, read_topology, wanted_topics
+from stream_svt.service.shown import read_shown
+from stream_svt.service.topology import (
+    Topology,
+    other_partitioner,
+    problems,
+    read_topology,
+    retention_of,
+    wanted_topics,
+)
 from stream_svt.settings.fields import Retry
 from stream_svt.settings.monitors import MonitorSpec
 
+TRIED: Final = "tried"
+UNTRIED: Final = "not tried"
+"""Subjects of the findings that end a report."""
 _BROKER_LIMIT: Final = 1_048_588
-_LARGEST_PROBE: Final = 8 << 20
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _SAMPLE: Final = 200
@@ -112,11 +122,14 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     by = f"producers partition with {PRODUCERS[config.topics.partitioner]}"
     findings += wrong or [_ok("topics", f"{good}; {by}")]
     findings += advice(config, topology)
-    for check in (_retention, _permissions, _partitioner, _state, _predecessor):
+    for check in (_retention, _permissions, _partitioner, _state, _released, _predecessor):
         try:
             findings += [one async for one in check(config, cluster, topology)]
-        except BrokerError as error:
-            findings.append(_problem("permissions", str(error)))
+        except kafka.Denied as error:
+            if not any(one.subject == "permissions" for one in findings):  # else it is named already
+                findings.append(_problem("permissions", str(error)))
+        except (BrokerError, ConfigError) as error:
+            findings.append(_problem("brokers", str(error)))
     return list(dict.fromkeys(findings))  # several checks may fail for the same reason
 
 
@@ -194,8 +207,7 @@ def advice(config: Config, topology: Topology) -> Iterator[Finding]:
             f"topic {own.state!r} rolls segments so rarely that compaction hardly ever runs: closed runs stay readable "
             "and a takeover reads all of it; set segment.bytes=67108864"
         )
-    names = ("retention.ms", "retention.bytes")
-    if limits := [f"{name}={alerts[name]}" for name in names if alerts.get(name, "-1") != "-1"]:
+    if limits := retention_of(alerts):
         # After a loss of state, the remaining budgets are derived from these events.
         finding, remedy = _problem, "Set both to -1, or accept it: topics.allow_alert_retention: true"
         if own.allow_alert_retention:
@@ -245,27 +257,11 @@ async def _retention(config: Config, cluster: Cluster, topology: Topology) -> As
 
 
 async def _permissions(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
-    """Try every action of a worker that needs a permission."""
-    own, name = config.topics, config.spec.application
-    reads = [*config.spec.topics(), own.config, own.control, own.state, own.alerts]
-    there, settings = topology.partitions, topology.settings
-    attempts: list[Awaitable[Any]] = [
-        *(_read(cluster, topic) for topic in reads if topic in there),
-        *(_write(cluster, one, settings) for one in (own.state, own.alerts, own.rejects) if one in there),
-        _begin_transactions(cluster, f"{name}-check"),
-        kafka.group_offsets(cluster, name, f"looking at group {name!r}"),
-    ]
-    refused = False
-    for attempt in attempts:
-        try:
-            if isinstance(answer := await attempt, Finding):
-                yield answer
-        except BrokerError as error:
-            refused = True
-            yield _problem("permissions", str(error))
-    if not refused:
-        tried = "reading, writing, transactions and the group are allowed, as far as can be tried"
-        yield _ok("permissions", tried)
+    tried = await try_permissions(config, cluster, topology)
+    for refusal in tried.refused:
+        yield _problem("permissions", refusal)
+    yield _ok(TRIED, ", ".join(tried.allowed) or "nothing")
+    yield _ok(UNTRIED, ", ".join(tried.untried))
 
 
 async def _partitioner(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
@@ -290,33 +286,6 @@ async def _partitioner(config: Config, cluster: Cluster, topology: Topology) -> 
             yield finding("topics.partitioner", message + config.homes.misrouted())
 
 
-async def _read(cluster: Cluster, topic: str) -> None:
-    doing, partition = f"reading topic {topic!r}", TopicPartition(topic, 0)
-    async with kafka.started(cluster.reader(), doing) as reader, kafka.deadline(kafka.CALL_DEADLINE, doing):
-        reader.assign([partition])
-        await reader.seek_to_beginning(partition)
-        await reader.getmany(partition, timeout_ms=300, max_records=1)
-
-
-async def _write(cluster: Cluster, topic: str, settings: Mapping[str, Mapping[str, str]]) -> Finding | None:
-    doing = f"writing to topic {topic!r}"
-    limit = int(settings.get(topic, {}).get("max.message.bytes", _LARGEST_PROBE))
-    if limit >= _LARGEST_PROBE:
-        return _note("permissions", f"{doing} was not tried: its largest record is not known or beyond 8 MiB")
-    producer = AIOKafkaProducer(
-        **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
-    )
-    async with kafka.started(producer, doing, "WRITE"), kafka.deadline(kafka.CALL_DEADLINE, doing, "WRITE"):
-        with contextlib.suppress(MessageSizeTooLargeError):
-            await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
-    return None
-
-
-async def _begin_transactions(cluster: Cluster, name: str) -> None:
-    async with kafka.started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
-        pass
-
-
 async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
     """Check that a worker can open the stored state of all shards."""
     own = config.topics
@@ -329,6 +298,28 @@ async def _state(config: Config, cluster: Cluster, topology: Topology) -> AsyncI
     message = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
     for finding in refused or [_ok("state", message if stored else "nothing is stored yet")]:
         yield finding
+
+
+async def _released(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:
+    """Compare the configuration and the states with the newest events."""
+    own, there = config.topics, topology.partitions
+    if any(there.get(topic) != own.partitions for topic in (own.alerts, own.state, own.config)):
+        return
+    shown = await read_shown(
+        config, cluster
+    )  # before the states, which account for all events published before
+    stored = {shard: meta async for shard, meta in stored_metas(config, cluster)}
+    applied = newest(await read_versions(config, cluster), own.config)
+    version = 0 if applied is None else applied.number
+    found = [
+        *differences(config, shown, version=version),
+        *behind(config, topology.cluster_id, stored, shown),
+    ]
+    for one in found:
+        yield (_problem if one.serious else _note)(one.subject, one.message)
+    shards = f"{sum(one.events > 0 for one in shown.shards.values())} of {own.partitions} shards"
+    seen = f"events of {shards}, accounts of {len(shown.accounts)} of {len(config.current.datasets)} datasets"
+    yield _ok("alerts", f"compared with the newest {seen}" + ("" if found else ": no difference"))
 
 
 async def _predecessor(config: Config, cluster: Cluster, topology: Topology) -> AsyncIterator[Finding]:

@@ -339,6 +339,17 @@ async def members(cluster: Cluster, group: str, doing: str) -> list[tuple[str, b
     return await _ask_group(cluster, group, doing, ask)
 
 
+async def try_membership(cluster: Cluster, group: str) -> None:
+    """Raise `Denied` unless this user may join a group: a heartbeat of an unknown member, which changes nothing."""
+
+    async def ask(admin: AIOKafkaAdminClient) -> None:
+        code = await aiokafka_fixes.heartbeat_of_nobody(admin, group)
+        if code not in (0, errors.UnknownMemberIdError.errno, errors.IllegalGenerationError.errno):
+            raise errors.for_code(code)(group)
+
+    await _ask_group(cluster, group, f"joining group {group!r}", ask)
+
+
 async def _ask_group(
     cluster: Cluster, group: str, doing: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[_Answer]]
 ) -> _Answer:

@@ -40,6 +40,12 @@ def wanted_topics(config: Config) -> dict[str, str]:
     return dict.fromkeys(config.spec.topics(), "monitors.topic") | own
 
 
+def retention_of(settings: Mapping[str, str]) -> list[str]:
+    """Return the settings of a topic by which it forgets records."""
+    names = ("retention.ms", "retention.bytes")
+    return [f"{name}={settings[name]}" for name in names if settings.get(name, "-1") != "-1"]
+
+
 def unseen(topic: str, operation: str) -> str:
     """Return a message for a topic that brokers do not list: it is missing, or this user has no right to it."""
     return (

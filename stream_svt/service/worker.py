@@ -45,6 +45,10 @@ PERIODS_CHECK_INTERVAL = 30.0
 """Seconds between two checks whether a new day has begun."""
 TEST_EVERY = 60.0
 """Seconds between two self-tests that shards or the brokers' clock ask for."""
+KEYS_EVERY = 600.0
+"""Seconds between two self-tests of a member: another worker may have sealed a state with another key meanwhile."""
+LACKS_SHOWN = 10
+"""Shards that a message names."""
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before each try of a worker outside the group to join it."""
 
@@ -124,6 +128,7 @@ class Worker:
         self._tested_at = -math.inf
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
+        self._foreign: dict[int, UnknownKey] = {}
         self._parts: WorkerParts
         self._group: Group | None = None
 
@@ -142,7 +147,8 @@ class Worker:
 
     async def _maintain_membership(self) -> None:
         """Join the group, stay a member without faults; outside the group, retry with increasing backoff."""
-        tries, since, is_start = 0, time.monotonic(), True
+        tries, is_start = 0, True
+        since = tested_at = time.monotonic()
         while True:
             fault: WorkerFault | None = None
             if self._group is None:
@@ -154,7 +160,8 @@ class Worker:
                     if is_start and ends_start(error):
                         raise
                     fault = _fault_of(error)
-            elif await self._wait(PERIODS_CHECK_INTERVAL):
+            elif await self._wait(PERIODS_CHECK_INTERVAL) or time.monotonic() - tested_at > KEYS_EVERY:
+                tested_at = time.monotonic()
                 self._has_joined = self._has_joined or self._group.has_joined
                 fault = await self._member_fault()
                 if time.monotonic() - since > JOIN_BACKOFF[-1]:
@@ -199,10 +206,21 @@ class Worker:
 
     async def _self_test(self) -> WorkerFault | None:
         """Return a fault of this worker's keys or clock, None where it may join."""
-        if (fault := await _foreign_key(self._parts)) is not None:
+        if (fault := await self._key_fault()) is not None:
             return fault
         now = await _broker_time(self._parts)
         return None if now is None else self._clock_fault(now)
+
+    async def _key_fault(self) -> WorkerFault | None:
+        """Return a fault where states are sealed with keys that this worker lacks, and no shard's state opens."""
+        unknown, opens = await _unknown_keys(self._parts)
+        if unknown and not opens:
+            reason = f"no shard's state opens with this worker's sealing keys: {next(iter(unknown.values()))}"
+            return WorkerFault(Cause.SEALING_KEY, reason)
+        if unknown.keys() - self._foreign.keys():
+            log.critical("event=sealing_key_missing shards=%s", ",".join(map(str, unknown)))
+        self._foreign = unknown
+        return None
 
     def _report_fault(self, fault: WorkerFault) -> None:
         """Record why the worker is outside the group; log it where the reason changes."""
@@ -304,10 +322,22 @@ class Worker:
         return self.state is not WorkerState.FAILED
 
     @property
+    def lacks(self) -> str:
+        """Which shards it could not take over, for want of a sealing key; "" if it has all keys.
+
+        As of the last self-test. A shard that it owns is parked, and says so itself.
+        """
+        shards = sorted(self._foreign.keys() - {status.shard for status in self.statuses()})
+        if not shards:
+            return ""
+        named = ", ".join(map(str, shards[:LACKS_SHOWN])) + " .." * (len(shards) > LACKS_SHOWN)
+        return f"lacks the sealing key of shard {named}: {self._foreign[shards[0]]}"
+
+    @property
     def ready(self) -> bool:
-        """Whether the group has been joined and every shard owned, if any, is open or parked."""
+        """Whether it is a member, every shard owned is open or parked, and it could take over any other."""
         joined = self.state is WorkerState.MEMBER and self._group is not None and self._group.joined
-        return joined and all(status.state in _SETTLED for status in self.statuses())
+        return joined and all(status.state in _SETTLED for status in self.statuses()) and not self.lacks
 
     def _clock_fault(self, brokers: float) -> WorkerFault | None:
         off = self.epoch() - brokers
@@ -343,23 +373,26 @@ def _fault_of(error: BaseException) -> WorkerFault:
     return WorkerFault(cause_outside(error), describe(error))
 
 
-async def _foreign_key(parts: WorkerParts) -> WorkerFault | None:
-    """Return a fault where states are sealed with a key that this worker lacks, and no shard's state opens."""
+async def _unknown_keys(parts: WorkerParts) -> tuple[dict[int, UnknownKey], bool]:
+    """Return the shards whose newest record is sealed with a key that this worker lacks, and whether any other opens.
+
+    A damaged record does not concern keys; a shard without state, no shard.
+    """
+    unknown: dict[int, UnknownKey] = {}
+    opens = False
     if parts.config.sealing.key_lost:  # no worker has the key
-        return None
-    unknown: UnknownKey | None = None
+        return unknown, opens
     async with aclosing(stored_metas(parts.config, parts.cluster)) as stored:
         async for shard, record in stored:
             try:
                 sealing_of(parts.config, parts.cluster_id, shard).open(META, record)
             except UnknownKey as error:
-                unknown = error
+                unknown[shard] = error
             except UnreadableState:
-                continue  # damaged: does not concern keys
+                continue
             else:
-                return None
-    reason = f"no shard's state opens with this worker's sealing keys: {unknown}"
-    return None if unknown is None else WorkerFault(Cause.SEALING_KEY, reason)
+                opens = True
+    return unknown, opens
 
 
 async def _broker_time(parts: WorkerParts) -> float | None:

@@ -152,7 +152,7 @@ def test_the_readme_leads_to_alerts_and_its_pages_answer(walk):
     else:
         pytest.fail(f"no alert came: {(walk.here / 'worker.log').read_text()[-2000:]}")
     assert len(walk.followed) == 2
-    assert "Ready to run." in walk.printed
+    assert "No problem found. Tried: " in walk.printed
     assert "The ledgers balance" in walk.printed
     assert "ready, state sealed" in walk.printed
     for path, part in {

@@ -254,7 +254,7 @@ async def _go_on(
     file.write_text(carried)
     assert (await stream_svt("check", "-c", config, "--create-topics")).code == 0
     ready = await stream_svt("check", "-c", config)
-    assert (ready.code, ready.out.endswith("Ready to run.\n")) == (0, True)
+    assert (ready.code, ready.out.splitlines()[-1].startswith("No problem found. Tried: ")) == (0, True)
     assert f"application '{old.application}' was closed for this one" in ready.out
     # A copy of the file in which somebody put another successor's name.
     another = replace(new, application="another", more=new.more.replace("carried.j", "copied.j"))

@@ -16,8 +16,8 @@ from stream_svt.service.check import check_brokers
 from stream_svt.service.config import Config
 from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.web import status
-from stream_svt.service.worker import Worker
+from stream_svt.service.web import ready, status
+from stream_svt.service.worker import Worker, WorkerState
 from tests.support.homes import partition_of
 from tests.support.keys import ed25519_pair, write_secrets
 from tests.support.worker import HIGH, Scene, until
@@ -219,3 +219,38 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
     assert spent(worker) == before
     await scene.stop(worker)
     assert f"sealed with key {new}" in await fails("key_file: old")
+
+
+async def test_a_standby_whose_keys_do_not_open_every_state_is_not_ready_and_says_why(scene: Scene) -> None:
+    """A shard sealed with a newer key, one with the old key: the standby with both is ready, with one it is not."""
+    write_secrets(scene.directory, {"old": OLD.hex(), "new": NEW.hex(), "third": bytes(32).hex()})
+
+    def config(sealing: str) -> Config:
+        return scene.config(more=f"sealing: {{{sealing}}}\n")
+
+    both = config("key_file: new, previous_key_files: [old]")
+    first = await scene.start(config("key_file: old"))
+    assert first.ready  # nothing is stored: no shard asks for a key
+    for dataset in "abc":
+        await scene.send(dataset, HIGH)
+    await scene.settled(first, 3)
+    second = await scene.start(both)
+    await until(lambda: [len(one.statuses()) for one in (first, second)] == [1, 1])
+    await until(lambda: second.ready)
+    [newer] = [status.shard for status in second.statuses()]
+    standby = await scene.start(config("key_file: old"), ready=False)
+    await until(lambda: standby.lacks != "")
+    assert (standby.state, standby.statuses(), standby.ready) == (WorkerState.MEMBER, [], False)
+    said = ready(standby)
+    assert said.status == 503
+    assert f"lacks the sealing key of shard {newer}: state record 'meta' of shard {newer} " in said.text
+    assert f"sealed with key {key_id(NEW).hex()}, configured: {key_id(OLD).hex()}" in said.text
+    assert status(standby).lacks in said.text
+    foreign = await scene.start(config("key_file: third"), ready=False)
+    await until(lambda: foreign.fault is not None)
+    assert (foreign.fault.cause, foreign.ready) == (Cause.SEALING_KEY, False)
+    right, lost = [
+        await scene.start(one, ready=False) for one in (both, config("key_file: old, key_lost: true"))
+    ]
+    await until(lambda: right.ready and lost.ready)
+    assert (right.lacks, lost.lacks) == ("", "")

@@ -103,6 +103,7 @@ class About(msgspec.Struct, kw_only=True):
     ready: Annotated[bool, Meta(description="As `/health/ready`.")]
     fault: Annotated[FaultStatus | None, Meta(description="Why it stays out of its group.")]
     partitioner: Annotated[str, Meta(description="murmur2 or crc32: it fixes the shard of a dataset.")]
+    lacks: Annotated[str, Meta(description="Shards whose sealing key it lacks, in words; empty for none.")]
     sealed: Annotated[bool, Meta(description="Whether state is encrypted.")]
     signatures_required: Annotated[bool, Meta(description="Whether unsigned commands are refused.")]
     shards: Annotated[list[ShardLine], Meta(description="Those that it owns.")]
@@ -139,6 +140,7 @@ def about(worker: Worker) -> About:
         ready=worker.ready,
         fault=None if fault is None else FaultStatus(str(fault.cause), fault.reason),
         partitioner=config.topics.partitioner,
+        lacks=worker.lacks,
         sealed=bool(config.master_keys),
         signatures_required=config.control.required,
         shards=[msgspec.convert(one, ShardLine, from_attributes=True) for one in worker.statuses()],
@@ -170,10 +172,11 @@ def live(worker: Worker) -> Response:
 
 
 def ready(worker: Worker) -> Response:
-    """Return whether all owned shards are open or parked; a standby without shards is ready."""
+    """Return whether all owned shards are open or parked, and the keys open all others: a standby needs them, too."""
     if worker.ready:
         return Response(text="ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()]
+    waiting += [worker.lacks] * bool(worker.lacks)
     if worker.fault is not None:
         waiting = [f"outside the group: {worker.fault.cause}: {worker.fault.reason}"]
     return Response(text="\n".join([*(waiting or ["not in the group yet"]), ""]), status=503)

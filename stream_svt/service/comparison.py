@@ -1,0 +1,119 @@
+"""Compares a configuration, and the stored states, with what the newest released events show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import msgspec
+
+from stream_svt.errors import UnreadableState
+from stream_svt.monitor.released import Account
+from stream_svt.privacy.loss import KINDS, as_text, exact
+from stream_svt.protocol.state_records import META, Meta
+from stream_svt.service.config import Config
+from stream_svt.service.ports import sealing_of
+from stream_svt.service.shown import Shown
+from stream_svt.settings.datasets import DatasetSpec
+
+SHOWN = 5
+"""Datasets or shards that one message names."""
+
+
+class Differs(NamedTuple):
+    """A difference: the part of the configuration, the message, and whether a worker could not go on with it."""
+
+    subject: str
+    message: str
+    serious: bool
+
+
+def differences(config: Config, shown: Shown, *, version: int) -> Iterator[Differs]:
+    """Yield what the configuration declares otherwise than events show; ``version`` is the one applied last, or 0."""
+    if wrong := shown.partitions - {config.topics.partitions}:
+        message = f"the application began with {min(wrong)} partitions: a dataset would get a second ledger"
+        yield Differs("topics.partitions", message, serious=True)
+    yield from _topics(config, shown)
+    yield from _datasets(config, shown)
+    known = {number: one.version for number, one in shown.shards.items() if one.version}
+    if ahead := [number for number, adopted in known.items() if adopted > version]:
+        message = (
+            f"{_named('shard', ahead)} adopted version {max(known.values())}, and the configuration topic has "
+            f"{version or 'none'}: it was created again. Apply with --above {max(known.values())}"
+        )
+        yield Differs("configuration", message, serious=True)
+    if behind := [number for number, adopted in known.items() if adopted < version]:
+        message = f"{_named('shard', behind)} did not adopt version {version} yet"
+        yield Differs("configuration", message, serious=False)
+
+
+def _topics(config: Config, shown: Shown) -> Iterator[Differs]:
+    for number, monitor in enumerate(config.spec.monitors):
+        declared = shown.topics.get(monitor.topic)
+        if declared is None:
+            continue
+        known = exact(str(declared.get("sensitivity", "0")))
+        if Fraction(monitor.sensitivity) < known:
+            message = (
+                f"{monitor.name} declares less than {known}, which topic {monitor.topic!r} was declared with"
+            )
+            yield Differs(f"monitors[{number}].sensitivity", message, serious=True)
+        if monitor.monotonic and declared.get("monotonic") is False:
+            message = f"{monitor.name} declares it, and topic {monitor.topic!r} was declared without"
+            yield Differs(f"monitors[{number}].monotonic", message, serious=True)
+
+
+def _datasets(config: Config, shown: Shown) -> Iterator[Differs]:
+    declared = {one.name: one for one in config.current.datasets}
+    other: dict[str, list[str]] = {}
+    for name, account in shown.accounts.items():
+        for subject, words in _differs(declared[name], account, shown.units.get(name)):
+            other.setdefault(subject, []).append(f"{name} {words}")
+    for subject, found in other.items():
+        more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        yield Differs(f"datasets.{subject}", f"{'; '.join(found[:SHOWN])}{more}", serious=subject != "limit")
+
+
+def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the key that a dataset declares otherwise than its ledger has it, and how."""
+    measure, kind = dataset.kind.measure, KINDS.get(account.measure, dataset.kind)
+    if account.measure != measure:
+        yield "measure", f"declares {measure}, its ledger is kept in {account.measure}"
+        return
+    limit = round(account.limit * kind.units)
+    if limit != dataset.limit:
+        spent = f"{account.spent:g} of it spent"
+        was = as_text(dataset.limit, kind)
+        yield "limit", f"declares {measure} {was}, its ledger has {as_text(limit, kind)}, {spent}"
+    if unit is not None and unit != dataset.unit:
+        yield "unit", f"declares {dataset.unit!r}, its ledger {unit!r}"
+
+
+def behind(config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: Shown) -> Iterator[Differs]:
+    """Yield the shards whose newest state, read after the events, does not account for these events."""
+    for number, one in shown.shards.items():
+        if not one.events or one.successor:
+            continue
+        if (record := stored.get(number)) is None:
+            state = "nothing is stored"
+        else:
+            try:
+                opened = sealing_of(config, cluster_id, number).open(META, record)
+                meta = msgspec.msgpack.decode(opened.content, type=Meta)
+            except (UnreadableState, msgspec.DecodeError):
+                continue  # reported with the states
+            if meta.state_id.hex() == one.state and meta.last_event >= one.events:
+                continue
+            state = f"its state ends with event {meta.last_event}"
+            if meta.state_id.hex() != one.state:
+                state = "its state is another one than the events name"
+        message = (
+            f"shard {number}: {state}, and alert partition {number} shows event {one.events}: it would park"
+        )
+        yield Differs("topics.state", message, serious=True)
+
+
+def _named(noun: str, numbers: list[int]) -> str:
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return f"{noun}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:SHOWN]))}{more}"

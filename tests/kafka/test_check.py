@@ -1,0 +1,79 @@
+"""`check` on a real broker: what it tries leaves no trace, and what it compares with the released events."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor.released import EventType
+from stream_svt.service.audit import audit_state
+from stream_svt.subscribe import subscribe
+from tests.support.worker import HIGH, Scene
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_what_check_tries_is_seen_by_nobody_and_every_shard_opens_afterwards(
+    scene: Scene, stream_svt
+) -> None:
+    """Beside a worker, and while none runs; the newest state is still what the alerts name."""
+    await scene.configure("alerts", {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
+    worker = await scene.start()
+    for dataset in "abc":
+        await scene.send(dataset, HIGH)
+    await scene.settled(worker, 3)
+    file, topics = scene.write(), ("state", "alerts", "rejects")
+    beside = await stream_svt("check", "-c", file)
+    assert [line for line in beside.out.splitlines() if "FAIL" in line] == []
+    assert (
+        "compared with the newest events of 2 of 2 shards, accounts of 3 of 3 datasets: no difference"
+        in beside.out
+    )
+    await scene.stop(worker)
+
+    async def written() -> list:
+        records = [record for topic in topics for record in await scene.read(topic, "read_uncommitted")]
+        return sorted((one.topic, one.partition, one.offset, one.value or b"") for one in records)
+
+    before = await written()
+    idle = await stream_svt("check", "-c", file)
+    assert (idle.code, "FAIL" in idle.out) == (0, False), idle
+    assert await written() == before
+    config = scene.config()
+    assert (await audit_state(config, config.cluster())).balances
+    async with subscribe(
+        bootstrap_servers=scene.servers, topic=f"{scene.application}.alerts", from_beginning=True
+    ) as alerts:
+        events = aiter(alerts)
+        assert {(await anext(events)).data.dataset for _ in range(3)} == {"a", "b", "c"}
+    again = await scene.start()
+    await scene.send("a", HIGH)
+    await scene.settled(again, 4)
+    assert len(await scene.alerts()) == 4
+
+
+async def test_check_says_what_differs_from_the_released_events(scene: Scene, stream_svt) -> None:
+    worker = await scene.start()
+    for dataset in "abc":
+        await scene.send(dataset, HIGH)
+    await scene.settled(worker, 3)
+    await scene.released(EventType.ALERT, 3)
+    await scene.stop(worker)
+    file = scene.write()
+    text = file.read_text()
+
+    async def told(old: str, new: str) -> str:
+        assert old in text
+        file.write_text(text.replace(old, new))
+        ended = await stream_svt("check", "-c", file)
+        return ended.out
+
+    assert "datasets.limit: a declares epsilon 9, its ledger has 4, " in await told(
+        "{epsilon: 4}", "{epsilon: 9}"
+    )
+    smaller = await told("sensitivity: 1", "sensitivity: 1/2")
+    assert "hot declares less than 1, which topic" in smaller
+    await scene.make_anew("state")
+    file.write_text(text)
+    lost = await stream_svt("check", "-c", file)
+    assert lost.code == 2
+    assert "FAIL topics.state: shard 0: nothing is stored, and alert partition 0 shows event " in lost.out
