@@ -9,8 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from stream_svt.errors import UnreadableState
+from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import Account
-from stream_svt.privacy.loss import KINDS, as_text, exact
+from stream_svt.privacy.loss import KINDS, as_text
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.config import Config
 from stream_svt.service.ports import sealing_of
