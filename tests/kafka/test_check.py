@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from stream_svt.subscribe import subscribe
 
 from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import audit_state
+from stream_svt.subscription import subscribe
 from tests.support.worker import HIGH, Scene
 
 pytestmark = pytest.mark.kafka
