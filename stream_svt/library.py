@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import BranchNoise, require, require_bool
+from stream_svt.mechanisms.arguments import BranchNoise, parse_choice, require, require_bool
 from stream_svt.mechanisms.contract import Mechanism, Run
 from stream_svt.mechanisms.correction import Annealed, Optimal
 from stream_svt.mechanisms.estimates import estimate, lower_bound
@@ -255,9 +255,8 @@ def quantile(
     grid = number_of(granularity, "granularity", above=0)
     start = grid_floor(number_of(lower, "lower"), grid)
     require(abs(start) < VALUE_LIMIT, f"lower must lie within 2^47 steps of the grid; found {shown(lower)}")
-    mechanism = UnboundedQuantile(
-        epsilon=epsilon, level=level, adjacency=Adjacency(adjacency), base=base, start=start
-    )
+    kind = parse_choice(Adjacency, adjacency, "adjacency")
+    mechanism = UnboundedQuantile(epsilon=epsilon, level=level, adjacency=kind, base=base, start=start)
     steps, noise = np.sort(_answers(values, grid)), _Noise(_entropy(seed))
     run = noise.open(mechanism)
     tests = math.ceil(math.log(VALUE_LIMIT) / math.log(mechanism.base))  # until a candidate leaves the grid

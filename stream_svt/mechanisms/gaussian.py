@@ -31,7 +31,7 @@ from stream_svt.mechanisms.arguments import require, require_bool
 from stream_svt.mechanisms.contract import Outcomes, Run, Top, check_run, new_run
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, Integers
 from stream_svt.mechanisms.noise import Law, Noise
-from stream_svt.mechanisms.numbers import Number, integer_of, number_of
+from stream_svt.mechanisms.numbers import Number, epsilon_units, integer_of, loss_of, number_of
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -172,7 +172,7 @@ def gaussian(
     integer_of(correction, "correction", least=1 - CORRECTION_LIMIT, limit=CORRECTION_LIMIT)
     require_bool(monotonic, "monotonic")
     total, chance = (
-        float(number_of(epsilon, "epsilon", above=0)),
+        float(loss_of(epsilon_units(epsilon))),
         float(number_of(delta, "delta", above=0, below=1)),
     )
     threshold = total / (1 + float(number_of(split, "split", above=0)))

@@ -36,6 +36,7 @@ import numpy as np
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import parse_choice
 from stream_svt.mechanisms.grid import Floats, Integers
+from stream_svt.mechanisms.numbers import number_of
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25
@@ -109,13 +110,15 @@ _NOT_MONITORED = Noise.refused | {
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Family of a noise, also accepted by name, and its rate in epsilon per grid step."""
+    """Family of a noise, also accepted by name, and its rate in epsilon per grid step, a number above 0."""
 
     noise: Noise
     rate: Fraction
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", Noise.of(self.noise))
+        if type(self.rate) is not Fraction:
+            object.__setattr__(self, "rate", number_of(self.rate, "rate", above=0))
 
 
 RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
