@@ -124,8 +124,10 @@ def test_the_resources_of_the_operator_are_valid_and_have_only_fields_that_it_kn
 def test_every_value_can_be_given_and_shows(render, version):
     """Each option that is empty by default, with something in it."""
     placement = "nodeSelector.disk=ssd,tolerations[0].operator=Exists,priorityClassName=high,podLabels.a=b"
+    args = "args={--log-level,debug}"
     more = "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution=null,podAnnotations.c=d"
     each = [f"{where}.{one}" for where in ("workers", "forward") for one in f"{placement},{more}".split(",")]
+    each += [f"{where}.{args}" for where in ("workers", "forward")]
     options = [
         *("image.pullSecrets[0]=registry", "image.digest=sha256:" + "0" * 64, "nameOverride=watch"),
         *("serviceMonitor.labels.release=prometheus", "prometheusRule.labels.release=prometheus"),
@@ -146,6 +148,7 @@ def test_every_value_can_be_given_and_shows(render, version):
         if component != APPLY:
             assert (pod["metadata"]["labels"]["a"], pod["metadata"]["annotations"]["c"]) == ("b", "d")
             assert spec["nodeSelector"] == {"disk": "ssd"}
+            assert spec["containers"][0]["args"][-2:] == ["--log-level", "debug"]
             assert spec["tolerations"] == [{"operator": "Exists"}]
             assert spec["priorityClassName"] == "high"
     [job] = pods(objects)[APPLY]["spec"]["containers"]

@@ -18,7 +18,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stream
 BASE = "python:3.11-slim-bookworm"
 """The base that the Dockerfile names: from a registry of images where one answers, else made of Debian's packages."""
 PROGRAMS = ("podman", "conmon", "runc", "debootstrap")
-SECCOMP = "usr/share/containers/seccomp.json"
+SECCOMP, REGISTRIES = "usr/share/containers/seccomp.json", "etc/containers/registries.conf"
 
 _STORAGE = """\
 [storage]
@@ -46,24 +46,30 @@ network_config_dir = "{place}/network"
 """
 
 
+def _of_debian(name: str, unpacked: str = "") -> str:
+    """Return a file of podman's packages: where they are installed, or where tests/run unpacked them."""
+    installed = Path("/", name)
+    return str(installed if installed.exists() else CACHE / "debian/root" / (unpacked or name))
+
+
 class Podman:
     """Podman of this machine or of ~/.cache/stream-svt/debian; it touches nothing outside its directory."""
 
     def __init__(self, place: Path = CACHE / "podman") -> None:
         self.place = place
         found = {name: shutil.which(name) or "" for name in PROGRAMS}
-        seccomp = next(
-            (path for path in (Path("/", SECCOMP), CACHE / "debian/root" / SECCOMP) if path.exists()), ""
-        )
         home = place / "home"
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         self._write(home / ".config/containers/policy.json", json.dumps(policy))
         self._write(place / "storage.conf", _STORAGE.format(place=place))
-        self._write(place / "containers.conf", _ENGINE.format(place=place, seccomp=seccomp, **found))
+        self._write(
+            place / "containers.conf", _ENGINE.format(place=place, seccomp=_of_debian(SECCOMP), **found)
+        )
         self._environment = os.environ | {
             "HOME": str(home),
             "CONTAINERS_CONF": str(place / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(place / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": _of_debian(REGISTRIES, f"{REGISTRIES}.d/shortnames.conf"),
         }
 
     @staticmethod
