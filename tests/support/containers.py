@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,9 @@ class Podman:
         shutil.rmtree(root)
 
     def _wheels(self) -> Path:
-        """Return a directory with the wheels of all that the image installs, for this pyproject.toml."""
+        """Return a directory with the wheels of all that the image installs, fetched anew for other dependencies."""
         wheels, stamp = self.place / "wheels", self.place / "wheels.of"
-        wanted = (ROOT / "pyproject.toml").read_text()
+        wanted = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
         if not stamp.exists() or stamp.read_text() != wanted:
             shutil.rmtree(wheels, ignore_errors=True)
             pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels)]
