@@ -72,8 +72,7 @@ class KafkaConfig(Strict):
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
     ) = None
-    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (needs the extra `msk`); with the SASL
-    protocols. Default: none."""
+    """Kind of login, with the SASL protocols; AWS_MSK_IAM needs the extra `msk`. Default: none."""
     username: fields.Text | None = None
     """User name; with PLAIN and SCRAM. Default: none."""
     password_file: fields.PathText | None = None

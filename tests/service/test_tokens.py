@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import logging
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pytest
 
 from stream_svt.service import tokens
+from stream_svt.service.kafka import TlsFiles
 from stream_svt.service.tokens import (
     ClientCredentials,
     CommandTokens,
@@ -30,6 +32,7 @@ from stream_svt.service.tokens import (
     claims,
 )
 from tests.support.issuer import SECRET, Issuer
+from tests.support.tls import Authority, connections_closed
 
 ISSUER = Issuer()
 JWT = ISSUER.token(exp=time.time() + 900)
@@ -267,6 +270,23 @@ async def test_a_slow_or_missing_endpoint_is_named(
     gone = ClientCredentials("http://127.0.0.1:1/token", "me", endpoint.secret_file)
     with pytest.raises(TokenUnavailable, match=r"cannot be reached \(ClientConnectorError\)"):
         await gone.fetch()
+
+
+@pytest.mark.loopback
+async def test_an_endpoint_with_an_authority_of_its_own_is_trusted_by_its_file_only(tmp_path: Path) -> None:
+    authority = Authority.new()
+    (tmp_path / "store.pem").write_bytes(authority.broker_store())
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    (tmp_path / "secret").write_text(SECRET)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "store.pem")
+    with Issuer().serving(server) as issuer:
+        asked = (f"{issuer.url}/token", "me", tmp_path / "secret", None)
+        trusting = TlsFiles(tmp_path / "ca.pem").context()
+        assert (await ClientCredentials(*asked, trusting).fetch()).lifetime == 3600
+        with pytest.raises(TokenUnavailable, match=r"not trusted; set kafka\.oauth_ca_file"):
+            await ClientCredentials(*asked).fetch()
+    await connections_closed()
 
 
 # --- Amazon MSK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -64,7 +65,7 @@ class Issuer:
         return 200, {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.lifetime}
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Self]:
+    def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[Self]:
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -87,8 +88,8 @@ class Issuer:
             def log_message(self, *arguments: object) -> None:
                 """Say nothing."""
 
-        with serving(Handler) as port:
-            self.url = f"http://127.0.0.1:{port}"
+        with serving(Handler, tls) as port:
+            self.url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
             yield self
 
 
