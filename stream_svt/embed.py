@@ -90,7 +90,7 @@ class EmbeddedWorker:
         return replace(self._config, spec=ApplicationSpec(self._config.spec.application, (), ()))
 
     async def ready(self) -> None:
-        """Wait until the worker is a member of its group and every shard it owns is open or parked.
+        """Wait until the worker is ready, as `/health/ready` has it: a member whose shards are open or parked.
 
         Before a first configuration is applied, and while no broker answers, this takes as long as that lasts; `status`
         tells why.
