@@ -24,6 +24,7 @@ from stream_svt.service.codec import (
 )
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
+from stream_svt.settings.application import load_spec
 from tests.support.engine_play import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
@@ -387,3 +388,37 @@ def test_an_invalid_value_slows_down_only_its_group(decoded):
     batch = decode(*values)
     assert len(decoded) <= 256
     assert [row for row, number in enumerate(numbers(batch)) if number is None] == [9000]
+
+
+def _misrouted(*keys: bytes, caplog: pytest.LogCaptureFixture) -> tuple[bool, int]:
+    """Return whether the other partitioner explains these keys on the own partition, and how often that was logged."""
+    caplog.clear()
+    spec = load_spec(SPEC.format(names=", ".join(NAMES)))
+    index = DatasetIndex(AT_HOME_NAMES, partition=OWN, homes=HOMES, spec=spec)
+    assert {index[key] for key in keys} == {-3}
+    return index.follows_other_partitioner, len(caplog.records)
+
+
+def test_misrouted_keys_show_the_other_partitioner_only_if_it_explains_all_that_are_declared(caplog) -> None:
+    away = [name.encode() for name in NAMES if name not in AT_HOME_NAMES]
+    explained = [key for key in away if HOMES.other.of(key) == OWN]
+    others = [key for key in away if HOMES.other.of(key) != OWN]
+    private = next(
+        key
+        for key in (b"private-%d" % number for number in range(999))
+        if HOMES.of(key) != OWN and HOMES.other.of(key) == OWN
+    )
+    assert _misrouted(*explained, caplog=caplog) == (True, 1)
+    assert _misrouted(*explained, *others, caplog=caplog) == (False, 1)
+    assert _misrouted(*others, *explained, caplog=caplog) == (False, 0)
+    assert _misrouted(private, caplog=caplog) == (False, 0)
+    assert _misrouted(private, explained[0], private, caplog=caplog) == (True, 1)
+    assert "private" not in caplog.text
+
+
+SPEC = """
+application: shop
+datasets: [{{names: [{names}], limit: 4, unit: one basket}}]
+monitors:
+  - {{name: hot, topic: t, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}}
+"""

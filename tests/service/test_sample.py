@@ -17,11 +17,11 @@ PARTITIONS = 6
 SPEC = load_spec("""
 application: shop
 datasets:
-  - {name: today, limit: 4, unit: one basket}
+  - {names: [today, alone], limit: 4, unit: one basket}
   - {generate: "{date}", from: 2026-01-05, limit: 4, unit: one basket}
 monitors:
-  - {name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 100], threshold: 50,
-     expected_queries: 1000}
+  - {name: hot, topic: counts, datasets: ["2*", t*], epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 100],
+     threshold: 50, expected_queries: 1000}
 """)
 HOME = partition_of(b"today", PARTITIONS)
 LIBRDKAFKA = zlib.crc32(b"today") % PARTITIONS
@@ -48,6 +48,7 @@ def lines(partition: int, *records: ConsumerRecord) -> list[str]:
     ("made", "partition", "finding"),
     [
         (record(7, b'{"id": "q"}'), HOME, "'value' is missing"),
+        (record(7, query(), b"alone"), partition_of(b"alone", PARTITIONS), "no monitor on this topic covers"),
         (record(7, query(value="12")), HOME, "'value' is a string"),
         (record(7, query(value=None)), HOME, "'value' is not a number"),
         (record(7, b'{"id": "q", "value": 1e}'), HOME, "'value' is not a number"),
