@@ -24,6 +24,7 @@ from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.monitor.released import Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.logs import log_to_stderr
+from stream_svt.settings.fields import is_this_machine
 from stream_svt.subscription import Event, Subscription
 
 if TYPE_CHECKING:
@@ -136,12 +137,31 @@ def forward(
     return asyncio.run(app.forward(config, accept_loss=accept_loss))
 
 
-@common.command("status", "status --url http://worker-2:6066 --json")
+@common.command(
+    "status",
+    "status --url http://worker-2:6066 --json",
+    "status -c monitors.yaml --all     from the alert topic",
+)
 @common.config_option(required=False)
 @common.option("--url", "Address of a worker's web pages. Default http://127.0.0.1:6066.", metavar="URL")
+@common.flag("--all every", "All shards and workers, as of the newest released events; needs -c.")
 @common.json_option
-def status(path: Path | None, url: str | None, as_json: bool) -> None:
-    """Show a worker's shards and budgets, as of its last commit."""
+def status(path: Path | None, url: str | None, every: bool, as_json: bool) -> None:
+    """Show a worker's shards and budgets, as of its last commit.
+
+    With --all, show the whole application from the newest events of the alert topic: no worker has to be reached.
+    """
+    if every:
+        from stream_svt.cli.whole import read_whole, show_whole
+
+        if path is None or url is not None:
+            raise click.UsageError("--all reads the alert topic that -c FILE names: give -c, and no --url.")
+        found = asyncio.run(read_whole(common.load(path)))
+        if as_json:
+            common.print_json(found)
+        else:
+            show_whole(found, datetime.now(UTC))
+        return
     if url is None:
         web = common.load(path).web if path is not None else None
         url = f"http://{web.host}:{web.port}" if web is not None else "http://127.0.0.1:6066"
@@ -152,16 +172,13 @@ def status(path: Path | None, url: str | None, as_json: bool) -> None:
         _show(answer)
 
 
-_THIS_MACHINE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104  nothing listens
-
-
 def _get(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
     try:
         page = url.rstrip("/") + "/api/v1/status"
         # urllib would ask the proxy of the variable http_proxy for an address of this machine, too.
-        direct = [urllib.request.ProxyHandler({})] if urlsplit(page).hostname in _THIS_MACHINE else []
+        direct = [urllib.request.ProxyHandler({})] if is_this_machine(urlsplit(page).hostname or "") else []
         with urllib.request.build_opener(*direct).open(page, timeout=10) as response:
             answer = json.load(response)
         if not isinstance(answer, dict) or "datasets" not in answer:

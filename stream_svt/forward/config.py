@@ -17,7 +17,17 @@ from stream_svt.monitor.released import EventType
 from stream_svt.service.config import SecretFiles, content
 from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
-from stream_svt.settings.fields import Duration, Name, PathText, Text, TopicName, Url, http_address, integer
+from stream_svt.settings.fields import (
+    Duration,
+    Name,
+    PathText,
+    Text,
+    TopicName,
+    Url,
+    http_address,
+    integer,
+    is_this_machine,
+)
 from stream_svt.settings.sections import KafkaConfig, apply_environment
 
 _LABEL = r"(?!(alertname|application|dataset|monitor|series|type)$)[a-zA-Z_][a-zA-Z0-9_]*"
@@ -256,7 +266,7 @@ def _destination(
         if not webhook.key_files:
             files.note(key, "requests are not signed: anybody who can reach the receiver can forge an alert")
     # Judged by the host's name: an address on this machine is not read by others.
-    remote = [one for one in map(urlsplit, urls) if one.hostname not in {"localhost", "127.0.0.1", "::1"}]
+    remote = [one for one in map(urlsplit, urls) if not is_this_machine(one.hostname or "")]
     if (config.authorization_file or webhook) and any(one.scheme == "http" for one in remote):
         files.note(path, "uses http: anybody on the network path can read, change and repeat requests")
     return Destination(

@@ -245,7 +245,8 @@ class Metrics:
         """Return how many records were refused since the worker started, by reason."""
         refused: Counts[str] = Counts()
         for sample in self._metrics[f"{_PREFIX}records_rejected_total"].collect()[0].samples:
-            refused[sample.labels["reason"]] += int(sample.value)
+            if not sample.name.endswith("_created"):
+                refused[sample.labels["reason"]] += int(sample.value)
         return {reason: count for reason, count in sorted(refused.items()) if count}
 
     def committed(self, commit: Commit) -> None:

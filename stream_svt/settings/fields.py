@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -66,6 +67,19 @@ def integer(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise ValueError(f"expected a whole number, found {quote(value)}")
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host name or address means the machine itself.
+
+    >>> [is_this_machine(host) for host in ("localhost", "127.0.1.1", "::1", "0.0.0.0", "10.0.0.1", "broker")]
+    [True, True, True, True, False, False]
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
 
 
 def duration_ms(value: object) -> int:

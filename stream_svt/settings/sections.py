@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -354,11 +355,12 @@ def json_schema() -> dict[str, Any]:
 
 def section_notes(document: Document, found: ServiceDocument) -> Iterator[Problem]:
     """Yield advice about unencrypted connections and options for a single start."""
-    local = ("127.", "localhost:", "[::1]:")
-    if (url := found.kafka.oauth_token_url or "").startswith("http://") and not url[7:].startswith(local):
+    token_url = urlsplit(found.kafka.oauth_token_url or "")
+    if token_url.scheme == "http" and not fields.is_this_machine(token_url.hostname or ""):
         message = "the client secret and tokens cross the network in the clear: use https"
         yield document.problem(("kafka", "oauth_token_url"), message)
-    if not found.kafka.encrypts and not all(one.startswith(local) for one in found.kafka.bootstrap_servers):
+    hosts = [urlsplit(f"//{one}").hostname or "" for one in found.kafka.bootstrap_servers]
+    if not found.kafka.encrypts and not all(map(fields.is_this_machine, hosts)):
         message = "private values cross the network in the clear: use SSL or SASL_SSL"
         yield document.problem(("kafka", "security_protocol"), message)
     if found.sealing.adopt_plain:

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import aiokafka.client
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from stream_svt.cli import app, confirming
+from stream_svt.cli.whole import show_whole
 from stream_svt.demo.scenario import Setting
 from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
@@ -361,3 +363,36 @@ def test_a_counterexample_is_exit_code_one_and_names_case_and_seed(stream_svt, c
     assert ended.code == 1
     assert "COUNTEREXAMPLE in case 0 of seed 3: a step (observation " in ended.out
     assert "Every comparison held" not in ended.out
+
+
+def test_the_whole_application_is_shown_from_its_events_however_many_datasets_it_has(capsys):
+    shards = [
+        {
+            "shard": 0,
+            "events": 12,
+            "time": "2026-11-26T04:00:00.000Z",
+            "command": 3,
+            "version": 2,
+            "successor": "",
+        },
+        {"shard": 1, "events": 0, "time": "", "command": 0, "version": 0, "successor": ""},
+    ]
+    datasets = [
+        {"dataset": f"d{number}", "measure": "epsilon", "limit": 4.0, "spent": 0.5, "reserved": 0.25}
+        for number in range(60)
+    ]
+    found = {"application": "shop", "workers": None, "shards": shards, "declared": 61, "datasets": datasets}
+    show_whole(found, datetime(2026, 11, 26, 4, 1, 5, tzinfo=UTC))
+    out = capsys.readouterr().out
+    assert "shop: an unknown number of workers in the group" in out
+    assert "2026-11-26 04:00:00 UTC │ 65 s" in out
+    assert "60 datasets: epsilon 30 of 240 spent, 15 reserved" in out
+    assert "1 declared dataset without an account in the events read" in out
+    assert "│ d49 " in out
+    assert "│ d50 " not in out
+    assert ".. and 10 more: --json has them all" in out
+
+
+def test_status_of_the_whole_application_needs_its_configuration(stream_svt):
+    ended = stream_svt("status", "--all", "--url", "http://127.0.0.1:1")
+    assert (ended.code, "--all reads the alert topic that -c FILE names" in ended.err) == (2, True)

@@ -174,6 +174,19 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, scene, mo
         nothing = stream_svt("control", "accept-loss", "-c", config, *lost, "--yes")
         assert nothing.code == 1
         assert "shard 0: refused: the shard does not wait for offset 7" in nothing.err
+        whole = stream_svt("status", "-c", config, "--all", "--json")
+        found = json.loads(whole.out)
+        assert [
+            (len(found["workers"]), found["declared"]),
+            [one["dataset"] for one in found["datasets"]],
+        ] == [
+            (1, 2),
+            ["today", "tomorrow"],
+        ]
+        assert all(shard["events"] > 0 and shard["command"] > 0 for shard in found["shards"])
+        table = stream_svt("status", "-c", config, "--all").out
+        assert f"{scene.application}: 1 worker in the group, as of the newest released events" in table
+        assert "2 datasets: epsilon " in table
         audited = stream_svt("audit", "-c", config)
         assert audited.code == 0, audited
         assert "of 5.5 spent" in audited.out
