@@ -26,7 +26,7 @@ from stream_svt.settings.sections import ConfigDocument, json_schema
 from tests.documentation.pages import ROOT, Code, blocks
 
 _PROGRAMS = re.compile(
-    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|export|gh|git|grep|head|helm|javac?|jq|"
+    r"[.]|amtool|base64|cat|cd|chmod|cp|curl|date|docker(-compose)?|echo|export|gh|git|grep|head|helm|javac?|jq|"
     r"kafka-delete-records|kcat|kill|kubectl|mkdir|mkdocs|openssl|pip|promtool|python|sed|sha256sum|source|ssh-keygen"
 )
 _ENDS = re.compile(r"[;&|()]+")
