@@ -97,7 +97,7 @@ class CommandTokens:
         except OSError as error:
             raise TokenUnavailable(f"{doing} cannot be started: {error.strerror}") from None
         if code:
-            raise TokenUnavailable(f"{doing} ended with exit code {code}")
+            raise TokenUnavailable(f"{doing} ended with exit code {code}; run it by hand")
         answer = _object(text) if text.startswith("{") else {"access_token": text}
         return Token.of(answer.get("access_token"), answer.get("expires_in"), f"{doing} printed")
 
@@ -241,7 +241,12 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         return self._extensions
 
     def refused(self) -> TokenRefused:
-        """Return the error for a login that the brokers refused, with what is known of the token."""
+        """Discard the token, which the brokers refused, and return the error, with what is known of the token.
+
+        After a pause the source is asked again: whoever issues tokens may have changed what was wrong.
+        """
+        if self._token is None and isinstance(self._failure, TokenRefused):
+            return TokenRefused(*self._failure.args)  # by another connection, at the same time
         known = claims(self._token.text) if self._token is not None else {}
         named = {name: known[name] for name in ("iss", "aud", "sub") if name in known}
         said = ", ".join(f"{name} {quote(_word(value))}" for name, value in named.items())
@@ -250,7 +255,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
             said += f", exp {f'in {left:.0f} s' if left > 0 else f'{-left:.0f} s ago'}"
         shown = f"its claims: {said}" if said else "it has no claims that can be read here"
         hint = "compare it with the brokers' sasl.oauthbearer.expected.issuer and .audience, and their clock"
-        return TokenRefused(f"the brokers refused the access token ({shown}); {hint}")
+        self._failure = TokenRefused(f"the brokers refused the access token ({shown}); {hint}")
+        self._token, self._renew_at, self._ends_at = None, 0.0, 0.0
+        self._retry_at = time.monotonic() + RETRY_PAUSE
+        return self._failure
 
     async def _renew(self) -> None:
         try:

@@ -63,7 +63,7 @@ async def test_neither_expired_tokens_nor_ended_sessions_nor_a_slow_endpoint_dis
     asked, loop = len(issuer.asked), asyncio.get_running_loop()
     issuer.lifetime, issuer.delay = 8.0, 2.5
     worker = await scene.start(config())
-    end, sent = loop.time() + 4 * SESSION, 0
+    end, sent = loop.time() + 3.3 * SESSION, 0
     while loop.time() < end:
         sent += 1
         await scene.send("a", LOW if sent > 1 else HIGH)

@@ -182,13 +182,29 @@ async def test_a_failed_source_is_asked_again_after_a_pause_and_a_valid_token_st
     assert await provider.token() == "token4"
 
 
+async def test_a_token_that_the_brokers_refused_is_not_used_again(clock: list[float]) -> None:
+    source = Source()
+    provider = Tokens(source)
+    assert await provider.token() == "token1"
+    refusal = provider.refused()
+    for _ in range(3):
+        with pytest.raises(TokenRefused, match="brokers refused the access token"):
+            await provider.token()
+    assert source.asked == 1
+    clock[0] += tokens.RETRY_PAUSE
+    assert await provider.token() == "token2"
+    assert "token1" not in str(refusal)
+
+
 def test_a_refused_token_is_described_by_its_claims_alone() -> None:
     provider = Tokens(Source())
-    provider._token = Token(ISSUER.token(aud=["a", "b\x1b"], exp=time.time() - 30), 1.0)
+    issued = ISSUER.token(aud=["a", "b\x1b"], exp=time.time() - 30)
+    provider._token = Token(issued, 1.0)
     said = str(provider.refused())
     assert "aud 'a b?'" in said
     assert " s ago" in said
-    assert provider._token.text not in said
+    assert issued not in said
+    assert str(provider.refused()) == said
     assert all(claims(text) == {} for text in ("a.b.c", "a.b", "a.e30.c.d", "a.W10.c", "a.\x80.c"))
 
 
