@@ -82,13 +82,15 @@ def resources(config: Config) -> Iterator[dict[str, Any]]:
         counts = {"partitions": own.partitions, "replicas": own.replication_factor}
         spec = {"topicName": topic, **counts, "config": topic_settings(config, topic)}
         yield resource("KafkaTopic", kubernetes_name(topic), spec)
-    login = "tls" if config.kafka.certificate_file else "scram-sha-512"
+    login = {"authentication": {"type": "tls" if config.kafka.certificate_file else "scram-sha-512"}}
+    if config.kafka.sasl_mechanism == "OAUTHBEARER":
+        login = {}  # the operator gives out no credentials: permissions are those of the name in a token
     for role, acls in grants(config).items():
         name = f"{config.spec.application}-{role}"
         if role == "worker":
             name = config.kafka.username or name
         authorization = {"type": "simple", "acls": [_acl(one) for one in acls]}
-        spec = {"authentication": {"type": login}, "authorization": authorization}
+        spec = {**login, "authorization": authorization}
         yield resource("KafkaUser", kubernetes_name(name), spec)
 
 

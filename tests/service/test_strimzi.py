@@ -109,3 +109,9 @@ def test_an_operator_is_granted_commands_and_applying_and_a_subscriber_alerts_on
     assert granted("subscriber") == {*permissions.AUDITOR, ("read", "group", "-readers")}
     assert granted("producer") == {("write", "topic", ".counts")}
     assert granted("forwarder") == {*permissions.AUDITOR, ("read", "group", ".alerts.forward.")}
+
+
+def test_users_with_access_tokens_have_permissions_and_no_credentials():
+    login = ", security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER, oauth_token_command: [cat, token]"
+    for user in printed(config(login=login))["KafkaUser"]:
+        assert list(user["spec"]) == ["authorization"]
