@@ -39,6 +39,7 @@ _SECTIONS: Final = {
     "topics": "TopicsConfig",
     "sealing": "SealingConfig",
     "control": "ControlConfig",
+    "schema_registry": "SchemaRegistryConfig",
     "web": "WebConfig",
     "commit": "CommitConfig",
 }

@@ -48,7 +48,7 @@ BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
 }
 
 _BLOCK: Final = re.compile(
-    r"(?P<begin><!-- made by docs/generate: (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- end: (?P=name) -->)",
+    r"(?P<begin><!-- made by docs/generate: (?P<name>[a-z0-9_-]+) -->\n).*?(?P<end><!-- end: (?P=name) -->)",
     re.DOTALL,
 )
 

@@ -126,7 +126,12 @@ class Feed(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns records of one query topic into a batch."""
+    """Turns records of one query topic into a batch; ``at_once`` is how many at most, so that the call is short."""
+
+    at_once: int
+
+    def lack(self, records: Sequence[Record]) -> tuple[int, str]:
+        """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries in consecutive records; malformed ones go to `rejects`."""

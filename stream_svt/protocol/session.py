@@ -46,6 +46,8 @@ FARTHEST_AHEAD = 600.0
 IDLE_MARGIN = 3600.0
 """Seconds that a watermark stays behind the clock when all of a topic is read: a record in an open transaction, or one
 stamped by a broker with a slow clock, must not be late."""
+SCHEMA_WAITS = (0.1, 0.25, 0.5, 1.0, 2.0)
+"""Seconds before each further attempt to decode records whose schema is missing."""
 _TIMESTAMP = attrgetter("timestamp")
 
 
@@ -62,6 +64,8 @@ class ShardSession(Committer):
     _replay_to: Mapping[str, int] = field(init=False, default_factory=dict)
     """By topic, the offset up to which an earlier owner may have stepped it."""
     _replayed: bool = field(init=False, default=False)
+    _undecoded: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
+    """By topic whose next record cannot be decoded yet, when to try again and the number of tries."""
 
     # Taking over
 
@@ -233,6 +237,7 @@ class ShardSession(Committer):
                 if self.commands.closed:
                     await self.end_closed()
                 topics = {*self.engine.topics()}.intersection(self.workload.topics) | {self.control}
+                topics -= {topic for topic, (at, _) in self._undecoded.items() if at > self.clock.now()}
                 records = await self.feed.fetch(topics, self._fetch_wait(), self.policy.max_records)
             except Stopped:
                 break
@@ -254,6 +259,8 @@ class ShardSession(Committer):
         may_continue = self.commands.may_continue(replayed=self._replayed)
         if self.journal.pending or self.policy.cadence is not None or may_continue:
             return 0.0
+        if self._undecoded:
+            return min(self.seconds_left, SCHEMA_WAITS[0])
         return min(self.seconds_left, IDLE_FETCH) if self.uncommitted else IDLE_FETCH
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
@@ -265,7 +272,37 @@ class ShardSession(Committer):
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
             elif fetched:
-                interrupted = not await self._step_through(topic, fetched)
+                interrupted = not await self._step_all(topic, fetched)
+
+    async def _step_all(self, topic: str, fetched: Sequence[Record]) -> bool:
+        """Step the engine as `_step_through` does, through as many records at a time as are decoded at once."""
+        at_once = self._decoders[topic].at_once
+        for start in range(0, len(fetched), at_once):
+            found = self._decodable(topic, fetched[start : start + at_once])
+            if found and not await self._step_through(topic, found):
+                return False
+            if topic in self._undecoded:
+                break
+        return True
+
+    def _decodable(self, topic: str, fetched: Sequence[Record]) -> Sequence[Record]:
+        """Return the records before the first one that cannot be decoded yet; that one is read again later."""
+        count, why = self._decoders[topic].lack(fetched)
+        if not why:
+            if self._undecoded.pop(topic, None) and not self._undecoded:
+                self.status.cause, self.status.reason = Cause.NONE, ""
+            return fetched
+        offset = fetched[count].offset
+        self.feed.seek(topic, offset)
+        _, tries = (0, 0) if count else self._undecoded.get(topic, (0, 0))
+        wait = SCHEMA_WAITS[min(tries, len(SCHEMA_WAITS) - 1)]
+        self._undecoded[topic] = self.clock.now() + wait, tries + 1
+        if tries:  # the first try only begins to fetch the schema
+            reason = f"shard {self.shard}: topic {topic!r} waits at offset {offset}: {why}"
+            if reason != self.status.reason:
+                log.warning("event=schema_missing shard=%d error=%r", self.shard, reason)
+            self.status.cause, self.status.reason = Cause.SCHEMA_MISSING, reason
+        return fetched[:count]
 
     async def _step_through(self, topic: str, fetched: Sequence[Record]) -> bool:
         """Step the engine through records of a topic, committing where it must be durable first.

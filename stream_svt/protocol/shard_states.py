@@ -61,6 +61,7 @@ class Cause(StrEnum):
     SEALING_KEY = "sealing-key"
     CLOCK = "clock"
     GROUP = "group"
+    SCHEMA_MISSING = "schema-missing"
     UNAVAILABLE = "unavailable"
     FENCED = "fenced"
     ERROR = "error"
@@ -89,7 +90,8 @@ class ShardStatus:
     """The published status of a shard; all of it is committed or public.
 
     ``outbox`` is the number of charged events that are not published yet; ``totals`` is None until the shard's state
-    was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open.
+    was read; ``reason`` says in words, and ``cause`` for machines, why the shard is not open, or why one of
+    its topics waits.
     """
 
     shard: int

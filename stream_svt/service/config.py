@@ -43,12 +43,15 @@ class Config:
         login: Secrets and files of the connection to the brokers.
         master_keys: Sealing keys of 32 bytes, the current one first; empty if state is not sealed.
         command_keys: Keys that may sign commands; empty if signatures are not required.
+        registry_password: Password of the user of the Schema Registry.
+        directory: Where file names are relative to.
     """
 
     kafka: sections.KafkaConfig
     topics: sections.TopicsConfig
     sealing: sections.SealingConfig
     control: sections.ControlConfig
+    schema_registry: sections.SchemaRegistryConfig
     web: sections.WebConfig
     commit: sections.CommitConfig
     spec: ApplicationSpec
@@ -57,6 +60,8 @@ class Config:
     login: Login = field(default=Login(), repr=False)
     master_keys: tuple[bytes, ...] = field(default=(), repr=False)
     command_keys: tuple[VerifyingKey, ...] = ()
+    registry_password: str | None = field(default=None, repr=False)
+    directory: Path = Path()
 
     @property
     def current(self) -> ApplicationSpec:
@@ -157,7 +162,10 @@ def parse_config(
         login=files.login(service.kafka),
         master_keys=tuple(keys),
         command_keys=tuple(files.command_keys(service.control, keys)),
+        registry_password=files.registry_password(service.schema_registry),
+        directory=directory,
     )
+    _require_registry(document, config)
     document.raise_problems()
     return replace(config, notes=tuple(sorted([*config.notes, *files.notes])))
 
@@ -184,6 +192,14 @@ def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
         login = files.login(found.model_copy(update={"password_file": None}))._replace(password=password)
     document.raise_problems()
     return Cluster.of(found, login)
+
+
+def _require_registry(document: Document, config: Config) -> None:
+    """Report monitors whose records need a Schema Registry, where none is configured."""
+    for index, monitor in enumerate(config.spec.monitors):
+        if monitor.record is not None and monitor.record.format == "avro" and not config.schema_registry.url:
+            path = ("monitors", index, "record", "format")
+            document.report(path, "avro needs the address of a Schema Registry: set schema_registry.url")
 
 
 def _names_in(directory: Path) -> ReadNames:
@@ -225,6 +241,16 @@ class SecretFiles:
         source = ClientCredentials(url, client, self._directory / secret, kafka.oauth_scope, tls)
         return Tokens(source, kafka.oauth_extensions)
 
+    def registry_password(self, registry: sections.SchemaRegistryConfig) -> str | None:
+        """Return the password of the Schema Registry's user, None without one; report a ca_file that is none."""
+        if registry.ca_file is not None:
+            authorities = TlsFiles(self._directory / registry.ca_file)
+            self._loads(authorities, "ca_file", registry.ca_file, "no PEM certificate", "schema_registry")
+        name = registry.password_file
+        return (
+            None if name is None else self.first_line(name, ("schema_registry", "password_file"), "password")
+        )
+
     def first_line(self, name: str, path: KeyPath, what: str) -> str | None:
         """Return the first line of a secret file, None after reporting a problem."""
         text = self._text(name, path)
@@ -245,14 +271,14 @@ class SecretFiles:
             )
         return files
 
-    def _loads(self, files: TlsFiles, key: str, name: str | None, lack: str) -> bool:
+    def _loads(self, files: TlsFiles, key: str, name: str | None, lack: str, section: str = "kafka") -> bool:
         try:
             files.context()
         except ssl.SSLError:
-            self._document.report(("kafka", key), f"file {quote(name)} holds {lack}")
+            self._document.report((section, key), f"file {quote(name)} holds {lack}")
             return False
         except OSError as error:
-            self._document.report(("kafka", key), f"cannot read {quote(name)}: {error.strerror}")
+            self._document.report((section, key), f"cannot read {quote(name)}: {error.strerror}")
             return False
         return True
 

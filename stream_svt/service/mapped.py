@@ -71,6 +71,9 @@ def _object(paths: Sequence[tuple[tuple[str, ...], Any, Any]]) -> _Object:
 class MappedJson:
     """Decodes the records of one topic by its layout."""
 
+    blank: Final = b"{}"
+    """What replaces a record whose key is refused."""
+
     def __init__(self, layout: RecordLayout) -> None:
         self._value = steps(layout.value)
         self._texts = layout.texts

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     NOT_JSON = "not-json"
     NOT_AN_OBJECT = "not-an-object"
     NOT_ARROW = "not-arrow"
+    NOT_AVRO = "not-avro"
+    UNUSABLE_SCHEMA = "unusable-schema"
     MISSING_ID = "missing-id"
     BAD_ID = "bad-id"
     BAD_SERIES = "bad-series"

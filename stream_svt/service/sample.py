@@ -12,18 +12,20 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError
+from stream_svt.errors import BrokerError, StreamSvtError
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact, kafka
+from stream_svt.service.avro import Schemas, schema_number
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.reasons import Reason
+from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.topology import unseen
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec
-from stream_svt.settings.records import steps
+from stream_svt.settings.records import RecordLayout, steps
 
 _NO_VALUE = object()
 OTHER_PARTITIONER = "other-partitioner"
@@ -49,9 +51,17 @@ _ADVICE = {
 class Examiner:
     """Finds what is unusual in records of one query topic; repeated ids only if it ``keeps_ids``."""
 
-    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes, *, keeps_ids: bool = False) -> None:
+    def __init__(
+        self,
+        spec: ApplicationSpec,
+        topic: str,
+        homes: Homes,
+        *,
+        keeps_ids: bool = False,
+        schemas: Schemas | None = None,
+    ) -> None:
         self._ids: set[tuple[str, str]] | None = set() if keeps_ids else None
-        self._spec, self._topic, self._homes = spec, topic, homes
+        self._spec, self._topic, self._homes, self._schemas = spec, topic, homes, schemas
         self._monitors = [monitor for monitor in spec.monitors if monitor.topic == topic]
         self.layout = next((monitor.record for monitor in self._monitors), None)
 
@@ -64,7 +74,10 @@ class Examiner:
         covering = [[one for one in self._monitors if one.covers(each.name)] for each in datasets]
         index = DatasetIndex([one.name for one in datasets], partition=partition, homes=self._homes)
         names = [one.name for one in self._monitors]
-        batch = QueryDecoder(self._topic, index, names, self.layout).decode(records)
+        decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas)
+        if why := decoder.lack(records)[1]:
+            raise StreamSvtError(f"topic {self._topic!r}: {why}")
+        batch = decoder.decode(records)
         by_offset = {record.offset: record for record in records}
         for offset, reason in batch.rejects:
             yield offset, self._why(reason, by_offset[offset].key, partition)
@@ -137,11 +150,18 @@ class Examiner:
 class Sample:
     """Counts of what is unusual in records of one query topic, each with the position of its first record."""
 
-    def __init__(self, spec: ApplicationSpec, topic: str, homes: Homes) -> None:
+    def __init__(
+        self, spec: ApplicationSpec, topic: str, homes: Homes, schemas: Schemas | None = None
+    ) -> None:
         self.records = 0
         self.found: Counter[str] = Counter()
         self.first: dict[str, tuple[int, int]] = {}
-        self._examiner = Examiner(spec, topic, homes, keeps_ids=True)
+        self._examiner = Examiner(spec, topic, homes, keeps_ids=True, schemas=schemas)
+
+    @property
+    def layout(self) -> RecordLayout | None:
+        """Layout of the topic's records."""
+        return self._examiner.layout
 
     def add(self, partition: int, records: Sequence[Record]) -> None:
         """Examine consecutive records of a partition, at least one."""
@@ -164,15 +184,24 @@ class Sample:
             yield f"{count} of {self.records}: {said} ({where})"
 
 
+async def _request(schemas: SchemaRegistry, records: Sequence[Record]) -> None:
+    """Fetch the schemas of records."""
+    for number in {schema_number(record.value or b"") for record in records}:
+        if number is not None and schemas.get(number) is None:
+            schemas.request(number)
+    await schemas.wait()
+
+
 async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sample]:
     """Return what the newest ``records`` of each query topic show, evenly from its partitions that have any."""
     found, doing = {}, "reading query topics"
     counts = await kafka.partition_counts(cluster, doing)
+    schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
     async with kafka.started(cluster.reader(), doing) as reader:
         for topic in config.spec.topics():
             if not (count := counts.get(topic, 0)):
                 raise BrokerError(unseen(topic, "READ"))
-            one = found[topic] = Sample(config.spec, topic, config.homes)
+            one = found[topic] = Sample(config.spec, topic, config.homes, schemas)
             spans = await kafka.edges(
                 reader, [TopicPartition(topic, number) for number in range(count)], doing
             )
@@ -180,5 +209,7 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
             for tp, end in ends.items():
                 start = max(0, end - -(-records // len(ends)))
                 async for batch in kafka.read_partition(reader, topic, tp.partition, start, doing):
+                    if one.layout is not None and one.layout.format == "avro":
+                        await _request(schemas, batch)
                     one.add(tp.partition, batch)
     return found

@@ -76,6 +76,8 @@ class LineReader:
 
     def __init__(self, config: Config, topic: str, dataset: str | None = None) -> None:
         self._examiner = Examiner(config.spec, topic, config.homes)
+        if self._examiner.layout is not None and self._examiner.layout.format != "json":
+            raise StreamSvtError(f"topic {topic!r} has Avro records: 'send' sends JSON only")
         self._homes = config.homes
         self._dataset = dataset
 

@@ -29,6 +29,7 @@ from stream_svt.service.group import Group
 from stream_svt.service.kafka import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import sealing_of, stored_metas
+from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.shard import CLOCK_TOLERANCE, WorkerParts, describe
 from stream_svt.service.topology import other_partitioner, require
@@ -106,7 +107,8 @@ class Worker:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._reread = reread
-        self.workload = AppliedWorkload(config.spec, config.homes)
+        self._schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
+        self.workload = AppliedWorkload(config.spec, config.homes, schemas=self._schemas)
         for _ in self.workload.prepare():  # no other task runs yet
             pass
         self.metrics = Metrics(
@@ -179,6 +181,7 @@ class Worker:
             fresh = await asyncio.to_thread(self._reread)  # may run a program that prints the keys
             own = self.config
             self.config = replace(fresh, spec=own.spec, topics=own.topics, web=own.web, commit=own.commit)
+            self._schemas.configure(fresh.schema_registry, fresh.registry_password, fresh.directory)
         if not self.config.spec.monitors:
             return WorkerFault(Cause.CONFIGURATION, str(self._refused or NOTHING_APPLIED))
         cluster = self.config.cluster()
@@ -205,7 +208,9 @@ class Worker:
         return None
 
     async def _self_test(self) -> WorkerFault | None:
-        """Return a fault of this worker's keys or clock, None where it may join."""
+        """Return a fault of this worker's keys, clock or means to read Avro, None where it may join."""
+        if (lack := self._schemas.lack(self.config.spec)) is not None:
+            return WorkerFault(Cause.CONFIGURATION, lack)
         if (fault := await self._key_fault()) is not None:
             return fault
         now = await _broker_time(self._parts)
@@ -272,6 +277,7 @@ class Worker:
             await asyncio.gather(self.running, return_exceptions=True)
         if self._group is not None:
             await self._group.stop()
+        await self._schemas.close()
         log.info("event=stopped worker=%s", self.identity)
 
     async def adopt(self, workload: AppliedWorkload) -> None:
@@ -298,13 +304,14 @@ class Worker:
 
     async def _use(self, workload: AppliedWorkload) -> None:
         """Prepare another workload, and have every shard use it from its next session on."""
+        workload = replace(workload, schemas=self._schemas)
         for _ in workload.prepare():
             await asyncio.sleep(0)
         self.config = replace(self.config, spec=workload.declared)
         self.workload.retire()
         self.workload = workload
         self.metrics.configure(workload.spec, workload.hash)
-        if self._group is None:
+        if self._group is None or self._schemas.lack(workload.declared) is not None:
             self._wake.set()
             return
         for shard in self._group.shards.values():

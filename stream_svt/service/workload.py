@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
+from stream_svt.service.avro import Schemas
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder
 from stream_svt.service.event_loop import free_gradually
 from stream_svt.service.homes import Homes
@@ -43,13 +44,15 @@ class AppliedWorkload:
     With many datasets, call `prepare` first: otherwise the first use computes everything without yielding.
 
     ``version`` is number and digest of the version applied. ``known_hash`` is the hash of the specification, where it
-    is computed already. Periods that begin later than `AHEAD_MS` from ``now_ms`` (UTC) are not known.
+    is computed already, ``schemas`` the worker's schemas of Avro records. Periods that begin later than `AHEAD_MS` from
+    ``now_ms`` (UTC) are not known.
     """
 
     declared: ApplicationSpec
     homes: Homes
     version: tuple[int, str] = (0, "")
     known_hash: str = field(default="", compare=False)
+    schemas: Schemas | None = field(default=None, compare=False, repr=False)
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
     _by_home: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
         default_factory=dict, init=False, compare=False
@@ -125,7 +128,11 @@ class AppliedWorkload:
         layouts = {one.topic: one.record for one in (*self.spec.monitors, *running)}
         return {
             topic: QueryDecoder(
-                topic, dataset_index, [one.name for one in known if one.topic == topic], layouts[topic]
+                topic,
+                dataset_index,
+                [one.name for one in known if one.topic == topic],
+                layouts[topic],
+                self.schemas,
             )
             for topic in self.topics
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
@@ -46,6 +46,8 @@ class RecordLayout(Strict):
     A backslash takes the next character as part of a name: ``hits\.total``. Paths do not enter arrays.
     """
 
+    format: Literal["json", "avro"] = "json"
+    """json, or avro in the wire format of Confluent's Schema Registry (section `schema_registry`). Default json."""
     value: Path
     """Path of the true answer."""
     id: Path = OFFSET

@@ -265,6 +265,30 @@ class ControlConfig(Strict):
             yield "signatures", "is off although keys are configured: remove signatures or the keys"
 
 
+def _registry(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", text):
+        raise ValueError(f"expected an address such as https://registry:8081, found {quote(text)}")
+    return text
+
+
+class SchemaRegistryConfig(Strict):
+    """The Schema Registry of topics whose records are Avro."""
+
+    url: Annotated[str, Field(strict=True), AfterValidator(_registry)] | None = None
+    """Address, http or https, without a user name; required by a monitor with `format: avro`. Default: none."""
+    username: fields.Text | None = None
+    """User name. Default: none."""
+    password_file: fields.PathText | None = None
+    """File whose first line is the password. Default: none."""
+    ca_file: fields.PathText | None = None
+    """PEM file of the certificate authorities for the registry. Default: those of the system."""
+
+    @consistent
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        if (self.username is None) is not (self.password_file is None):
+            yield "username", "a username and a password_file are required together"
+
+
 class WebConfig(Strict):
     """Metrics, health and status pages."""
 
@@ -303,12 +327,16 @@ class ServiceDocument(Strict):
     """Encryption of the state topic."""
     control: ControlConfig = Field(default_factory=ControlConfig)
     """Signatures of commands."""
+    schema_registry: SchemaRegistryConfig = Field(default_factory=SchemaRegistryConfig)
+    """The Schema Registry of topics whose records are Avro."""
     web: WebConfig = Field(default_factory=WebConfig)
     """Metrics, health and status pages."""
     commit: CommitConfig = Field(default_factory=CommitConfig)
     """When batches are committed."""
 
-    @field_validator("kafka", "topics", "sealing", "control", "web", "commit", mode="before")
+    @field_validator(
+        "kafka", "topics", "sealing", "control", "schema_registry", "web", "commit", mode="before"
+    )
     @classmethod
     def _empty(cls, value: object) -> object:
         return {} if value is None else value
