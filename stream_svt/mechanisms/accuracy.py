@@ -15,13 +15,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from stream_svt.mechanisms.arguments import require
 from stream_svt.mechanisms.grid import Floats
-from stream_svt.mechanisms.noise import MONITORED, Law, expectation, head, least_integer, tail, tails
+from stream_svt.mechanisms.noise import (
+    MONITORED,
+    Law,
+    expectation,
+    head,
+    least_integer,
+    require_laws,
+    tail,
+    tails,
+)
+from stream_svt.mechanisms.numbers import Number, integer_of, listed, number_of, shown
 from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.sparse_vector import SparseVector
 
@@ -55,7 +64,12 @@ def report_probability(
     `corrections` has one entry in grid steps for each attempt. If the threshold noise is known, pass None as its law
     and subtract the noise from the margin.
     """
-    require(bool(corrections), "corrections must not be empty: give one for each attempt")
+    require(
+        len(listed(corrections, "corrections")) > 0,
+        "corrections must not be empty: give one for each attempt",
+    )
+    integer_of(margin, "margin", least=None)
+    require_laws(query=query, **({} if threshold is None else {"threshold": threshold}))
 
     def reported(z: Floats) -> Floats:
         missed = np.ones_like(z)
@@ -67,7 +81,7 @@ def report_probability(
 
 
 def accuracy(
-    *, queries: int, corrections: Sequence[int], query: Law, threshold: Law, beta: Fraction | float
+    *, queries: int, corrections: Sequence[int], query: Law, threshold: Law, beta: Number
 ) -> Accuracy:
     """Return margins beyond which, with probability 1 - beta, no decision is wrong (Liu et al. 2024).
 
@@ -89,7 +103,12 @@ def accuracy(
     `corrections` has one entry in grid steps for each attempt, in any order. `MisuseError` for Gumbel noise, no query
     or attempt, or beta outside (0, 1).
     """
-    require(queries >= 1 and len(corrections) >= 1, "accuracy needs at least one query and one correction")
+    integer_of(queries, "queries", least=1)
+    require(
+        len(listed(corrections, "corrections")) > 0,
+        "corrections must not be empty: give one for each attempt",
+    )
+    require_laws(query=query, threshold=threshold)
     proved = {query.noise, threshold.noise} <= set(MONITORED)
     require(proved, "the accuracy theorem holds for exponential and Laplace noise, not for gumbel")
     beta, lowest, rate = _checked_beta(beta), min(corrections), float(query.rate)
@@ -105,7 +124,7 @@ def accuracy(
     return Accuracy(above=above, below=low + max(math.ceil(reach), -lowest))
 
 
-def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: float) -> Accuracy:
+def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: Number) -> Accuracy:
     """Return margins for k `queries` of one run of a mechanism with one branch, whose first correction is r.
 
     A top with margin at most -below needs query noise - threshold noise >= r + below, a bottom with margin at least
@@ -115,14 +134,17 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
 
     `MisuseError` for several branches, which have no closed form, no query, or beta outside (0, 1).
     """
+    of_kind = isinstance(mechanism, SparseVector | Sparse)
+    require(of_kind, f"mechanism must be a SparseVector or a Sparse; found {shown(mechanism)}")
     thresholds, numbers = 1, None
     if isinstance(mechanism, Sparse):
         thresholds, numbers = mechanism.cutoff, mechanism.answer_law if mechanism.answer_units else None
         mechanism = mechanism.per_top
     single = len(mechanism.branches) == 1
     require(single, "the accuracy of a mechanism with several branches has no closed form")
-    require(queries >= 1, "accuracy needs at least one query")
-    side, threshold = _checked_beta(beta) / (4 if numbers else 2), mechanism.threshold_law
+    integer_of(queries, "queries", least=1)
+    chance, threshold = _checked_beta(beta), mechanism.threshold_law
+    side = chance / (4 if numbers else 2)
     (query,), correction = mechanism.branch_laws, mechanism.branches[0].correction(0)
 
     def least_sum(of_query: int, of_threshold: int) -> int:
@@ -135,7 +157,7 @@ def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: floa
     return Accuracy(
         above=max(1, least_sum(-1, 1) + correction),
         below=max(1, least_sum(1, -1) - correction + 1),
-        answer=_quantile(numbers, beta / 4 / thresholds, 1) if numbers else 0,
+        answer=_quantile(numbers, chance / 4 / thresholds, 1) if numbers else 0,
     )
 
 
@@ -148,6 +170,5 @@ def _quantile(law: Law, share: float, sign: int) -> int:
     return least_integer(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
 
 
-def _checked_beta(beta: Fraction | float) -> float:
-    require(0 < beta < 1, "beta, the probability of a wrong decision, must lie strictly between 0 and 1")
-    return float(beta)
+def _checked_beta(beta: Number) -> float:
+    return float(number_of(beta, "beta", above=0, below=1))

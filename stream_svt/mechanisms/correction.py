@@ -22,10 +22,11 @@ from stream_svt.mechanisms.noise import (
     expectation,
     least_integer,
     mean,
+    require_laws,
     scales_at_odds,
     tails,
 )
-from stream_svt.mechanisms.numbers import Exact, integer_of, shown
+from stream_svt.mechanisms.numbers import Exact, Number, integer_of, number_of, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,7 @@ class Explicit(Correction):
         return self.corrections
 
 
-def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
+def optimal_steps(ratio: Number, query: Law, threshold: Law | None = None) -> int:
     """Return the optimal correction of Liu et al. (2024) in grid steps, for any pair of noises; use with `Explicit`.
 
     It is the integer r that maximises G(r)^k (1 - G(r)), G(r) = P(noise < r): the probability that an answer on the
@@ -198,8 +199,8 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     `ratio` is k, the number of queries per answer to report. If the law of the threshold noise is given, G is that of
     query noise - threshold noise; otherwise the noisy threshold is fixed, as in the paper.
     """
-    require(ratio > 0, "ratio, the number of queries per answer to report, must be greater than 0")
-    k, scale = float(ratio), float(1 / query.rate)
+    require_laws(query=query, **({} if threshold is None else {"threshold": threshold}))
+    k, scale = float(number_of(ratio, "ratio", above=0)), float(1 / query.rate)
 
     def reached(steps: int) -> float:
         return expectation(lambda z: tails(query.noise, query.rate, z + steps), threshold, scale=scale)

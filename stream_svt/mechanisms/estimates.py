@@ -31,7 +31,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from stream_svt.mechanisms.arguments import require
+from stream_svt.mechanisms.arguments import require, require_bool
 from stream_svt.mechanisms.grid import Floats
 from stream_svt.mechanisms.noise import (
     MONITORED,
@@ -40,9 +40,11 @@ from stream_svt.mechanisms.noise import (
     Noise,
     least_integer,
     mean,
+    require_laws,
     to_decimal,
     variance,
 )
+from stream_svt.mechanisms.numbers import Number, integer_of, number_of
 
 Real = TypeVar("Real", float, Decimal, Fraction)
 Numbers = Sequence[float] | Floats
@@ -55,6 +57,7 @@ def estimate(bar: int, gap: int, *, query: Law, threshold: Law) -> float:
 
     It is unbiased before selection only. Averaging tops of one run does not remove the threshold noise they share.
     """
+    _check_gap(bar, gap, query, threshold)
     return bar + gap - (mean(query.noise, query.rate) - mean(threshold.noise, threshold.rate))
 
 
@@ -63,14 +66,14 @@ def standard_deviation(*, query: Law, threshold: Law) -> float:
     return math.sqrt(variance(query.noise, query.rate) + variance(threshold.noise, threshold.rate))
 
 
-def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
+def certain_gap(query_rate: Number, beta: Number) -> int:
     """Return g* = ceil(ln(1/beta) / rate), the grid steps that query noise exceeds with probability at most beta."""
     level = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
-        return math.ceil(Fraction(-level.ln()) / query_rate)
+        return math.ceil(Fraction(-level.ln()) / number_of(query_rate, "query_rate", above=0))
 
 
-def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int | None:
+def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number) -> int | None:
     """Return a lower bound of a reported answer at level 1 - beta, in grid steps, or None if the gap is too small.
 
     It holds given the report and everything before it: retries, annealing, other tops of the run. The proof needs
@@ -81,6 +84,7 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fractio
     The level is per alert: use beta / c for all c alerts of a run. At most a share beta of the **reports** gets a wrong
     bound. If most reports are false, most bounds given may be wrong: compare with the precision that the plan predicts.
     """
+    _check_gap(bar, gap, query, threshold)
     _refuse_gumbel(query.noise)
     if not threshold.noise.is_one_sided:
         return None
@@ -88,12 +92,13 @@ def lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fractio
     return bar + gap - least + 1 if gap >= least else None
 
 
-def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Fraction | float) -> int:
+def marginal_lower_bound(bar: int, gap: int, *, query: Law, threshold: Law, beta: Number) -> int:
     """Return a lower bound, in grid steps, that holds with probability 1 - beta for a gap that was not selected.
 
     Among reported answers its coverage fails: 52 to 86 % was measured instead of 95 %. It serves for comparison.
     `MisuseError` for Gumbel noise and for beta outside (0, 1).
     """
+    _check_gap(bar, gap, query, threshold)
     limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
         return bar + gap - least_integer(lambda t: _survival(query, threshold, t + 1) <= limit)
@@ -129,6 +134,12 @@ def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real,
     return (from_zero + (1 - a) * (reached * above + below)) / (1 + a)
 
 
+def _check_gap(bar: int, gap: int, query: Law, threshold: Law) -> None:
+    integer_of(bar, "bar", least=None)
+    integer_of(gap, "gap", least=None)
+    require_laws(query=query, threshold=threshold)
+
+
 def _refuse_gumbel(*noises: Noise) -> None:
     require(
         set(noises) <= set(MONITORED),
@@ -137,10 +148,9 @@ def _refuse_gumbel(*noises: Noise) -> None:
     )
 
 
-def _level(beta: Fraction | float) -> Decimal:
-    require(0 < beta < 1, "beta, the level of a bound, must lie strictly between 0 and 1")
+def _level(beta: Number) -> Decimal:
     with decimal.localcontext(prec=_DIGITS):
-        return to_decimal(Fraction(beta))
+        return to_decimal(number_of(beta, "beta", above=0, below=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,20 +230,20 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
     """
     y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
     require(y.ndim == 1 and g.shape == (len(y) - 1,), "k measurements need the k - 1 gaps between them")
-    relative = float(_positive(ratio)[0])
+    relative = float(number_of(ratio, "ratio", above=0))
     shape = np.concatenate((np.cumsum(g[::-1])[::-1], [0.0]))  # the answers up to a common term
     merged: Floats = y.mean() + (relative * (y - y.mean()) + shape - shape.mean()) / (1 + relative)
     return merged
 
 
-def blue_error_ratio(count: int, ratio: float) -> float:
+def blue_error_ratio(count: int, ratio: Number) -> float:
     """Return the mean squared error of `blue_top_k` / that of the measurements (Ding et al. 2019, Corollary 1).
 
     >>> blue_error_ratio(10, 1.0)
     0.55
     """
-    require(count >= 1, "count must be at least 1")
-    relative = float(_positive(ratio)[0])
+    integer_of(count, "count", least=1)
+    relative = float(number_of(ratio, "ratio", above=0))
     return (1 + relative * count) / (count * (1 + relative))
 
 
@@ -248,9 +258,10 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
     >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
     [0.358, 0.527]
     """
-    require(count >= 1, "count must be at least 1")
+    integer_of(count, "count", least=1)
+    require_bool(monotonic, "monotonic")
     width = 1 if monotonic else 2
-    family = RELATIVE_VARIANCE[noise] / RELATIVE_VARIANCE[Noise.LAPLACE]
+    family = RELATIVE_VARIANCE[Noise.of(noise)] / RELATIVE_VARIANCE[Noise.LAPLACE]
     spread = family * width**2 * (1 + math.pow(width * count, -2 / 3)) ** 3
     return 1 / (1 + spread)
 

@@ -34,9 +34,9 @@ from typing import Literal, assert_never
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import parse_choice
+from stream_svt.mechanisms.arguments import parse_choice, require
 from stream_svt.mechanisms.grid import Floats, Integers
-from stream_svt.mechanisms.numbers import number_of
+from stream_svt.mechanisms.numbers import number_of, shown
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25
@@ -119,6 +119,15 @@ class Law:
         object.__setattr__(self, "noise", Noise.of(self.noise))
         if type(self.rate) is not Fraction:
             object.__setattr__(self, "rate", number_of(self.rate, "rate", above=0))
+
+
+def require_laws(**given: object) -> None:
+    """Raise `MisuseError`, which names the argument, unless each is a `Law`."""
+    for name, law in given.items():
+        require(
+            isinstance(law, Law),
+            f"{name} must be a Law, such as Law('exponential', '0.1'); found {shown(law)}",
+        )
 
 
 RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}

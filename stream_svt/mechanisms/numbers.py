@@ -34,7 +34,7 @@ UNITS_PER_EPSILON = 10**9
 LARGEST_EPSILON = 10_000
 """Far smaller values already give no privacy."""
 
-_EXAMPLES = "such as 4, 0.25, Decimal('0.25'), Fraction(1, 3) or '1/3'"
+_FORMS = "(int, float, Decimal, Fraction or a text such as '1/3')"
 # Exponents are short, since Fraction builds a number with as many digits as the exponent.
 _NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,2})?", re.ASCII)
 _RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
@@ -75,14 +75,14 @@ def number_of(
     given: object, name: str, *, above: int | None = None, least: int | None = None, below: int | None = None
 ) -> Fraction:
     """Return an argument as an exact number; `MisuseError` names it unless above < number < below, least <= number."""
-    said = _range([("greater than", above), ("at least", least), ("less than", below)])
-    expected = f"{name} must be a number{said}, {_EXAMPLES}"
     try:
         number = exact(given)  # type: ignore[arg-type]  # raises TypeError for other types
+        fits = (above is None or number > above) and (least is None or number >= least)
     except (TypeError, ValueError):
-        raise MisuseError(f"{expected}; found {shown(given)}") from None
-    fits = (above is None or number > above) and (least is None or number >= least)
-    require(fits and (below is None or number < below), f"{expected}; found {shown(given)}")
+        number, fits = Fraction(0), False
+    if not fits or (below is not None and number >= below):
+        said = _range([("greater than", above), ("at least", least), ("less than", below)])
+        raise MisuseError(f"{name} must be a number{said} {_FORMS}; found {shown(given)}")
     return number
 
 
@@ -145,7 +145,7 @@ def grid_steps(given: object, granularity: Fraction, name: str, *, up: bool = Fa
         ]
     except (TypeError, ValueError, OverflowError):
         raise MisuseError(
-            f"{name} must be finite numbers, {_EXAMPLES}, and one of them is not: replace what is missing (NaN, None) "
+            f"{name} must be finite numbers {_FORMS}, and one of them is not: replace what is missing (NaN, None) "
             "by a number that does not depend on other entries, such as the least possible one"
         ) from None
     require(

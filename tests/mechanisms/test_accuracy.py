@@ -151,13 +151,13 @@ SEVERAL = adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0
     ("call", "reason"),
     [
         (lambda: report_probability(0, corrections=(), query=QUERY), "must not be empty"),
-        (lambda: accuracy(**ACCURACY | {"queries": 0}), "at least one"),
-        (lambda: accuracy(**ACCURACY | {"corrections": ()}), "at least one"),
-        (lambda: accuracy(**ACCURACY | {"beta": 1}), "strictly between"),
+        (lambda: accuracy(**ACCURACY | {"queries": 0}), "(queries|corrections) must"),
+        (lambda: accuracy(**ACCURACY | {"corrections": ()}), "(queries|corrections) must"),
+        (lambda: accuracy(**ACCURACY | {"beta": 1}), "beta must be a number"),
         (lambda: accuracy(**ACCURACY | {"query": Law(Noise.GUMBEL, Fraction(1))}), "gumbel"),
         (lambda: alpha_accuracy(SEVERAL, queries=3, beta=0.1), "branches"),
-        (lambda: alpha_accuracy(ONE_BRANCH, queries=0, beta=0.1), "least one"),
-        (lambda: alpha_accuracy(ONE_BRANCH, queries=3, beta=0.0), "strictly"),
+        (lambda: alpha_accuracy(ONE_BRANCH, queries=0, beta=0.1), "queries must"),
+        (lambda: alpha_accuracy(ONE_BRANCH, queries=3, beta=0.0), "beta must be"),
     ],
 )
 def test_questions_without_a_meaning_are_refused(call, reason):

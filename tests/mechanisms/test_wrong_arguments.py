@@ -31,7 +31,9 @@ from stream_svt.mechanisms import (
     TopK,
     UnboundedQuantile,
     above_threshold,
+    accuracy,
     adaptive,
+    estimates,
     gaussian,
     ladder,
     multiple_quantiles,
@@ -39,7 +41,7 @@ from stream_svt.mechanisms import (
     sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.correction import least_variance_split
+from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
 from stream_svt.mechanisms.sparse import RoundOptions, advanced_epsilon, zcdp_epsilon
 from stream_svt.mechanisms.sparse_vector import AnswerOptions, RunOptions
 from stream_svt.privacy import range_bounded
@@ -48,6 +50,11 @@ ANSWERS = {"epsilon": 1, "monotonic": True}
 RUN = ANSWERS | {"cutoff": 3, "correction": Explicit((0,))}
 QUANTILE = UnboundedQuantile(epsilon=1, level=0.5, adjacency="swap")
 VALUES = [3, 1, 2]
+
+LAW = Law("exponential", "0.1")
+LAWS = {"query": LAW, "threshold": LAW}
+ESTIMATE = {"bar": 5, "gap": 90} | LAWS
+ONE_BRANCH = above_threshold(epsilon=1, monotonic=True)
 
 CALLS: dict[Any, dict[str, Any]] = {
     sparse_vector: RUN,
@@ -74,6 +81,15 @@ CALLS: dict[Any, dict[str, Any]] = {
     least_variance_split: {"cutoff": 3, "monotonic": True},
     advanced_epsilon: {"charge": 0.1, "runs": 3, "delta": 1e-6},
     zcdp_epsilon: {"rho": 0.1, "delta": 1e-6},
+    estimates.lower_bound: ESTIMATE | {"beta": 0.05},
+    estimates.marginal_lower_bound: ESTIMATE | {"beta": 0.05},
+    estimates.certain_gap: {"query_rate": 0.1, "beta": 0.05},
+    estimates.blue_error_ratio: {"count": 3, "ratio": 1},
+    estimates.expected_reduction: {"count": 3, "noise": "laplace"},
+    accuracy.accuracy: {"queries": 9, "corrections": (1, 0), "beta": 0.05} | LAWS,
+    accuracy.alpha_accuracy: {"mechanism": ONE_BRANCH, "queries": 9, "beta": 0.05},
+    accuracy.report_probability: {"margin": 5, "corrections": (1, 0)} | LAWS,
+    optimal_steps: {"ratio": 100, "query": LAW},
     range_bounded.zcdp_of_range: {"below": 1, "above": 1},
     range_bounded.exact_bounded_range: {"epsilon": 1},
     library.svt: {"values": VALUES, "threshold": 2},
@@ -141,6 +157,11 @@ WRONG = {
     "levels": [5, None, [], [0.5, 0.5], [0.5, 0.25], [0, 0.5], [math.nan], "0.5", {0.5}],
     "quantile": [5, None, "0.5"],
     "values": [*LIST, [], [2**60]],
+    **{key: ["noise", 3, LAW.noise] for key in ("query", "threshold_law")},
+    **{key: [1.5, "3", None, {1}] for key in ("bar", "gap")},
+    "mechanism": [3, None],
+    "query_rate": ABOVE,
+    "ratio": ABOVE,
     "seed": [5, "text", [1]],
     "as_published": FLAG,
 }
@@ -153,6 +174,19 @@ SPECIAL = {
     **{(build, "delta"): [*NUMBER, 0.5, 1] for build in (sparse, numeric_sparse)},
     (advanced_epsilon, "charge"): [*NUMBER, None],
     (range_bounded.exact_bounded_range, "epsilon"): [*NUMBER, None, 1001],
+    **{
+        (call, "threshold"): ["noise", 3]
+        for call in (
+            estimates.lower_bound,
+            estimates.marginal_lower_bound,
+            accuracy.accuracy,
+            accuracy.report_probability,
+            optimal_steps,
+        )
+    },
+    (accuracy.accuracy, "corrections"): [5, None, (), {1}],
+    (accuracy.report_probability, "corrections"): [5, None, (), {1}],
+    (accuracy.report_probability, "margin"): [1.5, "3", None],
     (Annealed, "start"): [*NOT_A_NUMBER, None],
 }
 
