@@ -32,23 +32,27 @@ COMMANDS = {"embed_asyncio.py": [], "embed_faust.py": ["worker", "-l", "warn", "
 PRICES = {("hot", "start"): 400_000_000, ("hot", "top"): 200_000_000}
 
 
+def _program(example: str, scene: Scene, config: Path) -> Process:
+    env = os.environ | {
+        "CONFIG": str(config),
+        "KAFKA": scene.servers,
+        "ALERTS": f"{scene.application}.alerts",
+        "PYTHONPATH": str(EXAMPLES.parent),
+    }
+    command = [sys.executable, "-u", str(EXAMPLES / example), *COMMANDS[example]]
+    return Process(command, 0, scene.directory / "log", cwd=scene.directory, env=env)
+
+
 @pytest.mark.parametrize("example", COMMANDS)
 async def test_a_worker_in_a_program_takes_over_from_a_killed_one_alerts_and_leaves_in_order(
-    example: str, scene: Scene, broker, tmp_path: Path
+    example: str, scene: Scene, broker
 ) -> None:
     service = scene.serve()
     await service.ready()
     for dataset in "abc":
         await scene.send(dataset, HIGH, LOW)
     await until(lambda: service.offsets() == 6)
-    command = [sys.executable, "-u", str(EXAMPLES / example), *COMMANDS[example]]
-    env = os.environ | {
-        "CONFIG": str(service.config),
-        "KAFKA": scene.servers,
-        "ALERTS": f"{scene.application}.alerts",
-        "PYTHONPATH": str(EXAMPLES.parent),
-    }
-    program = Process(command, 0, tmp_path / "log", cwd=tmp_path, env=env)
+    program = _program(example, scene, service.config)
     try:
         await program.until(lambda: program.said("ready with shards ["))
         await service.end(signal.SIGKILL)
@@ -131,6 +135,17 @@ async def test_a_mistake_in_the_configuration_is_raised_on_entering_with_the_tex
             with pytest.raises(ConfigError, match=re.escape(words)):
                 async with make():
                     pytest.fail("entered")
+
+
+@pytest.mark.usefixtures("applied_file")
+async def test_a_worker_that_cannot_start_ends_the_faust_app_around_it(scene: Scene) -> None:
+    program = _program("embed_faust.py", scene, scene.write(partitions=5))
+    try:
+        assert await asyncio.to_thread(program.process.wait, 60) != 0
+        assert "has 2 partitions, topics.partitions says 5" in program.output
+        assert program.said("left the group") == 1
+    finally:
+        await program.end(signal.SIGKILL)
 
 
 async def test_two_applications_run_in_one_loop_and_two_workers_of_one_share_its_shards(
