@@ -179,6 +179,12 @@ def test_requests_of_a_librdkafka_client_lead_to_an_alert_on_the_page_with_many_
     for block in blocks(folder / "README.md"):
         walk.play(block)
     assert re.search(r"ALERT  web-\d{4}-\d\d-\d\d//checkout  many-users", walk.printed)
+    assert (
+        "a value of 587 (87 above the threshold) at its first test 95% of the time, one of 578"
+        in walk.printed
+    )
+    assert "for 2 whole runs: 10 alerts in all" in walk.printed
+    assert "at most 1 run within 6h" in walk.printed
     counts = {"/": 200, "/search": 150, "/product": 100, "/cart": 20, "/checkout": 800}
     before = _asked(walk.servers)
     assert {one["series"]: one["value"] for one in before} == counts
