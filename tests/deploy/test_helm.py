@@ -301,6 +301,18 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
     assert allowed == posted
 
 
+def test_a_network_policy_lets_pods_reach_what_is_given_besides(render, objects):
+    more = "networkPolicy.more[0].to[0].ipBlock.cidr=10.1.2.0/24,networkPolicy.more[0].ports={443,8443}"
+    others = render(*ALL, f"--set={more}")
+    wanted = {
+        "to": [{"ipBlock": {"cidr": "10.1.2.0/24"}}],
+        "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 8443}],
+    }
+    for component in (WORKER, FORWARDER):
+        before, after = (one["NetworkPolicy", component]["spec"]["egress"] for one in (objects, others))
+        assert after == [*before[:2], wanted, *before[2:]]
+
+
 # The objects agree with the service
 
 

@@ -12,6 +12,8 @@ from stream_svt.service.config import Config, parse_config
 from stream_svt.service.strimzi import documents, grants
 from stream_svt.service.topology import wanted_topics
 from tests.support import permissions
+from tests.support.keys import write_secrets
+from tests.support.tls import Authority
 
 TEXT = """
 application: shop
@@ -66,16 +68,32 @@ def test_cluster_and_namespace_are_those_of_the_bootstrap_service(servers, label
     assert ("Replace CLUSTER" in documents(config(servers))) is ("CLUSTER" in labels.values())
 
 
-def test_users_log_in_as_the_configuration_does(tmp_path):
-    (tmp_path / "word").write_text("word")
-    login = (
-        ", security_protocol: SASL_SSL, sasl_mechanism: SCRAM-SHA-512, username: svt, "
-        f"password_file: {tmp_path}/word"
-    )
-    users = {one["metadata"]["name"]: one["spec"] for one in printed(config(login=login))["KafkaUser"]}
-    assert set(users) == {"svt", *(f"shop-{role}" for role in grants(config()) if role != "worker")}
-    assert {one["authentication"]["type"] for one in users.values()} == {"scram-sha-512"}
-    assert {one["authorization"]["type"] for one in users.values()} == {"simple"}
+TLS = ", security_protocol: SSL, certificate_file: cert, private_key_file: key"
+SASL = ", security_protocol: SASL_SSL, sasl_mechanism: "
+SCRAM = f"{SASL}SCRAM-SHA-512, username: svt, password_file: word"
+TOKEN = f"{SASL}OAUTHBEARER, oauth_token_command: [token]"
+
+
+@pytest.mark.parametrize(
+    ("login", "authentication", "worker"),
+    [
+        ("", {"type": "scram-sha-512"}, "shop-worker"),
+        (SCRAM, {"type": "scram-sha-512"}, "svt"),
+        (TLS, {"type": "tls"}, "shop-worker"),
+        (TOKEN, None, "shop-worker"),
+    ],
+    ids=["none", "scram", "tls", "token"],
+)
+def test_users_log_in_as_the_configuration_does(tmp_path, login, authentication, worker):
+    authority = Authority.new()
+    write_secrets(tmp_path, {"word": "word", "key": authority.broker_store().decode()})
+    (tmp_path / "cert").write_bytes(authority.pem)
+    found = parse_config(TEXT.format(servers=STRIMZI, login=login), directory=tmp_path)
+    users = {one["metadata"]["name"]: one["spec"] for one in printed(found)["KafkaUser"]}
+    assert set(users) == {worker, *(f"shop-{role}" for role in grants(found) if role != "worker")}
+    for user in users.values():
+        assert user.get("authentication") == authentication
+        assert user["authorization"]["type"] == "simple"
 
 
 def granted(role: str) -> set[tuple[str, str, str]]:
@@ -109,9 +127,3 @@ def test_an_operator_is_granted_commands_and_applying_and_a_subscriber_alerts_on
     assert granted("subscriber") == {*permissions.AUDITOR, ("read", "group", "-readers")}
     assert granted("producer") == {("write", "topic", ".counts")}
     assert granted("forwarder") == {*permissions.AUDITOR, ("read", "group", ".alerts.forward.")}
-
-
-def test_users_with_access_tokens_have_permissions_and_no_credentials():
-    login = ", security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER, oauth_token_command: [cat, token]"
-    for user in printed(config(login=login))["KafkaUser"]:
-        assert list(user["spec"]) == ["authorization"]

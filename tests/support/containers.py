@@ -1,4 +1,7 @@
-"""Images and containers without a daemon: podman and runc, with everything they keep in a directory of their own."""
+"""Images and containers without a daemon: podman and runc, with everything they keep in a directory of their own.
+
+python -m tests.support.containers       # builds the image, as tests/run does while it looks at the code
+"""
 
 from __future__ import annotations
 
@@ -152,3 +155,7 @@ class Podman:
                 own.unlink()
             stamp.write_text(wanted)
         return wheels
+
+
+if __name__ == "__main__":
+    Podman().build("stream-svt:test")

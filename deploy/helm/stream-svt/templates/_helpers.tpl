@@ -123,13 +123,15 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Egress to names and Kafka. */}}
+{{/* Egress to names, Kafka, and what is given. */}}
 {{- define "stream-svt.egress" -}}
 - to: {{ toJson .dns.to }}
   ports:
     - {protocol: UDP, port: {{ .dns.port }}}
     - {protocol: TCP, port: {{ .dns.port }}}
-{{ include "stream-svt.peers" .kafka }}
+{{- range prepend .more .kafka }}
+{{ include "stream-svt.peers" . }}
+{{- end }}
 {{- end -}}
 
 {{- define "stream-svt.peers" -}}
