@@ -164,7 +164,8 @@ def _withdraw(config: Config, datasets: tuple[str, ...], every: bool, shard: int
     """Take back the command that waits at the shards of datasets.
 
     The withdrawal takes precedence over a command that was sent before it, even where no worker owns the shard yet.
-    The answer says what happened to that command. Exit code 1: it was carried out, or no command waits.
+    The answer says what happened to that command. It does not reach close-application --give-up-state, which a
+    parked shard carries out at once. Exit code 1: it was carried out, or no command waits.
     """
     if [bool(datasets), every, shard is not None].count(True) != 1:
         raise click.UsageError("Name one or more datasets, or give --shard or --all.")

@@ -21,6 +21,7 @@ async def pause(scene: Scene) -> bytes:
     """Return the next command to shard 0, a pause."""
     state, number = await scene.next_command(0)
     command = {"id": f"p{number}", "action": "pause", "dataset": "a", "state": state, "number": number}
+    command["expires"] = 2**62
     return json.dumps(command).encode()
 
 
