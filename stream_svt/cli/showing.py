@@ -228,9 +228,11 @@ def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
     spent = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
     first: list[object] = [dataset["dataset"], spent, f"{dataset['reserved']:g}"]
     for monitor in dataset["monitors"]:
-        only = ", top branch only" if monitor["top_branch_only"] else ""
+        more = ", top branch only" if monitor["top_branch_only"] else ""
+        if monitor["next_run"]:
+            more = f" until {datetime.fromtimestamp(monitor['next_run'] / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         counts = [monitor[name] for name in ("run", "tops", "muted", "queued")]
-        yield [*first, monitor["monitor"], monitor["state"] + only, *counts]
+        yield [*first, monitor["monitor"], monitor["state"] + more, *counts]
         first = ["", "", ""]
     if not dataset["monitors"]:
         yield first
