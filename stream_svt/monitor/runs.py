@@ -134,10 +134,13 @@ class Runs:
 
     def next_begin(self, dataset: int, run_state: RunState) -> int:
         """Return the timestamp (ms) of a query from which `max_runs` allows the next run, `_AT_ONCE` for any."""
-        most, begins = self._most(dataset), run_state.begins
+        most, begins = self._most(dataset, run_state), run_state.begins
         return _AT_ONCE if most is None or len(begins) < most.count else begins[-most.count] + most.within_ms
 
-    def _most(self, dataset: int) -> MaxRuns | None:
+    def _most(self, dataset: int, run_state: RunState) -> MaxRuns | None:
+        """Return how many runs may begin within a time, None for any number, and before the first one."""
+        if run_state.runs == 0:
+            return None
         return self.spec.runs_allowed(self.accounts.datasets[dataset], self.accounts.sharing(dataset))
 
     def limited_until(self, dataset: int, run_state: RunState) -> int:
@@ -205,11 +208,11 @@ class Runs:
             self._announce(EventType.EXHAUSTED, dataset, "budget")
             self.refresh([dataset])
             return
+        self._count_begin(dataset, time_ms)
         run_state.signal(Signal.ADMITTED)
         run_state.run += 1
         run_state.runs += 1
         run_state.run_tops = 0
-        self._count_begin(dataset, time_ms)
         mechanism = plan.mechanism
         noise = draw_threshold(mechanism.threshold_law, accounts.entropy)
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
@@ -238,7 +241,7 @@ class Runs:
     def _count_begin(self, dataset: int, time_ms: int) -> None:
         """Store the timestamp of a run that begins, and those of earlier ones as long as they count."""
         run_state = self._to_change(dataset)[1]
-        most = self._most(dataset)
+        most = self._most(dataset, run_state)
         earlier = [] if most is None else [one for one in run_state.begins if one > time_ms - most.within_ms]
         if most is not None:
             del earlier[: max(0, len(earlier) + 1 - most.count)]
