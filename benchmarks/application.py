@@ -31,7 +31,14 @@ _TIME = re.compile(r"^(\S+ \S+) INFO .*event=(assigned|shard_opened)", re.MULTIL
 
 def monitor(name: str, **more: object) -> dict[str, Any]:
     """Return a monitor whose runs pay for ten alerts; ``more`` adds fields or replaces them."""
-    usual = {"epsilon": 1, "cutoff": 10, "sensitivity": 1, "monotonic": True, "expected_queries": 1_000_000}
+    usual = {
+        "epsilon": 1,
+        "cutoff": 10,
+        "sensitivity": 1,
+        "monotonic": True,
+        "expected_queries": 1_000_000,
+        "max_runs": "off",
+    }
     return {"name": name, **usual, "bounds": [0, 100_000], "threshold": 5000, **more}
 
 

@@ -36,7 +36,7 @@ monitors:
 """
 COMMON = (
     f"topic: {TOPIC}, epsilon: 1000, cutoff: 1000, sensitivity: 1, monotonic: true, expected_queries: 10000000, "
-    f"bounds: [0, {TOP}], threshold: {THRESHOLD}"
+    f"bounds: [0, {TOP}], threshold: {THRESHOLD}, max_runs: off"
 )
 
 

@@ -65,7 +65,7 @@ monitors:
 """
 COMMON = (
     "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 1000], threshold: 500, cutoff: 3, "
-    "expected_queries: 100, mute: 6h"
+    "expected_queries: 100, mute: 6h, max_runs: off"
 )
 
 

@@ -129,7 +129,9 @@ class RunState(_Secret, array_like=True, gc=False):
     def begins(self) -> list[int]:
         """Timestamps (ms) at which the runs that count for `max_runs` began, in ascending order."""
         latest = [] if self.started_ms == NOT_COUNTED else [self.started_ms]
-        return sorted([*np.frombuffer(self.earlier, dtype=_TIMES).tolist(), *latest]) if self.earlier else latest
+        return (
+            sorted([*np.frombuffer(self.earlier, dtype=_TIMES).tolist(), *latest]) if self.earlier else latest
+        )
 
     def remember(self, earlier: Sequence[int]) -> None:
         """Store the timestamps of earlier runs."""
