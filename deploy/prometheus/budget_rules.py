@@ -146,7 +146,7 @@ def _books() -> list[_Rule]:
 
 
 def _within_an_hour() -> list[_Rule]:
-    """Return how much of a limit went within an hour, of each dataset and of the sum over those that are not labelled.
+    """Return how much of each dataset's limit went within an hour.
 
     A dataset that was not there an hour ago began with nothing spent, if its application was there; not so if it was
     there within the day before, for then its shard had no owner.
@@ -155,23 +155,11 @@ def _within_an_hour() -> list[_Rule]:
     there = f"on (application) count by (application) ({spent} offset 1h)"
     before = f"max_over_time({spent}[1d:30m] offset 1h)"
     began = f"0 * {spent}\n    unless {_ON} {before}\n    and {there}"
-    shared = "stream_svt:budget_spent_others:ratio"
     return [
         _rule(
             "budget_spent:increase1h",
             f"{spent} - (\n  (\n    {began}\n  )\n  or min_over_time({spent}[1h])\n)",
         ),
-        *(
-            _rule(
-                "budget_spent_others:ratio",
-                f'sum by (application) (stream_svt_budget_spent_{measure}{{dataset="(others)"}})\n'
-                f'  / sum by (application) (stream_svt_budget_limit_{measure}{{dataset="(others)"}})',
-                dataset="(others)",
-                measure=measure,
-            )
-            for measure in ("epsilon", "rho")
-        ),
-        _rule("budget_spent_others:increase1h", f"{shared} - min_over_time({shared}[1h])"),
     ]
 
 
