@@ -15,7 +15,7 @@ from stream_svt.privacy.loss import KINDS, as_text
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.config import Config
 from stream_svt.service.ports import sealing_of
-from stream_svt.service.shown import Shown
+from stream_svt.service.shown import ApplicationShown
 from stream_svt.settings.datasets import DatasetSpec
 
 SHOWN = 5
@@ -30,7 +30,7 @@ class Differs(NamedTuple):
     serious: bool
 
 
-def differences(config: Config, shown: Shown, *, version: int) -> Iterator[Differs]:
+def differences(config: Config, shown: ApplicationShown, *, version: int) -> Iterator[Differs]:
     """Yield what the configuration declares otherwise than events show; ``version`` is the one applied last, or 0."""
     if wrong := shown.partitions - {config.topics.partitions}:
         message = f"the application began with {min(wrong)} partitions: a dataset would get a second ledger"
@@ -49,7 +49,7 @@ def differences(config: Config, shown: Shown, *, version: int) -> Iterator[Diffe
         yield Differs("configuration", message, serious=False)
 
 
-def _topics(config: Config, shown: Shown) -> Iterator[Differs]:
+def _topics(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
     for number, monitor in enumerate(config.spec.monitors):
         declared = shown.topics.get(monitor.topic)
         if declared is None:
@@ -65,7 +65,7 @@ def _topics(config: Config, shown: Shown) -> Iterator[Differs]:
             yield Differs(f"monitors[{number}].monotonic", message, serious=True)
 
 
-def _datasets(config: Config, shown: Shown) -> Iterator[Differs]:
+def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
     declared = {one.name: one for one in config.current.datasets}
     other: dict[str, list[str]] = {}
     for name, account in shown.accounts.items():
@@ -91,7 +91,9 @@ def _differs(dataset: DatasetSpec, account: Account, unit: str | None) -> Iterat
         yield "unit", f"declares {dataset.unit!r}, its ledger {unit!r}"
 
 
-def behind(config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: Shown) -> Iterator[Differs]:
+def behind(
+    config: Config, cluster_id: str, stored: Mapping[int, bytes], shown: ApplicationShown
+) -> Iterator[Differs]:
     """Yield the shards whose newest state, read after the events, does not account for these events."""
     for number, one in shown.shards.items():
         if not one.events or one.successor:

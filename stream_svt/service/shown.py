@@ -43,7 +43,7 @@ class ShardShown:
 
 
 @dataclass(slots=True)
-class Shown:
+class ApplicationShown:
     """What the events read show.
 
     ``accounts`` and ``units`` are by dataset, ``topics`` are declarations (see `topic.declared`) by query topic,
@@ -104,7 +104,7 @@ class Shown:
 
 async def read_shown(
     config: Config, cluster: Cluster, datasets: Collection[str] | None = None, most: int = READ_MOST
-) -> Shown:
+) -> ApplicationShown:
     """Return what the newest events show of these datasets and their shards; None means all that are declared.
 
     At most about ``most`` records are read, spread evenly over the shards.
@@ -118,7 +118,7 @@ async def read_shown(
         datasets = [one.name for one in config.current.datasets]
     for name in datasets:
         wanted.setdefault(config.home(name), set()).add(name)
-    shown = Shown()
+    shown = ApplicationShown()
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard, names in sorted(wanted.items()):
             place, parse = TopicPartition(topic, shard), shown.parser(shard, names)

@@ -21,7 +21,7 @@ from stream_svt.errors import StreamSvtError, UnreadableState
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.monitor.engine import Engine
 from stream_svt.service.config import parse_config
-from stream_svt.service.shown import Shown
+from stream_svt.service.shown import ApplicationShown
 from stream_svt.service.web import status
 from stream_svt.settings.sections import json_schema
 from tests.service.test_metrics import SPEC, owned, view
@@ -207,7 +207,7 @@ def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_int
     """The account of the dataset is read before; here it was found."""
 
     async def shown(*_arguments):
-        return Shown(accounts={"today": account_of(spent=2.5, reserved=0.5)})
+        return ApplicationShown(accounts={"today": account_of(spent=2.5, reserved=0.5)})
 
     monkeypatch.setattr(confirming, "read_shown", shown)
     for answer, hint in (("n\n", ""), ("", " (use --yes where nobody can answer)")):

@@ -12,7 +12,7 @@ from stream_svt.monitor.released import Account, EventType
 from stream_svt.service import kafka
 from stream_svt.service.comparison import Differs, behind, differences
 from stream_svt.service.config import parse_config
-from stream_svt.service.shown import ShardShown, Shown
+from stream_svt.service.shown import ApplicationShown, ShardShown
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import account_of, encoded, lifecycle
 from tests.support.partition_reader import Reader
@@ -27,8 +27,10 @@ def event(
     return encoded(number, lifecycle("first", dataset=dataset, account=account, detail=detail), kind=kind)
 
 
-async def read(events: list[bytes | None], wanted: set[str], most: int = 10_000) -> tuple[Shown, int]:
-    shown, reader = Shown(), Reader(events)
+async def read(
+    events: list[bytes | None], wanted: set[str], most: int = 10_000
+) -> tuple[ApplicationShown, int]:
+    shown, reader = ApplicationShown(), Reader(events)
     place = TopicPartition("alerts", 0)
     await kafka.newest(cast(Any, reader), place, shown.parser(0, wanted), "reading", max_lookback=most)
     return shown, reader.read
@@ -58,7 +60,7 @@ async def test_records_that_are_no_events_or_of_another_shard_say_nothing() -> N
 
 
 def told(**changes: Any) -> list[str]:
-    shown = Shown(shards={0: ShardShown(events=9, state="5e")}, **changes)
+    shown = ApplicationShown(shards={0: ShardShown(events=9, state="5e")}, **changes)
     return [one.message for one in differences(CONFIG, shown, version=2)]
 
 
@@ -93,7 +95,7 @@ def test_a_declaration_that_differs_from_the_events_is_told(
 
 def test_a_larger_sensitivity_that_was_declared_before_is_a_problem() -> None:
     topic = CONFIG.spec.monitors[0].topic
-    shown = Shown(topics={topic: {"topic": topic, "sensitivity": "1000", "monotonic": False}})
+    shown = ApplicationShown(topics={topic: {"topic": topic, "sensitivity": "1000", "monotonic": False}})
     found = list(differences(CONFIG, shown, version=0))
     assert found[0] == Differs(
         "monitors[0].sensitivity",
@@ -104,11 +106,13 @@ def test_a_larger_sensitivity_that_was_declared_before_is_a_problem() -> None:
 
 @pytest.mark.parametrize(("version", "serious"), [(3, None), (4, False), (2, True), (0, True)])
 def test_versions_that_shards_adopted_are_compared(version: int, serious: bool | None) -> None:
-    found = list(differences(CONFIG, Shown(shards={0: ShardShown(events=9, version=3)}), version=version))
+    found = list(
+        differences(CONFIG, ApplicationShown(shards={0: ShardShown(events=9, version=3)}), version=version)
+    )
     assert [one.serious for one in found] == ([] if serious is None else [serious])
 
 
 def test_a_shard_with_events_and_without_state_would_park() -> None:
-    shown = Shown(shards={0: ShardShown(events=9, state="5e"), 1: ShardShown()})
+    shown = ApplicationShown(shards={0: ShardShown(events=9, state="5e"), 1: ShardShown()})
     (found,) = behind(CONFIG, "cluster", {}, shown)
     assert found.message == "shard 0: nothing is stored, and alert partition 0 shows event 9: it would park"
