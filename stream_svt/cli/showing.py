@@ -266,7 +266,7 @@ def audit(
 ) -> int:
     """Check from the released events that the ledgers balance.
 
-    Derives every charge again. Events, runs and tops must be numbered without gaps, and charges must add up to every
+    Derives every charge again. Events, runs and alerts must be numbered without gaps, and charges must add up to every
     running total and stay within the limit. With -c, alerts must have the prices of their monitors; with --state,
     every ledger must equal the sum of its events. Exit code 1: something does not balance; 4: everything that could be
     read balances, but the state of a shard could not be read.

@@ -66,7 +66,7 @@ class AlertmanagerConfig(Strict):
     urls: Annotated[tuple[Url, ...], Field(min_length=1)]
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
-    """Time from the delivery of an alert to its end in Alertmanager; tops have no end of their own. Default 1h."""
+    """Time from the delivery of an alert to its end in Alertmanager; alerts have no end of their own. Default 1h."""
     labels: dict[Label, Text] = Field({}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL}$"}})
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
 

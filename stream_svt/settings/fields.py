@@ -391,7 +391,7 @@ class Sweep(Strict):
 
     kind: Literal["sweep"] = "sweep"
     tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10
-    """Tops after which the sweep of a set ends. Default 10."""
+    """Alerts after which the sweep of a set ends. Default 10."""
     max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(integer)] = 4
     """Open sets of a dataset; queries of further sets are tested on arrival only. Default 4."""
     max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(integer)] = 50_000

@@ -65,7 +65,7 @@ class MonitorSpec(Strict):
     epsilon: fields.PositiveExact
     """Privacy loss of one whole run, exact."""
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)]
-    """Tops that one run pays for; for adaptive and ladder, tops at full price."""
+    """Alerts that one run pays for; for adaptive and ladder, alerts at full price."""
     sensitivity: fields.PositiveExact
     """Largest change of one answer when one privacy unit changes, in real units. Too small a value voids the
     guarantee."""
@@ -95,11 +95,11 @@ class MonitorSpec(Strict):
     append: fields.AppendField = Field(default=None, json_schema_extra={"default": "off"})
     """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: fields.MuteField = fields.Mute.PERIOD
-    """How long a series is not tested after its top: period means as long as the dataset lives. Default period."""
+    """How long a series is not tested after its alert: period means as long as the dataset lives. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(fields.integer)] = 10_000
     """Muted series that a dataset keeps; a further one replaces the oldest. Default 10000."""
     on_halt: Literal["resample", "stop"] = "resample"
-    """After a run's last top: resample (begin a new run, which pays for its threshold again) or stop. Default
+    """After a run's last alert: resample (begin a new run, which pays for its threshold again) or stop. Default
     resample."""
     resample_every: fields.Duration | None = None
     """Interval after which a new run begins, on the broker's clock. Default: none."""

@@ -241,7 +241,7 @@ def _monitors() -> tuple[Builder[Panel], ...]:
         ),
         rows(
             "Monitors",
-            "What each monitor spent, and what its open run may still spend on tops; under rho a run is charged as a "
+            "What each monitor spent, and what its open run may still spend on alerts; under rho a run is charged as a "
             "whole when it begins, and what is left of it is in the run's own epsilon.",
             (
                 Column("Monitor", label="monitor"),

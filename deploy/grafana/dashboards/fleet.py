@@ -89,7 +89,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Alerts",
-            "Tops charged within the time shown; each is one released alert.",
+            "Alerts charged within the time shown.",
             Query(counted("stream_svt_tops_total")),
             unit="none",
             width=4,

@@ -89,7 +89,7 @@ class MonitorLine(msgspec.Struct):
     topic: Annotated[str, Meta(description="Its query topic.")]
     mechanism: Annotated[str, Meta(description="svt, adaptive or ladder.")]
     threshold: Annotated[float, Meta(description="In real units.")]
-    cutoff: Annotated[int, Meta(description="Tops that a run pays for.")]
+    cutoff: Annotated[int, Meta(description="Alerts that a run pays for.")]
     epsilon: Annotated[float, Meta(description="Privacy loss of a run.")]
 
 
