@@ -276,7 +276,11 @@ async def _partitioner(config: Config, cluster: Cluster, topology: Topology) -> 
             for problem in other_partitioner(applied.bundle.partitioner, config).problems:
                 yield _problem(problem.field, problem.message)
         if all(there.get(topic) == wanted.partitions for topic in config.spec.topics()):
-            samples = await sample(config, cluster, _SAMPLE)
+            try:
+                samples = await sample(config, cluster, _SAMPLE)
+            except ConfigError as error:  # of a Schema Registry
+                for problem in error.problems:
+                    yield _problem(problem.field, problem.message)
     for topic, found in samples.items():
         if count := found.found[OTHER_PARTITIONER]:
             finding = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.ports import Record
 from stream_svt.service import exact, kafka
 from stream_svt.service.avro import Schemas, schema_number
@@ -76,7 +76,7 @@ class Examiner:
         names = [one.name for one in self._monitors]
         decoder = QueryDecoder(self._topic, index, names, self.layout, self._schemas)
         if why := decoder.lack(records)[1]:
-            raise StreamSvtError(f"topic {self._topic!r}: {why}")
+            raise ConfigError([Problem(0, "schema_registry", f"topic {self._topic!r}: {why}")])
         batch = decoder.decode(records)
         by_offset = {record.offset: record for record in records}
         for offset, reason in batch.rejects:
@@ -197,6 +197,8 @@ async def sample(config: Config, cluster: Cluster, records: int) -> dict[str, Sa
     found, doing = {}, "reading query topics"
     counts = await kafka.partition_counts(cluster, doing)
     schemas = SchemaRegistry(config.schema_registry, config.registry_password, config.directory)
+    if lack := schemas.lack(config.spec):
+        raise ConfigError([Problem(0, "schema_registry", lack)])
     async with kafka.started(cluster.reader(), doing) as reader:
         for topic in config.spec.topics():
             if not (count := counts.get(topic, 0)):

@@ -7,8 +7,11 @@ import json
 
 import pytest
 
+from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import Alert
 from stream_svt.protocol.shard_states import Cause, ShardState
+from stream_svt.service.check import check_brokers
+from stream_svt.service.sample import sample
 from stream_svt.service.worker import WorkerState
 from tests.support.avro import NESTED, Registry, encode
 from tests.support.worker import HIGH, LOW, Scene, until
@@ -79,3 +82,22 @@ async def test_a_worker_that_cannot_read_avro_stays_outside_the_group(scene, mon
     await until(lambda: worker.fault is not None)
     assert worker.state is WorkerState.OUTSIDE
     assert "stream-svt[avro]" in worker.fault.reason
+
+
+async def test_check_and_lint_read_avro_and_name_a_schema_that_the_registry_does_not_give(scene):
+    pytest.importorskip("fastavro")
+    async with Registry({1: NESTED}).started() as server:
+        scene.more = AVRO + f"schema_registry: {{url: '{server.url}'}}\n"
+        config = scene.config()
+        await send(scene, event(LOW, "q1"), event(200_000, "q1"))
+        [found] = (await sample(config, config.cluster(), 100)).values()
+        assert set(found.found) == {"repeated", "outside the bounds [0, 100000]"}
+        findings = await check_brokers(config, config.cluster())
+        assert "schema_registry" not in {one.subject for one in findings}
+        await send(scene, event(LOW, "q2", 5))
+        with pytest.raises(ConfigError, match="schema 5 of the registry is missing"):
+            await sample(config, config.cluster(), 100)
+        [problem] = [
+            one for one in await check_brokers(config, config.cluster()) if one.subject == "schema_registry"
+        ]
+        assert "it does not know the schema" in problem.message
