@@ -52,8 +52,6 @@ _SCALE: Final = "stream-svt-scale"
 _HEADER: Final = struct.Struct(">BI")
 _PAD: Final = bytes(16)
 """What a truncated record runs into: the library does not notice the end of a field that it skips."""
-_MALFORMED: Final = (EOFError, LookupError, ValueError, TypeError, OverflowError, struct.error)
-"""Exceptions of the library for malformed records."""
 
 
 class UnusableSchema(Exception):
@@ -143,6 +141,8 @@ class _Walk:
     def _record(self, own: str, fields: _Type, paths: Sequence[_Path], space: str, around: _Path) -> _Found:
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
             raise UnusableSchema("a record has no fields")
+        if len({str(each.get("name")) for each in fields}) < len(fields):
+            raise UnusableSchema("two fields have one name")
         whole, read, least = [], [], 0
         for each in fields:
             name = each.get("name")
@@ -230,7 +230,9 @@ class Schema:
         data.seek(_HEADER.size)
         try:
             found = self._read(data, self._writer, self._reader, handle_unicode_errors="replace")
-        except _MALFORMED:
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001  of the library, whatever a malformed record makes it raise
             return None
         if data.tell() != len(message):
             return None

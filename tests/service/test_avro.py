@@ -217,6 +217,7 @@ UNUSABLE = {
     "a fixed type without a size": record("r", n={"type": "fixed", "name": "f"}),
     "a field without a name": {"type": "record", "name": "r", "fields": [{"type": "long"}]},
     "a type without a name": {"type": "record", "fields": []},
+    "two fields of one name": {"type": "record", "name": "r", "fields": record("r", n="long")["fields"] * 2},
     "no fields": {"type": "record", "name": "r"},
     "fields that are none": {"type": "record", "name": "r", "fields": [1]},
     "symbols that are none": record("r", n={"type": "enum", "name": "e", "symbols": 7}),

@@ -1,14 +1,16 @@
 """Malformed input in bulk: ``tests/run soak fuzz [--count N] [--first SEED]``.
 
-Query records (JSON and Arrow), control commands, configurations, alerts and state records are made up, or valid ones
-are mutated. Nothing may crash, hang or grow; a record that is refused is refused for a public reason; whoever stands
-beside a malformed record is read as if it were not there. Counted is only what was malformed: what the package refused,
-or had to read as no number; what a mutation left well-formed is handled and not counted.
+Query records (JSON, mapped JSON, Avro and its schemas, Arrow), control commands, configurations, alerts and state
+records are made up, or valid ones are mutated. Nothing may crash, hang or grow; a record that is refused is refused for
+a public reason; whoever stands beside a malformed record is read as if it were not there. Counted is only what was
+malformed: what the package refused, or had to read as no number; what a mutation left well-formed is handled and not
+counted.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import random
 import resource
 import zlib
@@ -31,16 +33,20 @@ from stream_svt.protocol.controls import CommandState, Controls, Gate, Refusal, 
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
+from stream_svt.service.avro import Schema, UnusableSchema
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
 from stream_svt.service.reasons import Reason
 from stream_svt.service.signatures import HEADER, Verifier, shared_key
 from stream_svt.settings.application import load_spec
+from stream_svt.settings.records import RecordLayout
 from tests.protocol.test_state_records import CONTENTS
 from tests.simulation.log import CONTEXT, Entry, finish, holding
 from tests.soak import poison, report
 from tests.soak.stage import Outcome
+from tests.support.avro import AtHand, encode, varint
+from tests.support.avro import record as schema_of
 
 _T = TypeVar("_T")
 DEFAULT_COUNT = 20_000
@@ -52,7 +58,9 @@ GROWTH, GROWTH_EACH = 160 << 20, 128
 """Bytes by which the process may grow: at once, for what fills in the beginning, and with each message. Measured were
 80 MiB after 10,000 messages, 83 after 60,000, 108 after a million."""
 SHARES = {
-    "query": 0.72,
+    "query": 0.6,
+    "mapped": 0.06,
+    "avro": 0.06,
     "columnar": 0.11,
     "configuration": 0.012,
     "command": 0.06,
@@ -75,6 +83,34 @@ monitors:
   - {name: swept, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000],
      threshold: 500, max_runs: off, correction: {annealed: {start: 6, end: 2}}, append: sweep}
 """
+MAPPED = RecordLayout(value="payload.count", series="payload.page")
+AVRO = RecordLayout(format="avro", value="n", series="s")
+SCHEMAS = (
+    schema_of("r", n=["null", "long", "double"], s=["null", "string"], b="boolean"),
+    schema_of(
+        "r",
+        xs={"type": "array", "items": [schema_of("i", a="boolean", f="float"), "null"]},
+        n="long",
+        m={"type": "map", "values": {"type": "fixed", "name": "f", "size": 3}},
+        s={"type": "enum", "name": "e", "symbols": ["A", "B"]},
+    ),
+    schema_of("r", n="long", s=["null", "r"]),
+)
+"""The last one is recursive."""
+WORDS = (
+    '"long"',
+    '"string"',
+    '"boolean"',
+    '"null"',
+    '"bytes"',
+    '"fixed"',
+    '"r"',
+    "3",
+    '"array"',
+    '"map"',
+    '"xs"',
+    '"n"',
+)
 NASTY = (
     b"",
     b"null",
@@ -137,6 +173,9 @@ class Fuzzer:
         self.spec = load_spec(SPEC)
         directory = DatasetIndex(["a", "b"], partition=0, homes=Homes(1, "murmur2"))
         self._decoder = QueryDecoder("t", directory, ["hot", "swept"])
+        self._mapped = QueryDecoder("t", directory, [], MAPPED)
+        known = {256 * number: schema for number, schema in enumerate(SCHEMAS)}
+        self._avro = QueryDecoder("t", directory, [], AVRO, AtHand(known))
         self._sealing = Sealing(CONTEXT, (MASTER,), self.chance.randbytes)
         self._plain = Sealing(CONTEXT, (), self.chance.randbytes)
         self._signing, verifying = shared_key(MASTER)
@@ -271,6 +310,61 @@ class Fuzzer:
             step = self._engine.step(batch)
         if self.chance.random() < 0.05:
             self._keep()
+
+    def mapped(self) -> None:
+        """Records of a topic with other fields: mutated ones between good neighbours."""
+        good, chance = b'{"op":"c","payload":{"count":77,"page":"p"}}', self.chance
+        odd = [
+            lambda: self.mutated(good),
+            lambda: chance.choice(NASTY),
+            lambda: b'{"payload":{"page":7,"count":%b}}' % chance.choice(VALUES).encode(),
+            lambda: self.mutated(
+                b'{"payload":{"x":{"payload":[]},"count":{"count":1},"page":null},"payload":{}}'
+            ),
+        ]
+        self._beside("mapped", self._mapped, good, odd)
+
+    def avro(self) -> None:
+        """Avro records: mutated ones between good neighbours, and schemas that somebody changed."""
+        chance = self.chance
+        good = encode(SCHEMAS[0], {"n": 77, "s": "p", "b": True}, 0)
+        lists = {"xs": [{"a": True, "f": 1.5}, None] * 3, "n": 7, "m": {"k": b"abc"}, "s": "A"}
+        full = encode(SCHEMAS[1], lists, 256)
+        odd = [
+            lambda: good[:5] + self.mutated(good[5:]),
+            lambda: full[:5] + self.mutated(full[5:]),
+            lambda: full[:5] + varint(chance.choice((2**62, -(2**62), -1, 10**6))) + chance.randbytes(40),
+            lambda: b"\0\0\0\2\0" + chance.randbytes(20),
+            lambda: self.mutated(b"\1" + good[1:]) if chance.random() < 0.5 else b"\2" + good,
+        ]
+        self._beside("avro", self._avro, good, odd)
+        text = json.dumps(chance.choice(SCHEMAS))
+        for _ in range(chance.randint(1, 3)):
+            text = text.replace(*chance.sample(WORDS, 2), chance.randint(1, 2))
+        if chance.random() < 0.5:
+            text = self.mutated(text.encode()).decode("utf-8", "replace")
+        read = self._hold("schema", text.encode(), lambda: Schema(text, AVRO), UnusableSchema)
+        self.outcomes["schema refused" if read is None else "schema read"] += 1
+        if read is not None:
+            for message in (full, good[:5] + chance.randbytes(200)):
+                self._hold("record", message, lambda: read.decode(message))  # noqa: B023
+
+    def _beside(self, kind: str, decoder: QueryDecoder, good: bytes, odd: list[Callable[[], bytes]]) -> None:
+        """Decode odd records between good ones."""
+        first = self._next
+        self._next += BATCH
+        places = {first + place for place in range(BATCH) if self.chance.random() < 0.3}
+        records = [
+            record_of(offset, b"a", good if offset in places else self.chance.choice(odd)())
+            for offset in range(first, first + BATCH)
+        ]
+        if kind == "avro":
+            # Those that name a schema nobody knows would wait.
+            records = [one if not decoder.lack([one])[1] else replace(one, value=b"") for one in records]
+        batch = self._hold(kind, b"", lambda: decoder.decode(records))
+        if batch is not None:
+            self.kinds[kind] += len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum())
+            self._check(batch, records, places)
 
     def _keep(self) -> None:
         """Make durable what the engine holds, here in memory."""
