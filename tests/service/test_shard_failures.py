@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 
 from stream_svt import errors
+from stream_svt.monitor.operations import Action, Command
+from stream_svt.protocol.controls import accept_all
 from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.service import kafka, remedy
 from stream_svt.service import shard as module
@@ -190,6 +193,29 @@ async def test_no_command_is_missed_during_the_survey_or_retry_of_an_unproved_sh
     play.brokers.write(COMMANDS)
     await until(lambda: handled == [7, 8])
     await play.stays(ShardState.PARKED, opened=2)
+
+
+@pytest.mark.parametrize(("late", "given_up"), [(599, 1), (601, 0)], ids=["within the tolerance", "expired"])
+async def test_an_expired_command_gives_no_state_up(monkeypatch, caplog, late: int, given_up: int) -> None:
+    """By the worker's clock, which may be ten minutes off."""
+    given: list[Command] = []
+
+    async def give_up(command: Command) -> None:
+        given.append(command)
+
+    async def close() -> None:
+        """Nothing is open."""
+
+    journal = SimpleNamespace(give_up=give_up, close=close)
+    monkeypatch.setattr(module.Shard, "_journal", lambda _: journal)
+    monkeypatch.setattr(module, "CLOCK", replace(module.CLOCK, epoch=lambda: 10_000.0))
+    shard = object.__new__(module.Shard)
+    shard.number, shard._verify = 3, accept_all
+    expires = (10_000 - late) * 1000
+    command = Command("c", Action.CLOSE_APPLICATION, successor="next", cluster="c", expires=expires)
+    await shard._give_up(SimpleNamespace(value=msgspec.json.encode(command), headers=()))
+    assert len(given) == given_up
+    assert ("event=command_refused shard=3" in caplog.text) == (not given_up)
 
 
 async def test_an_unexpected_error_leaves_a_parked_shard_parked_and_its_text_is_not_logged(
