@@ -60,7 +60,7 @@ class Bounds:
 BOUNDS = Bounds()
 
 _RECORD_BYTES, _SLOT_BYTES = 400, 200
-"""Approximate size of a dataset's state record, and of each `RunState` in it."""
+"""Approximate size of a dataset's state record, and of each `RunState` in it without `RunState.earlier`."""
 EVENT_BYTES = 800
 """Approximate size of an event, in the outbox and on the alert topic."""
 # A global is faster than an attribute of the enum: loading compares it with every state.
@@ -306,7 +306,8 @@ class Accounts:
             self.announce(EventType.DECLARED, account, "first-start", **detail)
         if number not in self.dirty:
             self.dirty.add(number)
-            self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states)
+            begins = sum([len(one.earlier) for one in account.run_states.values()])
+            self._size += _RECORD_BYTES + _SLOT_BYTES * len(account.run_states) + begins
         return account
 
     def run_state(self, monitor: str, number: int) -> RunState:

@@ -34,11 +34,11 @@ DECLARED = 1_000
 """Bytes of a declared dataset on every worker."""
 DATASET = 900
 """Bytes of a dataset on the worker that holds its shard: ledger, counters, the hash of its record."""
-RUN = 450
+RUN = 460
 """Bytes of a monitor with an open run on a dataset: counters, secrets, elements of the arrays."""
 RECORD = 75
 """Bytes of a dataset's state record."""
-STORED = 95
+STORED = 97
 """Bytes of a monitor in a dataset's state record."""
 OBJECT = 150
 """Bytes that a record in memory takes in addition to its content: object, dictionary entry, seal."""

@@ -195,3 +195,22 @@ def test_waiting_queries_count_for_the_size_of_a_commit(form: str) -> None:
     assert len(sizes) > 4
     assert max(sizes) < 60_000
     assert play.runs().queued(0) > 200
+
+
+def test_the_begins_of_runs_count_for_the_size_of_a_commit() -> None:
+    form = (
+        "topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+        "expected_queries: 100, mute: none, max_runs: 100 per 1h"
+    )
+    names = ", ".join(f"d{number:02}" for number in range(60))
+    play = Play(
+        spec_of(form, datasets=f"{{names: [{names}], limit: 900, unit: one basket}}"),
+        bounds=Bounds(size=90_000),
+    )
+    for time in range(1000, 1050):
+        play.more(*[Query(dataset, 90_000, time_ms=time) for dataset in range(60)])
+    play.commits.clear()
+    play.more(*[Query(dataset, 0, time_ms=1050) for dataset in range(60)])
+    assert len(play.run_state().begins) == 51
+    (full, rest, _) = [len(commit.records) for commit in play.commits]
+    assert full + rest == 60  # their records would fit into one commit without the begins
