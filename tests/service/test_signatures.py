@@ -33,6 +33,7 @@ class Record:
     offset: int
     value: bytes | None = VALUE
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    key: bytes | None = None
 
 
 PRIVATE, PUBLIC = ed25519_pair()
