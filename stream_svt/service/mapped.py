@@ -23,7 +23,7 @@ from stream_svt.settings.records import RecordLayout, steps
 _NOTHING: Final = Raw(b"")
 _TEXT: Final = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)] | int | bool | None
 _TEXT_DECODER: Final = msgspec.json.Decoder(_TEXT)
-_GROUP: Final = 256
+_GROUP: Final = 32
 """Records decoded one by one where one of them does not fit."""
 _PLAIN: Final = {str, type(None)}
 _LARGEST: Final = 10 ** (MAX_TEXT - 1)
@@ -186,9 +186,17 @@ def _text(content: Raw, name: str) -> str | int | Reason | None:
 def _texts(name: str, column: list[Any], rejects: dict[int, Reason]) -> list[str | None]:
     """Return a column of texts; what is refused or, for an id, missing, is added to ``rejects``."""
     if not _PLAIN.issuperset(map(type, column)):
-        column = [one if type(one) in _PLAIN else as_text(one, name) for one in column]
-        for row in (row for row, one in enumerate(column) if isinstance(one, Reason)):
-            rejects.setdefault(row, BAD[name])
+        column = [
+            one
+            if (kind := type(one)) in _PLAIN
+            else str(one)
+            if kind is int and -_LARGEST < one < _LARGEST
+            else as_text(one, name)
+            for one in column
+        ]
+        if Reason in set(map(type, column)):
+            for row in (row for row, one in enumerate(column) if isinstance(one, Reason)):
+                rejects.setdefault(row, BAD[name])
     if name == "id" and None in column:
         for row in (row for row, one in enumerate(column) if one is None):
             rejects.setdefault(row, Reason.MISSING_ID)
