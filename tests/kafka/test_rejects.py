@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stream_svt.protocol.controls import Refusal
-from stream_svt.service.metrics import REJECT_REASONS
 from stream_svt.service.rejects import REMEDIES
 from tests.support import records
 from tests.support.command_line import Ended
@@ -18,10 +16,6 @@ from tests.support.worker import Scene
 pytestmark = pytest.mark.kafka
 Run = Callable[..., Awaitable[Ended]]
 BAD = b'{"id": "\x1b[31mred\xe2\x80\xae", "val'
-
-
-def test_every_reason_has_a_remedy() -> None:
-    assert REMEDIES.keys() == {*REJECT_REASONS, *Refusal}
 
 
 async def test_refused_records_are_counted_with_what_to_do_and_shown_without_escape_codes(
