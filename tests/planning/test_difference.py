@@ -274,9 +274,8 @@ def test_a_worker_needs_most_with_every_shard_and_the_same_with_one_where_there_
 
 def test_the_limits_that_are_shipped_are_enough_for_800_000_runs_and_a_fifth_more() -> None:
     wanted = memory(_counts(20_000, 40), 1)[0] * 1.2
-    manifest = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "service" / "deployment.yaml").read_text())
-    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "stream-svt" / "values.yaml").read_text())
     stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert container["resources"]["limits"]["memory"] == "1Gi"
+    assert values["workers"]["resources"]["limits"]["memory"] == "1Gi"
     assert {stack["services"][name]["mem_limit"] for name in ("worker-1", "worker-2")} == {"1g"}
     assert 2**29 < wanted <= 2**30
