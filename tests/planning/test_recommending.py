@@ -18,7 +18,7 @@ from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
 from stream_svt.planning.advice import as_json, draw, expectations, settings, table, warnings
 from stream_svt.planning.budget import PaidRuns
 from stream_svt.planning.recommending import EVEN
-from stream_svt.settings.fields import Retry, Sweep
+from stream_svt.settings.fields import MaxRuns, Retry, Sweep
 from tests.support.monitor_forms import spec_of
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)
@@ -146,6 +146,10 @@ def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     found = recommended(rate=0.01)
     text = text_of(found, PaidRuns(runs=3, last_run_alerts=4))
     assert "3 such runs and 4 further alerts" in text
+    assert "max_runs" not in text
+    paced = PaidRuns(runs=3, last_run_alerts=4, at_once=MaxRuns(1, 86_400_000))
+    assert "; of these, 1 per 1d may begin (max_runs)." in text_of(found, paced)
+    assert as_json(found, paced)["budget"]["at_once"] == {"count": 1, "within_ms": 86_400_000}
     assert "days" in text
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
 
