@@ -174,8 +174,8 @@ async def test_the_partitioner_of_an_application_never_changes(scene: Scene, fil
     assert {(one["partitions"], one["partitioner"]) for one in begun} == {(scene.partitions, "murmur2")}
     await scene.stop(scene.workers[0])
     worker = await scene.start(other, ready=False)  # whoever trusts a file instead of the topic
-    await until(lambda: "this worker has 2 and crc32" in complaint(worker))
-    assert {status.cause for status in worker.statuses()} == {Cause.STATE_UNREADABLE}
+    await until(lambda: {status.cause for status in worker.statuses()} == {Cause.STATE_UNREADABLE})
+    assert "this worker has 2 and crc32" in complaint(worker)
 
 
 async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene) -> None:
