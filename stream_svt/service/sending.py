@@ -95,7 +95,8 @@ class LineReader:
             by_home[self._homes.of(query.key or b"")].append(query)
         for home, queries in by_home.items():
             for number, kind in self._examiner.findings(home, queries):
-                found.invalid.setdefault(number, self._examiner.advice(kind))
+                if kind != "no series":  # which a query may lack
+                    found.invalid.setdefault(number, self._examiner.advice(kind))
         found.queries = [query for query in found.queries if query.offset not in found.invalid]
         return found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from stream_svt.service.config import parse_config
 from stream_svt.service.reasons import MAX_BYTES
 from stream_svt.service.sending import InvalidLine, LineReader, windows
+from stream_svt.settings.records import RecordLayout
 
 CONFIG = parse_config("""
 application: shop
@@ -97,3 +99,19 @@ async def test_lines_keep_their_numbers_wherever_chunks_end_and_however_many_are
 async def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(InvalidLine, match="line 2: longer than"):
         await numbered(b"a\n", *[bytes(1 << 18)] * (2 + MAX_BYTES // (1 << 18)), b"\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "valid"),
+    [
+        ({"dataset": "today", "n": 1}, True),
+        ({"dataset": "today", "n": 1, "page": "p"}, True),
+        ({"dataset": "today", "page": "p"}, False),
+    ],
+)
+def test_lines_for_a_topic_with_other_fields_are_checked_by_its_layout(line, valid) -> None:
+    layout = {"record": RecordLayout(value="n", series="page")}
+    monitors = tuple(one.model_copy(update=layout) for one in CONFIG.spec.monitors)
+    config = replace(CONFIG, spec=replace(CONFIG.spec, monitors=monitors))
+    found = LineReader(config, "counts").window([(1, json.dumps(line).encode())], 0)
+    assert (len(found.queries), len(found.invalid)) == ((1, 0) if valid else (0, 1))
