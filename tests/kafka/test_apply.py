@@ -148,7 +148,9 @@ async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_firs
         proposals.append(await proposed(config, file))
     outcomes = await asyncio.gather(*(commit(config, one) for one in proposals), return_exceptions=True)
     (version,) = [one for one in outcomes if isinstance(one, Version)]
-    assert newest(await read_versions(config, brokers), config.topics.config) == version
+    async with asyncio.timeout(20):  # a commit returns before its marks are written
+        while newest(await read_versions(config, brokers), config.topics.config) != version:
+            await asyncio.sleep(0.1)
     with pytest.raises(Overtaken, match="version 1 is there now"):
         await commit(config, proposals[1])
     seen = await propose(config, brokers, proposals[1].bundle)
