@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Clock, Stopped, Transaction
+from stream_svt.protocol.ports import Clock, Stopped, Transaction, Written
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import ShardStatus
@@ -246,7 +246,7 @@ class Watched:
 
     check_fenced = fence
 
-    async def transact(self, transaction: Transaction) -> int | None:
+    async def transact(self, transaction: Transaction) -> Written:
         """Note how long after the tick that follows the fetch the transaction begins: what a broker can see."""
         if self._fetched is not None:
             due = (self._fetched // CADENCE + 1) * CADENCE
@@ -257,7 +257,7 @@ class Watched:
             self._state.pop(key, None)
             if record is not None:
                 self._state[key] = record
-        return None
+        return Written(None, 0)
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the books."""

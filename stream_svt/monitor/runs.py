@@ -125,12 +125,13 @@ class Runs:
         return [number for number, _ in states]
 
     def _deadline(self, dataset: int, run_state: RunState) -> int:
+        interval = self.spec.resample_every
         if run_state.state is _LIMITED:
             return self.next_begin(dataset, run_state)
-        interval = self.spec.resample_every
-        return (
-            NEVER if interval is None or run_state.state is not _RUNNING else run_state.started_ms + interval
-        )
+        if interval is None or run_state.state is not _RUNNING:
+            return NEVER
+        # A scheduled run goes on while `max_runs` allows no other.
+        return max(run_state.started_ms + interval, self.next_begin(dataset, run_state))
 
     def next_begin(self, dataset: int, run_state: RunState) -> int:
         """Return the timestamp (ms) of a query from which `max_runs` allows the next run, `_AT_ONCE` for any."""
@@ -152,12 +153,8 @@ class Runs:
         return (time_ms >= self.deadline[datasets]) & (self.status[datasets] >= Status.TESTABLE)
 
     def renew(self, dataset: int, time_ms: int) -> None:
-        """Open the run of a query that is `due`, and end the one before; that goes on while `max_runs` allows none."""
+        """Open the run of a query that is `due`, and end the one before."""
         if self.status[dataset] == Status.TESTABLE:
-            begin = self.next_begin(dataset, self.run_state(dataset))
-            if time_ms < begin:
-                self.deadline[dataset] = begin
-                return
             self.end_run(dataset, "schedule")
         self.open_run(dataset, time_ms)
 

@@ -264,7 +264,7 @@ def forecast(plan: SparseVector | MonitorSpec, workload: Workload) -> Forecast:
         >>> from fractions import Fraction
         >>> from stream_svt.mechanisms import Exposure, sparse_vector
         >>> mechanism = sparse_vector(
-        ...     epsilon=1_000_000_000, cutoff=10, monotonic=True,
+        ...     epsilon=1, cutoff=10, monotonic=True,
         ...     correction=Exposure(expected_queries=10_000, false_alerts=Fraction(1)),
         ... )
         >>> workload = Workload(queries=10_000, positives=0.001, above=np.array([200.0]), below=np.array([300.0]))

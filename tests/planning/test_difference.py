@@ -73,7 +73,7 @@ DROPPED = "waiting queries are dropped: their values are on the old grid"
             "topic: counts",
             "topic: counts, record: {value: n}",
             [
-                "record: none -> {value: n, id: offset}",
+                "record: none -> {format: json, value: n, id: offset}",
                 RUNS_END,
                 "waiting queries are dropped: they were read with the old layout",
             ],
