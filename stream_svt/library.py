@@ -5,7 +5,7 @@ on the same people add up, and nothing here counts them: `stream_svt.privacy.led
 
 Everything a call returns is covered by its charge. Not covered are the number of values, all other arguments, errors
 that a call raises, and its running time. Numbers are taken exactly, see `stream_svt.mechanisms.numbers`; results are in
-the units of the values. Values are rounded down, and thresholds up, to multiples of the granularity.
+the units of the values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -40,6 +41,8 @@ from stream_svt.mechanisms.sparse_vector import SparseVector, sparse_vector
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
 _TESTS_AT_ONCE = 1024
+_LEAST_BASE = Decimal("1.0001")
+"""With smaller ones a quantile takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +152,9 @@ def svt(
             first and the cutoff is used up; otherwise once, in order, under one bar (`Optimal`).
         monotonic: Declared: one person more or less moves all values in the same direction, as for counts. It halves
             the noise; a wrong declaration voids the guarantee.
-        sensitivity: Declared: the most that one person changes a value, in units of the values.
-        granularity: Step of the grid of values and noise, in units of the values.
+        sensitivity: Declared: the most that one person changes a value, in units of the values. Rounded up to the grid.
+        granularity: Step of the grid of values and noise, in units of the values. Values are rounded down to it,
+            thresholds up: fractions need one below 1.
         beta: Share of the answers whose `bound` may be wrong.
         seed: For tests only: makes the noise a function of the seed, and whoever knows it can remove the noise. By
             default every call draws fresh secrets of the operating system.
@@ -242,7 +246,7 @@ def quantile(
         level: Strictly between 0 and 1: 0.5 is the median.
         lower: Public lower bound of the records; what lies below it counts as equal to it.
         adjacency: "add_remove" a person, or "swap" one for another; the number of records is public then.
-        base: Ratio of successive candidates lower + granularity * (base^i - 1), above 1.
+        base: Ratio of successive candidates lower + granularity * (base^i - 1), at least 1.0001.
         epsilon, granularity, seed: As for `svt`.
 
     Raises:
@@ -257,6 +261,7 @@ def quantile(
     require(abs(start) < VALUE_LIMIT, f"lower must lie within 2^47 steps of the grid; found {shown(lower)}")
     kind = parse_choice(Adjacency, adjacency, "adjacency")
     mechanism = UnboundedQuantile(epsilon=epsilon, level=level, adjacency=kind, base=base, start=start)
+    require(mechanism.base >= _LEAST_BASE, f"base must be at least {_LEAST_BASE}; found {shown(base)}")
     steps, noise = np.sort(_answers(values, grid)), _Noise(_entropy(seed))
     run = noise.open(mechanism)
     tests = math.ceil(math.log(VALUE_LIMIT) / math.log(mechanism.base))  # until a candidate leaves the grid

@@ -19,6 +19,7 @@ import stream_svt
 from stream_svt import library
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Adjacency, Annealed, KeyedSampler, sparse_vector
+from stream_svt.mechanisms.numbers import grid_steps
 
 SEED = b"for tests only"
 LEAST_NOISE = 10_000
@@ -71,6 +72,30 @@ def test_numbers_mean_the_same_in_every_form(call):
 def test_integers_mean_the_same_in_every_width(call, dtype):
     values = [3, 120, 7, 119, 0]
     assert call(np.array(values, dtype=dtype), seed=SEED) == call(values, seed=SEED)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "large"),
+    [(np.float16, 65504), (np.float32, 123456789), (np.float64, 2**60 + 256), (np.longdouble, 2**61 + 1)],
+)
+def test_how_a_float_is_read_depends_on_no_other_entry(dtype, large):
+    """Else one person could change all values. The shortest decimal of a large float is another whole number."""
+    grid = Fraction(1, 7) if dtype is np.float16 else Fraction(large, 2**46)
+    first, *_ = grid_steps(np.array([large, 1], dtype=dtype), grid, "values")
+    second, *_ = grid_steps(np.array([large, 1.5], dtype=dtype), grid, "values")
+    alone, *_ = grid_steps([np.array([large], dtype=dtype)[0]], grid, "values")
+    assert first == second == alone
+
+
+def test_a_whole_number_needs_the_precision_of_its_type():
+    almost = 1 - np.finfo(np.longdouble).eps
+    assert grid_steps(np.array([almost, 3], dtype=np.longdouble), Fraction(1), "values").tolist() == [0, 3]
+
+
+def test_masked_entries_are_not_read():
+    with pytest.raises(MisuseError, match=r"^values must have no masked entries"):
+        library.svt(np.ma.array([1, 900], mask=[False, True]), 500)
+    assert library.svt(np.ma.array([1, 900]), 500, epsilon=LEAST_NOISE, cutoff=1).indices == [1]
 
 
 def test_values_are_rounded_down_and_thresholds_up_without_an_error_of_floats():
@@ -216,7 +241,14 @@ def test_several_calls_share_one_ledger():
 
 
 def test_what_is_secret_is_in_no_message():
-    for values in ([1, 2, 987654321 * 10**9], [1, float("nan"), 987654321], [987654321, "x"], [[987654321]]):
+    for values in (
+        987654321,
+        "987654321",
+        [1, 2, 987654321 * 10**9],
+        [1, float("nan"), 987654321],
+        [987654321, "x"],
+        [[987654321]],
+    ):
         for call in CALLS.values():
             with pytest.raises(MisuseError, match=r"^values must") as refusal:
                 call(values)

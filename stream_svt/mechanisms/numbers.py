@@ -168,17 +168,23 @@ def _ratio(number: Number) -> tuple[int, int]:
 def listed(given: object, name: str) -> Sequence[Any]:
     """Return a list or one-dimensional array as a sequence, whole numbers as int; otherwise `MisuseError` names it."""
     if hasattr(given, "__array__"):
+        require(not np.ma.is_masked(given), f"{name} must have no masked entries: replace or leave them out")
         array = np.asarray(given)
         if array.ndim != 1:
             raise MisuseError(f"{name} must have one dimension; found shape {array.shape}")
         if array.dtype.kind in "iuO":
             return list(array.tolist())
-        doubles = array.astype(np.float64) if array.dtype.kind == "f" else np.full(1, np.nan)
-        whole = bool(((np.floor(doubles) == doubles) & (abs(doubles) < 2**62)).all())
-        return doubles.astype(np.int64).tolist() if whole else list(array)
+        if array.dtype.kind != "f":
+            return list(array)
+        # Below, a whole float is its shortest decimal. Beyond, how an entry is read would depend on the others.
+        limit = min(2 ** (np.finfo(array.dtype).nmant + 1), 2**62)
+        whole = bool(((np.floor(array) == array) & (abs(array) < limit)).all())
+        return array.astype(np.int64).tolist() if whole else list(array)
     if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray):
         return given
-    raise MisuseError(f"{name} must be a list or a one-dimensional array of numbers; found {shown(given)}")
+    raise MisuseError(
+        f"{name} must be a list or a one-dimensional array of numbers; found type {type(given).__name__}"
+    )
 
 
 class Exact:

@@ -148,13 +148,17 @@ class UnboundedQuantile(Mechanism):
             (size + 1) * B < VALUE_LIMIT,
             "the answers of this many records reach beyond the grid: use a level with a smaller denominator",
         )
-        power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
+        above, below = (
+            self.base.as_integer_ratio()
+        )  # integers: a Fraction would look for common factors each time
+        power, scale = above**first, below**first
+        bounds = np.empty(tests, dtype=np.int64)
         for i in range(tests):
             # x < t iff x < ceil(t) for integer x
-            bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))
-            power *= self.base
-        below = np.searchsorted(data, bounds, side="left").astype(np.int64)
-        return below + A * size // -B if self.monotonic else B * below - A * size
+            bounds[i] = min(_FARTHEST, self.start - 1 - power // -scale)
+            power, scale = power * above, scale * below
+        smaller = np.searchsorted(data, bounds, side="left").astype(np.int64)
+        return smaller + A * size // -B if self.monotonic else B * smaller - A * size
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has reported a top."""

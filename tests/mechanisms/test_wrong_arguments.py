@@ -168,6 +168,7 @@ WRONG = {
 SPECIAL = {
     (library.svt, "threshold"): [None, {1}, "many", math.nan, [1], [1, 2], [1, 2, math.nan], 2**60, True],
     (library.top_k, "k"): [*INTEGER, 4],
+    (library.quantile, "base"): [*ABOVE, 1, "1.00001", f"1.{'0' * 30}1"],
     **{(build, "sensitivity"): ABOVE for build in (library.svt, library.top_k)},
     **{(build, "correction"): [5, "annealed", Annealed] for build in (sparse_vector, adaptive, ladder)},
     **{(build, "correction"): [5, "annealed"] for build in (above_threshold, sparse, numeric_sparse)},
