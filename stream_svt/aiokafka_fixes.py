@@ -1,6 +1,7 @@
 """Every change to aiokafka and every use of its internals, each with its reason.
 
-`pyproject.toml` pins the version whose internals these are.
+Connections are changed for the clients of this package only, which `Ours` marks: a program that hosts a worker or a
+subscription keeps its own as they are. `pyproject.toml` pins the version whose internals these are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-import aiokafka.admin.client
 import aiokafka.client
+import aiokafka.conn
 import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -49,7 +50,7 @@ def read_every_header_name() -> None:
 
 
 def apply_fixes() -> None:
-    """Apply the changes to all clients of this process, existing ones included.
+    """Apply the changes to this process, existing clients included.
 
     Raises:
         MisuseError: The installed version of aiokafka is not supported.
@@ -57,8 +58,6 @@ def apply_fixes() -> None:
     read_every_header_name()
     record_connection_errors()
     _replace(aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF)
-    _replace(aiokafka.client, "MetadataRequest", _CreatesNothing)
-    _replace(aiokafka.admin.client, "MetadataRequest", _CreatesNothing)
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
@@ -70,8 +69,14 @@ def _replace(module: Any, name: str, ours: Any) -> None:  # noqa: ANN401
     setattr(module, name, ours)
 
 
+class Ours(str):
+    """A security protocol that marks a client of this package: aiokafka hands it on to each of its connections."""
+
+    __slots__ = ()
+
+
 def record_connection_errors() -> None:
-    """Record why a connection failed: aiokafka's exceptions do not say."""
+    """Record why a connection of ours failed: aiokafka's exceptions do not say."""
     _replace(aiokafka.client, "create_conn", _connect)
 
 
@@ -91,6 +96,8 @@ def _record(error: Exception) -> None:
 
 async def _connect(host: str, port: int, **options: Any) -> Any:  # noqa: ANN401
     """Open a connection; a client's first one is closed where its start is cancelled, which aiokafka leaves open."""
+    if not isinstance(options.get("security_protocol"), Ours):
+        return await aiokafka.conn.create_conn(host, port, **options)
     try:
         connection = await create_conn(host, port, **options)
     except (OSError, KafkaError) as error:
@@ -130,7 +137,10 @@ _OF_LOGIN: Final = (ApiVersionRequest, SaslHandShakeRequest, SaslAuthenticateReq
 
 
 class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """A connection that logs in again before the broker ends its session (KIP-368).
+    """A connection that creates no topics, and logs in again before the broker ends its session (KIP-368).
+
+    Topics that brokers create (auto.create.topics.enable, on by default) have default settings: retention would
+    delete the state, and a deleted query topic would reappear at once, empty.
 
     A broker may limit sessions (connections.max.reauth.ms), and closes a connection at the first request after the end
     of its session: a transaction in progress would be lost. aiokafka does not log in again. Requests wait for the two
@@ -144,6 +154,8 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401
         if isinstance(request, SaslAuthenticateRequest):
             return self._authenticate(request)
+        if isinstance(request, MetadataRequest):
+            request._allow_auto_topic_creation = False  # noqa: SLF001
         if isinstance(request, _OF_LOGIN):
             return super().send(request, expect_response)
         now = time.monotonic()
@@ -209,17 +221,6 @@ class _Hidden(bytes):
 
     def __add__(self, other: Any) -> _Hidden:  # noqa: ANN401
         return _Hidden(bytes(self) + other)
-
-
-class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types
-    """Metadata request that forbids brokers to create the topics it names.
-
-    Topics that brokers create (auto.create.topics.enable, on by default) have default settings: retention would
-    delete the state, and a deleted query topic would reappear at once, empty.
-    """
-
-    def __init__(self, topics: list[str] | None = None) -> None:
-        super().__init__(topics, allow_auto_topic_creation=False)
 
 
 # Header names

@@ -35,9 +35,9 @@ class EmbeddedWorker:
     replaced like any other.
 
     It leaves signal handlers, logging, the garbage collector and the loop's policy alone. It logs to the logger
-    ``stream_svt``, without limits: add `stream_svt.service.logs.RateLimit` to a handler. Of its process it changes one
-    thing: aiokafka's clients, which then create no missing topics, read every header name, and wait less for the end of
-    a transaction. Several workers can run in one loop, also of one application.
+    ``stream_svt``, without limits: add `stream_svt.service.logs.RateLimit` to a handler. The program's own clients of
+    aiokafka change in two ways: they read header names that are not UTF-8, and wait less for the end of a transaction.
+    Several workers can run in one loop, also of one application.
 
     Code that blocks the loop blocks the worker. After ``kafka.session_timeout`` without a heartbeat another worker
     takes over its shards, and this one joins again when the loop goes on. No outcome is lost or doubled by that, but

@@ -218,6 +218,10 @@ class Cluster:
     arguments: Mapping[str, Any] = field(repr=False)
     config: KafkaConfig = field(default_factory=KafkaConfig)
 
+    def __post_init__(self) -> None:
+        protocol = aiokafka_fixes.Ours(self.arguments.get("security_protocol", "PLAINTEXT"))
+        object.__setattr__(self, "arguments", {**self.arguments, "security_protocol": protocol})
+
     @classmethod
     def of(cls, kafka: KafkaConfig, login: Login) -> Cluster:
         """Return the cluster of a section `kafka` whose secrets were read."""

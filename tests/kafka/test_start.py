@@ -7,7 +7,7 @@ import re
 import socket
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import BrokerError, ConfigError
@@ -78,5 +78,9 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
         await asyncio.wait_for(producer.send(partition.topic, b"x", partition=0), 1.0)
     await stop_quietly(producer)
 
+    async with AIOKafkaProducer(bootstrap_servers=lax_broker.bootstrap_servers) as of_a_program:
+        await of_a_program.send_and_wait("of-a-program", b"x")
     async with administrator(lax_broker.bootstrap_servers) as admin:
-        assert partition.topic not in await admin.list_topics()
+        topics = await admin.list_topics()
+        assert partition.topic not in topics
+        assert "of-a-program" in topics

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-import aiokafka.admin.client
 import aiokafka.client
 import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.protocol.metadata import MetadataRequest_v0, MetadataRequest_v5
+from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5
 from aiokafka.record import memory_records
 from aiokafka.record.default_records import (
     DefaultRecordBatch,
@@ -93,10 +93,8 @@ async def test_the_cause_of_a_failed_connection_is_told_once(
     ("module", "name"),
     [
         (aiokafka.producer.sender, "BACKOFF_OVERRIDE"),
-        (aiokafka.client, "MetadataRequest"),
         (aiokafka.client, "create_conn"),
         (aiokafka.consumer.fetcher, "MemoryRecords"),
-        (aiokafka.admin.client, "MetadataRequest"),
     ],
 )
 def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: Any, name: str) -> None:
@@ -105,16 +103,30 @@ def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch, module: An
         aiokafka_fixes.apply_fixes()
 
 
-@pytest.mark.parametrize("module", [aiokafka.client, aiokafka.admin.client])
-@pytest.mark.parametrize("topics", [["counts"], [], None], ids=repr)
-def test_no_client_lets_the_broker_create_the_topics_it_asks_for(
-    module: Any, topics: list[str] | None
-) -> None:
+async def test_only_connections_of_this_package_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(AIOKafkaConnection, "connect", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(AIOKafkaConnection, "send", lambda _, request, *__: sent.append(request))
     aiokafka_fixes.apply_fixes()
-    asked = module.MetadataRequest(topics)
-    assert not asked.build(MetadataRequest_v5).allow_auto_topic_creation
-    assert asked.build(MetadataRequest_v5).topics == topics
-    assert asked.build(MetadataRequest_v0).topics == (topics or [])
+    create = aiokafka.client.create_conn
+    of_a_program = await create("broker", 9092, security_protocol="PLAINTEXT", on_close=print)
+    assert type(of_a_program) is AIOKafkaConnection
+    for topics in (["counts"], [], None):
+        ours = await create("broker", 9092, **dict(Cluster({}).arguments), on_close=print)
+        for connection, creates in ((of_a_program, True), (ours, False)):
+            connection.send(MetadataRequest(topics))
+            asked = sent.pop().build(MetadataRequest_v5)
+            assert (asked.topics, asked.allow_auto_topic_creation) == (topics, creates)
+
+
+@pytest.mark.loopback
+async def test_what_befell_a_programs_own_clients_explains_no_failure_of_ours() -> None:
+    aiokafka_fixes.apply_fixes()
+    own = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(errors.KafkaConnectionError):
+        await own.start()
+    await own.stop()
+    assert aiokafka_fixes.connection_error(0.0) is None
 
 
 async def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
