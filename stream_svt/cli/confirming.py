@@ -10,7 +10,7 @@ import click
 from stream_svt.cli import common
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import Account
-from stream_svt.privacy.loss import as_text
+from stream_svt.privacy.loss import Kind, as_text, to_float
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed
 from stream_svt.service.shown import read_shown
@@ -64,6 +64,11 @@ def _lines(config: Config, name: str, account: Account | None, limit: str | None
     ]
 
 
-def prices(monitors: Sequence[MonitorSpec]) -> str:
-    """Return what a run of each monitor costs, in words."""
-    return ", ".join(f"{one.name} epsilon {float(one.epsilon):g}" for one in monitors)
+def prices(config: Config, monitors: Sequence[MonitorSpec]) -> str:
+    """Return what a run of each monitor costs in each measure of the datasets, in words."""
+    kinds = [kind for kind in Kind if any(one.kind is kind for one in config.current.datasets)]
+    return ", ".join(
+        f"{one.name} {kind.measure} {to_float(one.run_price(kind), kind):g}"
+        for one in monitors
+        for kind in kinds
+    )

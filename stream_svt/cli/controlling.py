@@ -105,7 +105,7 @@ def _add(action: Action, summary: str) -> None:
         commands = for_all(config, command) if every else for_datasets(config, datasets, command)
         if action is Action.RESAMPLE and not yes and (every or len(datasets) > 1):
             monitors = [one for one in config.spec.monitors if monitor in ("", one.name)]
-            effect = f"open runs end, and new ones cost up to: {prices(monitors)}"
+            effect = f"open runs end, and new ones cost up to: {prices(config, monitors)}"
             confirm(config, commands, effect, "Resample all of them?")
         return commands
 
@@ -204,12 +204,9 @@ def _close_application(
     if not yes:
         where = f"shard {shard}" if shard is not None else "all shards"
         lost = ", and give up its state" if give_up_state else ""
-        kept = (
-            "what they reserved counts as spent"
-            if give_up_state
-            else "epsilon that they did not spend is left"
-        )
-        effect = f"open runs end, {kept}; only {successor} may continue with what is left"
+        kept = "epsilon that they did not spend is left, rho stays spent"
+        left = "what they reserved counts as spent" if give_up_state else kept
+        effect = f"open runs end, {left}; only {successor} may continue with what is left"
         question = f"Close {where} of {config.spec.application} permanently{lost}?"
         confirm(config, commands, effect, question)
     return commands

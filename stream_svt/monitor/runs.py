@@ -358,8 +358,8 @@ class Runs:
             self.end_run(dataset, "command")
         run_state = self._to_change(dataset)[1]
         run_state.stopped = False
-        if self.next_begin(dataset, run_state) != _AT_ONCE:
-            run_state.remember(run_state.begins[:-1])
+        if (most := self._most(dataset, run_state)) is not None and len(run_state.begins) >= most.count:
+            run_state.remember(run_state.begins[-most.count : -1])
             run_state.started_ms = NOT_COUNTED
         if run_state.state is _LIMITED:
             run_state.signal(Signal.LIMIT_PASSED)

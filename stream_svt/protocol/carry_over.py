@@ -8,7 +8,6 @@ Where events may be missing, the budget that they could have charged counts as s
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from hashlib import blake2b
 import msgspec
 
 from stream_svt.errors import StreamSvtError
-from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
     Account,
@@ -160,13 +158,9 @@ class ShardHistory:
                 self.partitioner = str(detail.get("partitioner", ""))
                 self.cluster = str(detail.get("cluster", ""))
             case EventType.TOPIC_DECLARED:
-                with contextlib.suppress(ValueError):
-                    declared = Declared(
-                        exact(str(detail.get("sensitivity"))), detail.get("monotonic") is True
-                    )
-                    if declared.sensitivity > 0:
-                        topic = str(detail.get("topic", ""))
-                        self.topics[topic] = declared | self.topics.get(topic)
+                topic, declared = str(detail.get("topic", "")), Declared.of_event(detail)
+                if declared is not None:
+                    self.topics[topic] = declared | self.topics.get(topic)
             case EventType.APPLICATION_CLOSED if self._is_proved(envelope):
                 balances = detail.get("balances")
                 self._balances = balances if isinstance(balances, int) else -1

@@ -22,7 +22,16 @@ from stream_svt.monitor.operations import Command
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY
-from stream_svt.protocol.state_records import CLOSED, META, Closed, Event, JournalSettings, Meta, ShardRecords
+from stream_svt.protocol.state_records import (
+    CLOSED,
+    META,
+    Closed,
+    Event,
+    JournalSettings,
+    Meta,
+    ShardRecords,
+    other_homes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -184,12 +193,7 @@ class Journal:
             await self._check_rollback(empty=not raw)
         meta, topics = self.meta, self._settings.topics
         if (meta.partitions, meta.partitioner) != (topics.partitions, topics.partitioner):
-            raise self.records.unreadable(
-                f"the application began with topics.partitions: {meta.partitions} and topics.partitioner: "
-                f"{meta.partitioner}, and this worker has {topics.partitions} and {topics.partitioner}: a dataset "
-                "would get a second ledger. Restore both; to change them, close the application and carry its "
-                "budgets over to a successor"
-            )
+            raise self.records.unreadable(other_homes((meta.partitions, meta.partitioner), topics))
         return found
 
     async def _check_rollback(self, *, empty: bool) -> None:

@@ -137,6 +137,15 @@ class JournalSettings:
     yield_to_loop: Callable[[], Awaitable[None]] = no_yield
 
 
+def other_homes(began: tuple[int, str], topics: TopicsConfig) -> str:
+    """Say that an application began with another number of partitions, or another partitioner."""
+    return (
+        f"the application began with topics.partitions: {began[0]} and topics.partitioner: {began[1]}, and this "
+        f"worker has {topics.partitions} and {topics.partitioner}: a dataset would get a second ledger. Restore both; "
+        "to change them, close the application and carry its budgets over to a successor"
+    )
+
+
 class ShardRecords:
     """The records of one shard during one session: verified when read, and made for each transaction.
 

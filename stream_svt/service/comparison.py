@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import NamedTuple
 
-import msgspec
-
 from stream_svt.errors import UnreadableState
-from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.released import Account
 from stream_svt.privacy.loss import KINDS, as_text
-from stream_svt.protocol.state_records import META, Meta
+from stream_svt.protocol.state_records import other_homes
 from stream_svt.service.config import Config
-from stream_svt.service.ports import sealing_of
+from stream_svt.service.ports import open_meta
 from stream_svt.service.shown import ApplicationShown
 from stream_svt.settings.datasets import DatasetSpec
 
@@ -32,9 +28,8 @@ class Differs(NamedTuple):
 
 def differences(config: Config, shown: ApplicationShown, *, version: int) -> Iterator[Differs]:
     """Yield what the configuration declares otherwise than events show; ``version`` is the one applied last, or 0."""
-    if wrong := shown.partitions - {config.topics.partitions}:
-        message = f"the application began with {min(wrong)} partitions: a dataset would get a second ledger"
-        yield Differs("topics.partitions", message, serious=True)
+    if wrong := shown.homes - {tuple(config.homes)}:
+        yield Differs("topics", other_homes(min(wrong), config.topics), serious=True)
     yield from _topics(config, shown)
     yield from _datasets(config, shown)
     known = {number: one.version for number, one in shown.shards.items() if one.version}
@@ -54,15 +49,8 @@ def _topics(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
         declared = shown.topics.get(monitor.topic)
         if declared is None:
             continue
-        known = exact(str(declared.get("sensitivity", "0")))
-        if Fraction(monitor.sensitivity) < known:
-            message = (
-                f"{monitor.name} declares less than {known}, which topic {monitor.topic!r} was declared with"
-            )
-            yield Differs(f"monitors[{number}].sensitivity", message, serious=True)
-        if monitor.monotonic and declared.get("monotonic") is False:
-            message = f"{monitor.name} declares it, and topic {monitor.topic!r} was declared without"
-            yield Differs(f"monitors[{number}].monotonic", message, serious=True)
+        for field, message in declared.undercut(monitor).items():
+            yield Differs(f"monitors[{number}].{field}", f"{monitor.name}: {message}", serious=True)
 
 
 def _datasets(config: Config, shown: ApplicationShown) -> Iterator[Differs]:
@@ -102,9 +90,8 @@ def behind(
             state = "nothing is stored"
         else:
             try:
-                opened = sealing_of(config, cluster_id, number).open(META, record)
-                meta = msgspec.msgpack.decode(opened.content, type=Meta)
-            except (UnreadableState, msgspec.DecodeError):
+                meta = open_meta(config, cluster_id, number, record)
+            except UnreadableState:
                 continue  # reported with the states
             if meta.state_id.hex() == one.state and meta.last_event >= one.events:
                 continue

@@ -296,11 +296,14 @@ class _Dialog:
 
     def _answer_of_other(self, sent: Command, reply: Lifecycle) -> None:
         """Say what the answer to another command means for the one sent, whose number it took."""
-        if sent.action is Action.WITHDRAW:
+        is_withdrawal = reply.detail.get("action") == Action.WITHDRAW
+        if sent.action is Action.WITHDRAW and is_withdrawal:
+            self._answer(str(reply.detail.get("message", "")), accepted=reply.reason == "accepted")
+        elif sent.action is Action.WITHDRAW:
             happened = {"accepted": "carried out", "expired": "expired"}.get(reply.reason, "refused")
             message = f"already {happened}: {reply.detail.get('message', '')}"
             self._answer(message, accepted=reply.reason != "accepted")
-        elif reply.detail.get("action") == Action.WITHDRAW:
+        elif is_withdrawal:
             self._answer("withdrawn before a shard carried it out", accepted=False)
         else:
             self._answer(_OVERTAKEN, accepted=False)

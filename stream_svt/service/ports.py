@@ -28,13 +28,13 @@ from aiokafka.errors import (
 )
 
 from stream_svt import aiokafka_fixes
-from stream_svt.errors import ConfigError, Problem, RecordsLost
+from stream_svt.errors import ConfigError, Problem, RecordsLost, UnreadableState
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Stopped, Transaction, Written
 from stream_svt.protocol.sealing import RecordContext, Sealing
-from stream_svt.protocol.state_records import META, JournalSettings, no_yield
+from stream_svt.protocol.state_records import META, JournalSettings, Meta, no_yield
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import pause, wait_first
@@ -401,6 +401,15 @@ def verifier_of(config: Config, cluster_id: str, topic: str, partition: int) -> 
     if not config.control.required:
         return accept_all
     return Verifier(context_of(config, cluster_id, topic, partition), config.command_keys)
+
+
+def open_meta(config: Config, cluster_id: str, shard: int, record: bytes) -> Meta:
+    """Return a shard's record `meta`; not compared with its other records. `UnreadableState` if it cannot be opened."""
+    opened = sealing_of(config, cluster_id, shard).open(META, record)
+    try:
+        return msgspec.msgpack.decode(opened.content, type=Meta)
+    except msgspec.DecodeError:
+        raise UnreadableState(f"shard {shard}: record 'meta' is damaged") from None
 
 
 async def stored_metas(config: Config, cluster: Cluster) -> AsyncGenerator[tuple[int, bytes], None]:

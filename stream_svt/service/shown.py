@@ -19,6 +19,7 @@ from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.topology import unseen
+from stream_svt.settings.monitors import Declared
 
 READ_MOST = 400_000
 """Records of the alert topic that are looked through: 300,000 datasets took half a minute on two busy cores."""
@@ -29,8 +30,7 @@ class ShardShown:
     """What events of a shard show.
 
     ``events``, ``time``, ``state`` and ``command`` are of its newest event: number, RFC 3339 text, id of the state,
-    number of the last command. ``version`` is the newest one adopted, 0 if no event read says so. ``whole`` tells
-    whether its first event was read, too.
+    number of the last command. ``version`` is the newest one adopted, 0 if no event read says so.
     """
 
     events: int = 0
@@ -39,30 +39,27 @@ class ShardShown:
     command: int = 0
     version: int = 0
     successor: str = ""
-    whole: bool = False
 
 
 @dataclass(slots=True)
 class ApplicationShown:
     """What the events read show.
 
-    ``accounts`` and ``units`` are by dataset, ``topics`` are declarations (see `topic.declared`) by query topic,
-    ``partitions`` the numbers of shards in genesis events, ``raised`` the datasets whose limit a command raised.
+    ``accounts`` and ``units`` are by dataset, ``topics`` the most cautious declarations by query topic, ``homes`` the
+    partitions and partitioners in genesis events.
     """
 
     shards: dict[int, ShardShown] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
-    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    partitions: set[int] = field(default_factory=set)
-    raised: set[str] = field(default_factory=set)
+    topics: dict[str, Declared] = field(default_factory=dict)
+    homes: set[tuple[int, str]] = field(default_factory=set)
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle, wanted: Collection[str]) -> None:
         """Take an event in, after the earlier ones of its shard; ``wanted`` are the datasets whose accounts count."""
         shard = self.shards[envelope.shard]
         shard.events, shard.time = envelope.sequence, envelope.time
         shard.state, shard.command = envelope.stateid, envelope.command
-        shard.whole = shard.whole or envelope.sequence == 1
         if data.account is not None and data.dataset in wanted:
             self.accounts[data.dataset] = data.account
         if not isinstance(data, Lifecycle):
@@ -70,15 +67,15 @@ class ApplicationShown:
         detail = data.detail
         match envelope.type:
             case EventType.STATE_BEGUN:
-                self.partitions.add(int(detail.get("partitions", 0)))
+                self.homes.add((int(detail.get("partitions", 0)), str(detail.get("partitioner", ""))))
             case EventType.CONFIGURATION_ADOPTED:
                 shard.version = int(detail.get("number", 0))
             case EventType.APPLICATION_CLOSED:
                 shard.successor = str(detail.get("successor", ""))
             case EventType.TOPIC_DECLARED:
-                self.topics[str(detail.get("topic", ""))] = detail
-            case EventType.BUDGET_RAISED:
-                self.raised.add(data.dataset)
+                topic, declared = str(detail.get("topic", "")), Declared.of_event(detail)
+                if declared is not None:
+                    self.topics[topic] = declared | self.topics.get(topic)
             case EventType.DECLARED if data.dataset in wanted:
                 self.units[data.dataset] = str(detail.get("unit", ""))
 

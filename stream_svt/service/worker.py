@@ -21,14 +21,14 @@ from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
-from stream_svt.protocol.state_records import META
+from stream_svt.protocol.state_records import other_homes
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import wait_first
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.ports import sealing_of, stored_metas
+from stream_svt.service.ports import open_meta, stored_metas
 from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.remedy import cause_outside, ends_start
 from stream_svt.service.shard import CLOCK_TOLERANCE, WorkerParts, describe
@@ -217,9 +217,14 @@ class Worker:
         return None if now is None else self._clock_fault(now)
 
     async def _key_fault(self) -> WorkerFault | None:
-        """Return a fault where states are sealed with keys that this worker lacks, and no shard's state opens."""
-        unknown, opens = await _unknown_keys(self._parts)
-        if unknown and not opens:
+        """Return a fault where this worker can use no shard's state, for want of keys or with other homes of datasets.
+
+        Otherwise a shard that never started would begin with them, and a dataset would have two ledgers.
+        """
+        unknown, homes = await _stored_homes(self._parts)
+        if homes and tuple(self.config.homes) not in homes:
+            return WorkerFault(Cause.CONFIGURATION, other_homes(min(homes), self.config.topics))
+        if unknown and not homes:
             reason = f"no shard's state opens with this worker's sealing keys: {next(iter(unknown.values()))}"
             return WorkerFault(Cause.SEALING_KEY, reason)
         if unknown.keys() - self._foreign.keys():
@@ -380,26 +385,26 @@ def _fault_of(error: BaseException) -> WorkerFault:
     return WorkerFault(cause_outside(error), describe(error))
 
 
-async def _unknown_keys(parts: WorkerParts) -> tuple[dict[int, UnknownKey], bool]:
-    """Return the shards whose newest record is sealed with a key that this worker lacks, and whether any other opens.
+async def _stored_homes(parts: WorkerParts) -> tuple[dict[int, UnknownKey], set[tuple[int, str]]]:
+    """Return the shards whose newest record is sealed with a key that this worker lacks, and the homes of the others.
 
-    A damaged record does not concern keys; a shard without state, no shard.
+    Homes are the numbers of partitions and the partitioners with which shards began. A damaged record says nothing.
     """
     unknown: dict[int, UnknownKey] = {}
-    opens = False
+    homes = set[tuple[int, str]]()
     if parts.config.sealing.key_lost:  # no worker has the key
-        return unknown, opens
+        return unknown, homes
     async with aclosing(stored_metas(parts.config, parts.cluster)) as stored:
         async for shard, record in stored:
             try:
-                sealing_of(parts.config, parts.cluster_id, shard).open(META, record)
+                meta = open_meta(parts.config, parts.cluster_id, shard, record)
             except UnknownKey as error:
                 unknown[shard] = error
             except UnreadableState:
                 continue
             else:
-                opens = True
-    return unknown, opens
+                homes.add((meta.partitions, meta.partitioner))
+    return unknown, homes
 
 
 async def _broker_time(parts: WorkerParts) -> float | None:

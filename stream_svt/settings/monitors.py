@@ -19,7 +19,7 @@ from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
 from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.numbers import LARGEST_EPSILON
+from stream_svt.mechanisms.numbers import LARGEST_EPSILON, exact
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
 from stream_svt.privacy.loss import Kind, to_units, zcdp_general, zcdp_monotone
@@ -185,6 +185,10 @@ class MonitorSpec(Strict):
         if not mechanism.monotonic:
             return zcdp_general(mechanism.epsilon_units)
         return zcdp_monotone(mechanism.epsilon_units, mechanism.threshold_units)
+
+    def __hash__(self) -> int:
+        """Return a hash that is fast to compute: this is a key of caches that each begin of a run asks."""
+        return hash(self.name)
 
     def runs_allowed(self, dataset: DatasetSpec, sharing: int) -> fields.MaxRuns | None:
         """Return how many runs on a dataset may begin within a time, None for any number.
@@ -379,6 +383,15 @@ class Declared:
     def by(cls, spec: MonitorSpec) -> Declared:
         """Return the declaration of a monitor."""
         return cls(spec.sensitivity, spec.monotonic)
+
+    @classmethod
+    def of_event(cls, detail: Mapping[str, object]) -> Declared | None:
+        """Return the declaration that an event shows; None if it shows none."""
+        try:
+            sensitivity = exact(str(detail.get("sensitivity")))
+        except ValueError:
+            return None
+        return cls(sensitivity, detail.get("monotonic") is True) if sensitivity > 0 else None
 
     def __or__(self, other: Declared | None) -> Declared:
         other = other or self

@@ -228,6 +228,26 @@ def test_a_no_and_the_end_of_the_input_change_nothing_and_an_interrupt_is_an_int
     assert stream_svt(*RAISE, "-c", config).code == 130
 
 
+@pytest.mark.parametrize(
+    ("options", "effect"),
+    [
+        (("resample", "--all"), "new ones cost up to: hot rho 0.5"),
+        (
+            ("close-application", "--successor", "next"),
+            "epsilon that they did not spend is left, rho stays spent",
+        ),
+    ],
+)
+def test_what_is_confirmed_is_right_for_rho(stream_svt, config, monkeypatch, options, effect):
+    async def shown(*_arguments):
+        return ApplicationShown()
+
+    monkeypatch.setattr(confirming, "read_shown", shown)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    config.write_text(SPEC.replace("{epsilon: 4}", "{rho: 4}"))
+    assert effect in stream_svt("control", *options, "-c", config).err
+
+
 def _status() -> dict[str, Any]:
     """Return the status of a worker that owns a shard with two datasets, one of them unspent."""
     worker = Stub(parse_config(SPEC))

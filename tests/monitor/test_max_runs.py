@@ -139,6 +139,16 @@ def test_a_resample_below_the_limit_takes_nothing_from_it():
     assert (begun(play), limited(play)) == (2, [11_000])
 
 
+def test_a_resample_begins_a_run_after_the_maximum_was_lowered_below_the_runs_that_count():
+    play = play_of("3 per 10s")
+    play.more(*at(1000, 2000, 3000))
+    change_spec(play.engine, play_of("1 per 10s").spec)
+    play.commit()
+    command(play, Action.RESAMPLE)
+    play.more(*at(4000, 5000))
+    assert (begun(play), limited(play)) == (4, [14_000])
+
+
 def test_a_raised_limit_does_not_lift_it():
     play = play_of("1 per 10s", dataset="name: a, limit: 5")
     play.more(*at(1000, 2000))

@@ -166,6 +166,12 @@ def test_a_withdrawal_that_comes_too_late_says_what_happened(
     assert [one[1:] for one in made.all_replies()] == [(accepted, f"already {happened}: done")]
 
 
+def test_of_two_withdrawals_at_once_both_say_that_the_command_is_withdrawn() -> None:
+    made = withdrawal()
+    assert made.take(record_of(event(5, reply="other", action="withdraw")))
+    assert [one[1:] for one in made.all_replies()] == [(True, "done")]
+
+
 def test_a_withdrawal_does_not_expire_and_says_so_where_nobody_answers() -> None:
     made = withdrawal()
     assert made.sent is not None

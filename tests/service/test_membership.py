@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.protocol.state_records import META, SECRET_BYTES, STATE_ID_BYTES, Meta
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
@@ -219,6 +223,42 @@ async def test_requests_for_self_tests_are_limited_in_rate_and_the_last_one_is_k
     assert 2 <= count <= 4
     await asyncio.sleep(0.5)
     assert len(tests) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("began", "stays_out"),
+    [
+        ([], False),
+        ([(4, "crc32")], True),
+        ([(2, "murmur2")], True),
+        ([(2, "murmur2"), (4, "murmur2")], False),
+    ],
+)
+async def test_a_worker_with_other_homes_than_every_state_begins_no_further_shard(
+    monkeypatch: pytest.MonkeyPatch, began: list[tuple[int, str]], stays_out: bool
+) -> None:
+    """A shard that never started has no state that could refuse them: its datasets would get second ledgers."""
+
+    async def stored(*_: object) -> AsyncIterator[tuple[int, bytes]]:
+        for shard, (partitions, partitioner) in enumerate(began):
+            meta = Meta(
+                partitions=partitions,
+                partitioner=partitioner,
+                state_id=bytes(STATE_ID_BYTES),
+                noise_key=bytes(SECRET_BYTES),
+                digest_key=bytes(SECRET_BYTES),
+            )
+            sealing = Sealing(RecordContext("c", "shop", "shop.state", shard), (), os.urandom)
+            yield shard, sealing.seal(META, 1, msgspec.msgpack.encode(meta))
+
+    monkeypatch.setattr(module, "stored_metas", stored)
+    worker = Worker(parse_config(SPEC + "topics: {partitions: 4}\n"))
+    worker._parts = cast(Any, SimpleNamespace(config=worker.config, cluster=None, cluster_id="c"))
+    fault = await worker._key_fault()
+    assert (fault is not None) is stays_out
+    if fault is not None:
+        assert fault.cause is Cause.CONFIGURATION
+        assert f"began with topics.partitions: {began[0][0]} and" in fault.reason
 
 
 async def test_a_worker_stays_out_of_its_group_until_a_configuration_is_applied(play: Play) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -10,9 +12,10 @@ from aiokafka import TopicPartition
 
 from stream_svt.monitor.released import Account, EventType
 from stream_svt.service import kafka
-from stream_svt.service.comparison import Differs, behind, differences
+from stream_svt.service.comparison import behind, differences
 from stream_svt.service.config import parse_config
 from stream_svt.service.shown import ApplicationShown, ShardShown
+from stream_svt.settings.monitors import Declared
 from tests.service.test_metrics import SPEC
 from tests.support.alerts import account_of, encoded, lifecycle
 from tests.support.partition_reader import Reader
@@ -41,7 +44,7 @@ async def test_the_newest_account_of_each_dataset_counts_and_reading_ends_once_a
     shown, count = await read([*old, event(9_001, "b", 0.5), event(9_002, "a", 0.7), None], {"a", "b"})
     assert {name: account.spent for name, account in shown.accounts.items()} == {"a": 0.7, "b": 0.5}
     assert count < 1_000
-    assert (shown.shards[0].events, shown.shards[0].whole) == (9_002, False)
+    assert shown.shards[0].events == 9_002
 
 
 async def test_reading_is_bounded_where_a_dataset_has_no_event() -> None:
@@ -56,12 +59,28 @@ async def test_records_that_are_no_events_or_of_another_shard_say_nothing() -> N
     foreign = msgspec.json.encode(msgspec.json.decode(event(7, "a", 0.9)) | {"shard": 3})
     shown, _ = await read([b"?", foreign, event(1, "a", 0.1), b"{}"], {"a"})
     assert shown.accounts["a"].spent == 0.1
-    assert shown.shards[0].whole
+
+
+async def test_of_declarations_of_several_shards_the_most_cautious_one_counts() -> None:
+    shown = ApplicationShown()
+    for shard, sensitivity, monotonic in ((0, "5", True), (1, "1", False), (2, "?", True)):
+        detail = {"topic": "counts", "sensitivity": sensitivity, "monotonic": monotonic}
+        released = event(1, "", 0, EventType.TOPIC_DECLARED, **detail)
+        moved = msgspec.json.encode(msgspec.json.decode(released) | {"shard": shard})
+        shown.parser(shard, {"a"})(SimpleNamespace(value=moved))
+    assert shown.topics == {"counts": Declared(Fraction(5), monotonic=False)}
 
 
 def told(**changes: Any) -> list[str]:
     shown = ApplicationShown(shards={0: ShardShown(events=9, state="5e")}, **changes)
     return [one.message for one in differences(CONFIG, shown, version=2)]
+
+
+def began_with(what: str) -> str:
+    return (
+        f"the application began with {what}, and this worker has 1 and murmur2: a dataset would get a second ledger. "
+        "Restore both; to change them, close the application and carry its budgets over to a successor"
+    )
 
 
 def account(limit: float, measure: str = "epsilon") -> Account:
@@ -74,16 +93,18 @@ def account(limit: float, measure: str = "epsilon") -> Account:
         ({"accounts": {"a": account(4)}}, None),
         ({"accounts": {"a": account(5)}}, "a declares epsilon 4, its ledger has 5, 0.1 of it spent"),
         ({"accounts": {"a": account(4, "rho")}}, "a declares epsilon, its ledger is kept in rho"),
-        ({"partitions": {1}}, None),
-        ({"partitions": {4}}, "the application began with 4 partitions: a dataset would get a second ledger"),
-        ({"topics": {"counts": {"sensitivity": "1", "monotonic": True}}}, None),
+        ({"homes": {(1, "murmur2")}}, None),
+        ({"homes": {(4, "murmur2")}}, began_with("topics.partitions: 4 and topics.partitioner: murmur2")),
+        ({"homes": {(1, "crc32")}}, began_with("topics.partitions: 1 and topics.partitioner: crc32")),
+        ({"topics": {"counts": Declared(Fraction(1), monotonic=True)}}, None),
     ],
     ids=[
         "same limit",
         "another limit",
         "another measure",
-        "same partitions",
+        "same homes",
         "more partitions",
+        "another partitioner",
         "same topic",
     ],
 )
@@ -95,13 +116,11 @@ def test_a_declaration_that_differs_from_the_events_is_told(
 
 def test_a_larger_sensitivity_that_was_declared_before_is_a_problem() -> None:
     topic = CONFIG.spec.monitors[0].topic
-    shown = ApplicationShown(topics={topic: {"topic": topic, "sensitivity": "1000", "monotonic": False}})
+    shown = ApplicationShown(topics={topic: Declared(Fraction(1000), monotonic=False)})
     found = list(differences(CONFIG, shown, version=0))
-    assert found[0] == Differs(
-        "monitors[0].sensitivity",
-        f"{CONFIG.spec.monitors[0].name} declares less than 1000, which topic {topic!r} was declared with",
-        serious=True,
-    )
+    assert found[0].subject == "monitors[0].sensitivity"
+    assert "Declare at least 1000" in found[0].message
+    assert found[0].serious
 
 
 @pytest.mark.parametrize(("version", "serious"), [(3, None), (4, False), (2, True), (0, True)])
