@@ -57,7 +57,7 @@ class Config:
     spec: ApplicationSpec
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
-    login: Login = field(default=Login(), repr=False)
+    login: Login = field(default_factory=Login, repr=False)
     master_keys: tuple[bytes, ...] = field(default=(), repr=False)
     command_keys: tuple[VerifyingKey, ...] = ()
     registry_password: str | None = field(default=None, repr=False)
@@ -189,7 +189,7 @@ def cluster_of(keys: Mapping[str, Any], password: str | None = None) -> Cluster:
     if password is None:
         login = files.login(found)
     else:
-        login = files.login(found.model_copy(update={"password_file": None}))._replace(password=password)
+        login = replace(files.login(found.model_copy(update={"password_file": None})), password=password)
     document.raise_problems()
     return Cluster.of(found, login)
 

@@ -203,12 +203,13 @@ class TlsFiles(NamedTuple):
         return context
 
 
-class Login(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Login:
     """What a section `kafka` names files, programs and other sources for: a password, access tokens, and TLS."""
 
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     tokens: Tokens | None = None
-    tls: TlsFiles = TlsFiles()
+    tls: TlsFiles = field(default_factory=TlsFiles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -59,7 +60,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _value(value: object, form: str) -> Any:  # noqa: ANN401  what JSON has
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):  # JSON has no other
         return float(form % value) if form[-1] == "f" else value
     return value if isinstance(value, str | int | None) else str(value)
 

@@ -23,6 +23,8 @@ from stream_svt.service.topology import unseen
 _ENCODING = "send one JSON object in UTF-8, or an Arrow IPC stream with its content-type"
 _TEXT = "a string of 1 to 256 characters"
 _OPERATOR = "send commands with 'stream-svt control' only"
+_NO_TIME = (ValueError, OverflowError, OSError)
+"""Errors for a timestamp that is no date: a producer chooses it, and may count in microseconds."""
 _SIGN = "send it again with --signing-key; if nobody of yours sent it, restrict WRITE on the control topic"
 
 REMEDIES: Final[Mapping[str, str]] = {
@@ -90,14 +92,14 @@ class Rejects:
         self.read += 1
         try:
             reject = msgspec.json.decode(record.value or b"", type=Reject)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            when = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+        except (msgspec.MsgspecError, *_NO_TIME, RecursionError):
             self.unreadable += 1
             return
         if reject.reason not in REMEDIES:  # of another release
             self.unreadable += 1
             return
         key = (_text(reject.topic.encode(errors="replace")), reject.partition, reject.reason)
-        when = datetime.fromtimestamp(record.timestamp / 1000, UTC)
         before = self.groups.get(key)
         count = 1 if before is None else before.count + 1
         if before is None or when >= before.newest:
@@ -182,7 +184,10 @@ def lines_of(record: ConsumerRecord, most: int) -> Iterator[str]:
 
     At most ``most`` bytes of its value are shown.
     """
-    when = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        when = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    except _NO_TIME:
+        when = f"none: {record.timestamp} ms since 1970 is beyond the year 9999"
     yield f"time: {when}"
     yield f"key: {_text(record.key)}"
     for name, value in record.headers:

@@ -190,11 +190,9 @@ class MskTokens:
 
     async def fetch(self) -> Token:
         """Return a signed token; the SDK may ask a metadata service for credentials, in a thread."""
-        from aws_msk_iam_sasl_signer.MSKAuthTokenProvider import generate_auth_token
-
         try:
             async with asyncio.timeout(TOKEN_DEADLINE):
-                text, expiry_ms = await asyncio.to_thread(generate_auth_token, self.region)
+                text, expiry_ms = await asyncio.to_thread(self._signed)
         except TimeoutError:
             message = f"AWS's SDK found no credentials within {TOKEN_DEADLINE:.0f} s"
             raise TokenUnavailable(message) from None
@@ -203,6 +201,13 @@ class MskTokens:
             message = f"no token for AWS_MSK_IAM could be signed ({type(error).__name__}); {hint}"
             raise TokenUnavailable(message) from None
         return Token.of(text, expiry_ms / 1000 - time.time(), "the signer returned")
+
+    def _signed(self) -> tuple[str, int]:
+        """Return a token and the time of its end; the first call imports the SDK, which takes some 0.2 seconds."""
+        from aws_msk_iam_sasl_signer.MSKAuthTokenProvider import generate_auth_token
+
+        text, expiry_ms = generate_auth_token(self.region)
+        return text, expiry_ms
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]

@@ -303,6 +303,7 @@ async def test_a_client_whose_start_is_cancelled_leaves_no_connection(
 
 def test_credentials_stay_out_of_the_representation() -> None:
     assert "hunter2" not in repr(Cluster({"sasl_plain_password": "hunter2"}))
+    assert "hunter2" not in repr(kafka.Login("hunter2"))
 
 
 def test_a_transaction_is_given_up_before_the_broker_would() -> None:

@@ -127,6 +127,16 @@ def test_an_event_is_an_object_with_its_fields_and_a_library_says_what_it_says(
     assert library["stack"].endswith("ValueError: 5 % of it\n")
 
 
+def test_a_number_that_json_lacks_is_a_text() -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    args = (float("inf"), float("nan"))
+    record = logging.LogRecord("stream_svt", logging.INFO, "", 1, "event=x seconds=%.1f share=%s", args, None)
+    found = json.loads(JsonFormatter().format(record), parse_constant=refuse)
+    assert (found["seconds"], found["share"]) == ("inf", "nan")
+
+
 def test_the_number_of_omitted_lines_is_a_field_of_events_and_a_word_of_other_lines(
     clock: SimpleNamespace,
 ) -> None:
