@@ -20,6 +20,7 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import COMMAND_LIMIT, Refusal
 from stream_svt.service.codec import ARROW_STREAM
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
+from stream_svt.service.json_lines import MAX_NESTING
 from stream_svt.service.ports import Reject
 from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.service.signatures import HEADER
@@ -37,6 +38,7 @@ _FROM_CODE: Final[Mapping[str, object]] = {
     "MAX_ROWS": f"{MAX_ROWS:,}",
     "MAX_TEXT": MAX_TEXT,
     "MAX_TEXT_IN_ALL": f"{MAX_TEXT_IN_ALL:,}",
+    "MAX_NESTING": str(MAX_NESTING),
     "MEASURES": json.dumps([kind.measure for kind in Kind]),
     "NOISE": json.dumps([noise.value for noise in MONITORED]),
     "REASONS": json.dumps([str(reason) for reason in (*QUERY_REASONS, *Refusal)]),

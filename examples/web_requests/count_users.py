@@ -52,7 +52,7 @@ class Users:
                 request["page"],
                 str(request["user"]),
             )
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return
         if page in PAGES and open_hour <= hour <= time.time() + HOUR:
             self.seen[hour, page].add(user)

@@ -23,7 +23,7 @@ from stream_svt.protocol.ports import Record
 from stream_svt.service import exact
 from stream_svt.service.avro import AvroRecords, NoSchemas, Schemas
 from stream_svt.service.homes import Homes
-from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, reason_of, without
+from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, decode_one, reason_of
 from stream_svt.service.mapped import MappedJson
 from stream_svt.service.reasons import MAX_TEXT, Reason
 from stream_svt.settings.application import ApplicationSpec
@@ -352,13 +352,9 @@ def _decode_one(value: bytes) -> _Query | Reason:
     if (reason := bad_size(value)) is not None:
         return reason
     try:
-        return _QUERY.decode(value)
-    except UNDECODABLE:
-        repaired = without(value, _VALUE)
-        try:
-            return _QUERY.decode(repaired)
-        except UNDECODABLE as error:
-            return reason_of(repaired, error, _FIELD_REASONS)
+        return decode_one(value, _QUERY, _VALUE)
+    except UNDECODABLE as error:
+        return reason_of(error, _FIELD_REASONS)
 
 
 def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:

@@ -13,6 +13,8 @@ from stream_svt.service.reasons import MAX_BYTES, Reason
 
 _Row = TypeVar("_Row")
 
+MAX_NESTING: Final = 500
+"""Most objects and arrays inside one another: with more of them, what a decoder can read depends on its caller."""
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Exceptions of msgspec for malformed messages."""
 _AT_FIELD: Final = re.compile(r"`\$\.(\w+)`")
@@ -42,19 +44,50 @@ def decode_lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_
             return None
         if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
             return None
+        brackets = joined.count(b"{") + joined.count(b"[")
+        if brackets - len(values) > MAX_NESTING and any(map(_may_be_deep, values)):
+            return None
         queries = decoder.decode_lines(joined)
     except (TypeError, *UNDECODABLE):
         return None
     return queries if len(queries) == len(values) else None
 
 
-def reason_of(
-    message: bytes, error: Exception, fields: Mapping[str, Reason] = MappingProxyType({})
-) -> Reason:
-    """Return why a message that does not decode, with its value removed, is rejected; ``fields`` by invalid field."""
-    try:
-        message.decode()
-    except UnicodeDecodeError:
+def decode_one(message: bytes, decoder: msgspec.json.Decoder[_Row], path: Sequence[str]) -> _Row:
+    """Return one message, without the content at a path of names if that is in the way; raises `UNDECODABLE`."""
+    if not _is_deep(message):
+        try:
+            return decoder.decode(message)
+        except UNDECODABLE:
+            pass
+    message = without(message, path)
+    if _is_deep(message):
+        raise msgspec.DecodeError
+    return decoder.decode(message)
+
+
+def _may_be_deep(message: bytes | None) -> bool:
+    return message is not None and message.count(b"{") + message.count(b"[") > MAX_NESTING
+
+
+def _is_deep(message: bytes) -> bool:
+    if not _may_be_deep(message):
+        return False
+    depth = 0
+    for match in _TOKEN.finditer(message):
+        token = match.group()
+        if token[0] in b"{[":
+            depth += len(token)
+            if depth > MAX_NESTING:
+                return True
+        elif token[0] in b"}]":
+            depth -= 1
+    return False
+
+
+def reason_of(error: Exception, fields: Mapping[str, Reason] = MappingProxyType({})) -> Reason:
+    """Return why a message that `decode_one` cannot decode is rejected; ``fields`` by invalid field."""
+    if isinstance(error, UnicodeDecodeError):
         return Reason.INVALID_UTF8
     if not isinstance(error, msgspec.ValidationError):
         return Reason.NOT_JSON

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, defstruct
 
 from stream_svt.service import exact
-from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, reason_of, without
+from stream_svt.service.json_lines import UNDECODABLE, bad_size, decode_lines, decode_one, reason_of
 from stream_svt.service.reasons import MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
 
@@ -139,14 +139,10 @@ class MappedJson:
         if (reason := bad_size(message)) is not None:
             return reason
         try:
-            try:
-                found = self._root.loose.decode(message)
-            except UNDECODABLE:
-                message = without(message, self._value)
-                found = self._root.loose.decode(message)
+            found = decode_one(message, self._root.loose, self._value)
             texts = [_text(self._dig(found, path), name) for name, path in self._texts.items()]
         except UNDECODABLE as error:
-            return reason_of(message, error)
+            return reason_of(error)
         return [self._dig(found, self._value), *texts]
 
     def _dig(self, found: Struct, path: Sequence[str]) -> Raw:

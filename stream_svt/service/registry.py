@@ -150,7 +150,9 @@ class SchemaRegistry:
                 answer = msgspec.json.decode(body, type=_Answer)
         except TimeoutError:
             raise _Unanswered(f"it does not answer within {DEADLINE:.0f} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            what = "another answer" if isinstance(error, ValueError) else type(error).__name__
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+            what = (
+                type(error).__name__ if isinstance(error, aiohttp.ClientError | OSError) else "another answer"
+            )
             raise _Unanswered(f"it cannot be read ({what})") from None
         return answer.schema if answer.schemaType == "AVRO" else ""

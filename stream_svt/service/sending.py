@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.service import kafka
 from stream_svt.service.config import Config
+from stream_svt.service.json_lines import bad_size
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.reasons import MAX_BYTES, Reason
 from stream_svt.service.sample import Examiner
@@ -101,6 +102,8 @@ class LineReader:
         return found
 
     def _query(self, number: int, text: bytes, now_ms: int) -> Line | str:
+        if (reason := bad_size(text)) is not None:
+            return f"refused, {reason}"
         if self._dataset is not None:
             return Line(number, self._dataset.encode(), text, now_ms)
         try:
@@ -123,8 +126,7 @@ async def windows(chunks: AsyncIterator[bytes], first: int) -> AsyncIterator[lis
     rest, number = b"", 0
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_BYTES:
-            raise InvalidLine(f"line {number + len(lines) + 1}: longer than {MAX_BYTES} bytes")
+        rest = rest[: MAX_BYTES + 1]  # too large, whatever follows
         numbered = list(enumerate(lines, number + 1))
         number += len(lines)
         for start in range(0, len(numbered), WINDOW):
@@ -213,7 +215,10 @@ async def _acknowledged(
         progress.acknowledged += sum(map(_arrived, sent))
         missing = [query.offset for query, one in zip(queries, sent, strict=False) if not _arrived(one)]
         unsent = [query.offset for query in queries[len(sent) :]]
-        progress.next_line = next(iter([*missing, *unsent]), progress.next_line)
+        left = [*missing, *unsent]
+        progress.next_line = (
+            left[0] if left else max([progress.next_line, *(one.offset + 1 for one in queries)])
+        )
 
 
 def _arrived(sent: asyncio.Future[Any]) -> bool:

@@ -194,3 +194,40 @@ def test_only_the_number_depends_on_the_value(values, page, first):
     )
     del one["value"], other["value"]
     assert one == other
+
+
+@pytest.mark.parametrize("layout", [NESTED, None], ids=["mapped", "plain"])
+@pytest.mark.parametrize(("depth", "reasons"), [(498, []), (501, ["not-json"]), (990, ["not-json"])])
+def test_whether_a_record_is_nested_too_deep_does_not_depend_on_its_batch_or_its_reader(
+    layout, depth, reasons
+):
+    one = QueryDecoder("pages", HERE, ["hot"], layout)
+    good = b'{"id":"a","value":1,"meta":{"id":"a"},"payload":{"count":5}}'
+    deep = good[:-1] + b',"x":%b}' % (b"[" * depth + b"]" * depth)
+
+    def found(frames: int, *values: bytes) -> list[str]:
+        if frames:
+            return found(frames - 1, *values)
+        records = [Record(at, AT_HOME, value) for at, value in enumerate(values)]
+        return [reason for offset, reason in one.decode(records).rejects if offset == 0]
+
+    for frames in (0, 200):
+        for beside in ([], [good], [b"["]):
+            assert found(frames, deep, *beside) == reasons
+
+
+def test_a_deep_value_is_the_lower_bound_even_before_another_value():
+    deep = b"[" * 600 + b"]" * 600
+    for beside in ([], [b"["]):
+        batch = decode(b'{"count":%b,"count":5}' % deep, *beside, layout=FLAT)
+        assert (numbers(batch), batch.offset.tolist()) == ([None], [100])
+
+
+@pytest.mark.parametrize(
+    "broken", [b'{"meta":{"id":"a"},"count":%b,"x":[}', b'{"count":%b,"x":"', b'{"x":"\t,"count":%b}']
+)
+def test_a_record_that_is_no_json_is_refused_for_one_reason_whatever_its_value_is(broken):
+    found = {
+        tuple(decode(broken % value, layout=FLAT).rejects) for value in (b"1", b'"a\xff"', b"\xff", b"nul")
+    }
+    assert found == {((100, "not-json"),)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from stream_svt.service import sending as sending_module
 from stream_svt.service.config import parse_config
 from stream_svt.service.reasons import MAX_BYTES
-from stream_svt.service.sending import InvalidLine, LineReader, windows
+from stream_svt.service.sending import Line, LineReader, SendProgress, windows
 from stream_svt.settings.records import RecordLayout
 
 CONFIG = parse_config("""
@@ -96,9 +98,30 @@ async def test_lines_keep_their_numbers_wherever_chunks_end_and_however_many_are
     assert await numbered(b"") == []
 
 
-async def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
-    with pytest.raises(InvalidLine, match="line 2: longer than"):
-        await numbered(b"a\n", *[bytes(1 << 18)] * (2 + MAX_BYTES // (1 << 18)), b"\n")
+async def test_a_line_that_is_too_long_is_cut_in_memory_refused_and_disturbs_no_other_line() -> None:
+    good = json.dumps(query()).encode()
+    lines = await numbered(good + b"\n", *[bytes(1 << 18)] * 3 * (MAX_BYTES >> 18), b"\n" + good)
+    assert max(len(line) for _, line in lines) <= MAX_BYTES + 1 + (1 << 18)
+    found = window(*(line for _, line in lines))
+    assert ([one.offset for one in found.queries], found.invalid) == ([1, 3], {2: "refused, too-large"})
+
+
+class _Producer:
+    """Acknowledges each record a little later."""
+
+    async def send(self, *_: object, **__: object) -> asyncio.Future[None]:
+        return asyncio.ensure_future(asyncio.sleep(0.05))
+
+
+async def test_whoever_interrupts_a_window_goes_on_behind_it_once_it_is_acknowledged() -> None:
+    progress, queries = SendProgress(next_line=3), [Line(at, b"today", b"{}", 0) for at in (3, 5)]
+    sending = sending_module._acknowledged(_Producer(), CONFIG, "counts", queries, progress)  # type: ignore[arg-type]
+    task = asyncio.create_task(sending_module._send(sending))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (progress.acknowledged, progress.next_line, progress.last_sent) == (2, 6, 5)
 
 
 @pytest.mark.parametrize(
