@@ -31,7 +31,9 @@ def confirm(
     shards = {one.shard for one in commands}
     names = list(dict.fromkeys(one.command.dataset for one in commands if one.command.dataset))
     if not names:
-        names = [one.name for one in config.current.datasets if config.home(one.name) in shards]
+        declared = [one.name for one in config.current.datasets]
+        homes = config.homes.of_names(declared).tolist()
+        names = [name for name, home in zip(declared, homes, strict=True) if home in shards]
     accounts = asyncio.run(read_shown(config, config.cluster(), names[:SHOWN])).accounts if names else {}
     for name in names[:SHOWN]:
         for line in _lines(config, name, accounts.get(name), limit):

@@ -93,8 +93,8 @@ def for_all(config: Config, command: Command) -> list[Addressed]:
     if spec.generators:  # datasets of past periods may be open on any shard
         return for_shards(config, None, command)
     covered = [spec.covered(one).tolist() for one in spec.monitors if one.name == command.monitor]
-    names = compress((one.name for one in spec.datasets), *covered or [repeat(True)])
-    return [_addressed(shard, command) for shard in sorted(set(map(config.home, names)))]
+    names = list(compress((one.name for one in spec.datasets), *covered or [repeat(True)]))
+    return [_addressed(shard, command) for shard in sorted(set(config.homes.of_names(names).tolist()))]
 
 
 def for_shards(config: Config, shards: Sequence[int] | None, command: Command) -> list[Addressed]:

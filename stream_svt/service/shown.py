@@ -113,8 +113,9 @@ async def read_shown(
     if datasets is None:
         wanted = {shard: set() for shard in range(config.topics.partitions)}
         datasets = [one.name for one in config.current.datasets]
-    for name in datasets:
-        wanted.setdefault(config.home(name), set()).add(name)
+    datasets = list(datasets)
+    for name, shard in zip(datasets, config.homes.of_names(datasets).tolist(), strict=True):
+        wanted.setdefault(shard, set()).add(name)
     shown = ApplicationShown()
     async with kafka.started(cluster.reader(), doing) as reader:
         for shard, names in sorted(wanted.items()):
