@@ -194,6 +194,22 @@ def test_a_step_of_the_workflow_is_well_formed_and_starts_what_exists(name: str)
         assert os.access(ROOT / program, os.X_OK)
 
 
+def test_the_bill_is_attested_as_it_is(tmp_path) -> None:
+    """The action expands patterns of subjects only, and wants a serial number in what `sbom-path` names."""
+    [options] = [step["with"] for step in STEPS if "predicate-path" in step.get("with", {})]
+    assert options["predicate-type"] == "https://cyclonedx.org/bom"
+    assert options["predicate-path"] == "${{ steps.bill.outputs.path }}"
+    for step in STEPS:
+        assert not {"sbom-path"} & set(step.get("with", {}))
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/stream-svt-1.2.0.cdx.json").touch()
+    [run] = [step["run"] for step in STEPS if step.get("id") == "bill"]
+    output = tmp_path / "output"
+    here = os.environ | {"GITHUB_OUTPUT": str(output)}
+    subprocess.run(["bash", "-euc", run], cwd=tmp_path, env=here, check=True)
+    assert output.read_text() == "path=dist/stream-svt-1.2.0.cdx.json\n"
+
+
 def test_the_index_gets_the_packages_alone(tmp_path) -> None:
     made = ("a.whl", "a.tar.gz", "a-chart.tgz", "a.cdx.json", "SHA256SUMS")
     (tmp_path / "all").mkdir()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias, overload
@@ -125,9 +126,12 @@ def _range(bounds: list[tuple[str, int | None]]) -> str:
 
 def shown(given: object) -> str:
     """Return an argument as text for a message: its repr if it is a short number or text, otherwise its type."""
-    plain = isinstance(given, bool | int | float | str | Decimal | Fraction | np.number | None)
-    text = f"{given!s}" if isinstance(given, Fraction | np.number) else f"{given!r}"
-    return text if plain and len(text) <= 40 else f"a {type(given).__name__}"
+    if isinstance(given, bool | int | float | str | Decimal | Fraction | np.number | None):
+        with suppress(ValueError):  # Python writes out no integer of more than 4300 digits
+            text = f"{given!s}" if isinstance(given, Fraction | np.number) else f"{given!r}"
+            if len(text) <= 40:
+                return text
+    return f"a {type(given).__name__}"
 
 
 def grid_steps(given: object, granularity: Fraction, name: str, *, up: bool = False) -> Integers:

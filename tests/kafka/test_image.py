@@ -15,7 +15,7 @@ from stream_svt.monitor.released import EventType
 from tests.support.containers import PROGRAMS, Podman
 from tests.support.worker import HIGH, Scene
 
-pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 [SHOWN] = re.findall(r"docker run --rm (.*?)\\\n", PAGE)
@@ -84,10 +84,10 @@ async def test_a_worker_in_the_image_is_healthy_alerts_and_hands_over_in_time(po
     assert podman("inspect", "--format", "{{.State.ExitCode}}", worker) == "0", podman("logs", worker)
 
 
-def test_the_image_answers_without_a_configuration_and_brings_no_pip(podman, image):
+def test_the_image_answers_without_a_configuration_reads_avro_and_brings_no_pip(podman, image):
     alone = ["run", "--rm", "--network", "none", "--no-healthcheck", *CLOSED]
     assert "stream-svt" in podman(*alone, image, "--version")
-    search = (
-        "import importlib.util as u; print(u.find_spec('stream_svt') is None, u.find_spec('pip') is None)"
-    )
-    assert podman(*alone, "--entrypoint", "python", image, "-c", search) == "False True"
+    there = ["stream_svt", "fastavro", "aws_msk_iam_sasl_signer", "pip"]
+    search = f"import importlib.util as u; print([one for one in {there} if u.find_spec(one)])"
+    found = podman(*alone, "--entrypoint", "python", image, "-c", search)
+    assert found == str(there[:-1])

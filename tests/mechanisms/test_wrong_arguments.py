@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from enum import Enum
+from fractions import Fraction
 from functools import partial
 from typing import Any, get_type_hints
 
@@ -243,3 +244,8 @@ def test_every_public_function_and_constructor_is_tried():
         if callable(thing) and not (inspect.isclass(thing) and issubclass(thing, Enum))
     }
     assert public - tried == set(OTHERS)
+
+
+@pytest.mark.parametrize("given", [10**5000, Fraction(10**5000, 3)], ids=["integer", "fraction"])
+def test_a_number_too_long_for_python_to_print_is_named_by_its_type(given):
+    assert f"epsilon must be at most 10000; found a {type(given).__name__}" in answer(TopK, "epsilon", given)

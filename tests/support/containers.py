@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,7 +129,7 @@ class Podman:
             return self("image", "inspect", "--format", "{{.Id}}", tag)
 
     def _make_base(self) -> None:
-        if self.succeeds("pull", "--quiet", BASE, timeout=300 if os.environ.get("CI") else 20):
+        if self.succeeds("pull", "--quiet", BASE, timeout=60):
             return
         packages = "python3-venv,python3-pip,python-is-python3"
         root, archive = self.place / "base", self.place / "base.tar"
@@ -145,11 +146,16 @@ class Podman:
     def _wheels(self) -> Path:
         """Return a directory with the wheels of all that the image installs, fetched anew for other dependencies."""
         wheels, stamp = self.place / "wheels", self.place / "wheels.of"
-        wanted = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+        [extras] = re.findall(r"^ARG EXTRAS=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        optional = [project["optional-dependencies"][extra] for extra in extras.split(",")]
+        wanted = str([project["dependencies"], optional])
         if not stamp.exists() or stamp.read_text() != wanted:
             shutil.rmtree(wheels, ignore_errors=True)
             pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels)]
-            done = subprocess.run([*pip, str(ROOT), "hatchling"], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*pip, f"{ROOT}[{extras}]", "hatchling"], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             for own in wheels.glob("stream_svt-*.whl"):
                 own.unlink()
