@@ -165,7 +165,7 @@ def random_case(rng: np.random.Generator, kind: str) -> Case:
     tolerated = f"{cutoff * rng.choice([0.1, 1, 5]):.4f}"
     if kind == "set":
         fields["correction"] = f"{{annealed: {{start: 12, end: {rng.choice([-3, 0, 3, 6])}}}}}"
-        fields["append"] = f"{{sweep: {{tops_per_set: 1000000, max_set_size: {queries}}}}}"
+        fields["append"] = f"{{sweep: {{alerts_per_set: 1000000, max_set_size: {queries}}}}}"
         del fields["expected_queries"]
     else:
         fields["correction"] = f"{{exposure: {{false_alerts: {tolerated}}}}}"

@@ -90,7 +90,7 @@ def worker_rate(
             assert time.monotonic() < end, "the worker did not get to the end of the topic in time"
             time.sleep(0.1)
         account = json.loads(running.get("/api/v1/status"))["datasets"]
-        alerts = sum(view["tops"] for each in account for view in each["monitors"])
+        alerts = sum(view["alerts"] for each in account for view in each["monitors"])
         assert 1.8 * tops <= alerts <= 2 * tops, f"{alerts} alerts for {tops} tops and two monitors"
     assert len(looks) > 1, "the worker was faster than it could be looked at: take more messages"
     return sum(_rate(looks[0][shard], looks[-1][shard]) for shard in looks[0])

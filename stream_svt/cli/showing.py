@@ -80,7 +80,7 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
             f"gap {data.gap:g}",
             "" if data.estimate is None else f"estimate {data.estimate:g}",
             "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})",
-            f"run {data.run} top {data.top}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
+            f"run {data.run} alert {data.number}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
         ]
     else:
         kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
@@ -209,7 +209,7 @@ def _show(answer: dict[str, Any]) -> None:
         [_shard_cells(shard) for shard in answer["shards"]],
     )
     common.print_table(
-        ("dataset", "budget spent", "reserved", "monitor", "state", "run", "tops", "muted", "queued"),
+        ("dataset", "budget spent", "reserved", "monitor", "state", "run", "alerts", "muted", "queued"),
         [cells for dataset in answer["datasets"] for cells in _dataset_cells(dataset)],
     )
 
@@ -231,7 +231,7 @@ def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
         more = ", top branch only" if monitor["top_branch_only"] else ""
         if monitor["next_run"]:
             more = f" until {datetime.fromtimestamp(monitor['next_run'] / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        counts = [monitor[name] for name in ("run", "tops", "muted", "queued")]
+        counts = [monitor[name] for name in ("run", "alerts", "muted", "queued")]
         yield [*first, monitor["monitor"], monitor["state"] + more, *counts]
         first = ["", "", ""]
     if not dataset["monitors"]:

@@ -177,7 +177,7 @@ monitors:
 COMMON
     mechanism: svt
     correction: {annealed: {start: 12, end: 4}}
-    append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: 16470}}
+    append: {sweep: {alerts_per_set: 6, max_open_sets: 2, max_set_size: 16470}}
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
   - name: hot-items-adaptive

@@ -165,7 +165,7 @@ def _annotations(event: AlertRecord) -> dict[str, str]:
             "summary": f"{subject} of {data.dataset} is above {data.threshold:.12g} ({data.monitor})",
             "description": f"The noisy answer passed the noisy threshold by a gap of {data.gap:.12g}; {bound}.",
         }
-        names = ("gap", "threshold", "bound", "estimate", "query_id", "top", "attempt", "branch")
+        names = ("gap", "threshold", "bound", "estimate", "query_id", "number", "attempt", "branch")
         notes |= {name: getattr(data, name) for name in names}
     else:
         subject = " on ".join(text for text in (data.monitor, data.dataset) if text)

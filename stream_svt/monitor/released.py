@@ -94,7 +94,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
             the bound is not certified.
         bound, beta: With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported
             before; None if nothing can be certified.
-        run, top: Number of the run within dataset and monitor, and of this top within the run, both from 1.
+        run, number: Number of the run within dataset and monitor, and of this alert within the run, both from 1.
     """
 
     dataset: str
@@ -113,7 +113,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     bound: float | None
     beta: float
     run: int
-    top: int
+    number: int
     account: Account
     spec_hash: str
 
@@ -156,8 +156,8 @@ class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
     monitor: Annotated[str, Meta(description="Its name.")]
     state: Annotated[str, Meta(description="idle, running, halted, exhausted, limited or paused.")]
     run: Annotated[int, Meta(description="Number of the latest run.")]
-    run_tops: Annotated[int, Meta(description="Alerts of the open run.")]
-    tops: Annotated[int, Meta(description="Alerts since the dataset was declared.")]
+    run_alerts: Annotated[int, Meta(description="Alerts of the open run.")]
+    alerts: Annotated[int, Meta(description="Alerts since the dataset was declared.")]
     runs: Annotated[int, Meta(description="Runs since then.")]
     halts: Annotated[int, Meta(description="Runs that reported their last alert.")]
     spent: Annotated[float, Meta(description="Privacy loss spent by it.")]

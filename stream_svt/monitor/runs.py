@@ -215,7 +215,7 @@ class Runs:
         run_state.secrets = noise.to_bytes(8, "little", signed=True) + accounts.entropy(16)
         accounts.next.opened.append((self.name, dataset, run_state.run))
         reason, left = "first" if run_state.run == 1 else "resampled", to_float(run_state.left, Kind.PURE)
-        self._announce(EventType.RUN_STARTED, dataset, reason, charge, tops_charge_left=left)
+        self._announce(EventType.RUN_STARTED, dataset, reason, charge, alerts_charge_left=left)
         self.refresh([dataset])
         self.status[dataset] = Status.PENDING
 
@@ -300,7 +300,7 @@ class Runs:
             bound=None if bound is None else grid.real(bound),
             beta=float(spec.beta),
             run=run_state.run,
-            top=run_state.run_tops,
+            number=run_state.run_tops,
             account=account.account(charge),
             spec_hash=self.plan.hash,
         )
@@ -319,7 +319,7 @@ class Runs:
             self.mutes[dataset] = self.new_queue(Mutes, dataset)
         ended = self.mutes[dataset].add(series, until, clock_ms, self.spec.max_mutes)
         self.filter.add(dataset, [series])
-        self._announce(EventType.MUTED, dataset, "top", series=series, until=text)
+        self._announce(EventType.MUTED, dataset, "alert", series=series, until=text)
         return ended
 
     def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:

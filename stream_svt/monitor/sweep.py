@@ -244,7 +244,7 @@ class SweepAppend(Append):
                 return False
             columns = columns_of(blocks)
             rest = np.arange(len(columns[1]))
-            allowed = self.rules.tops_per_set - closing.tops
+            allowed = self.rules.alerts_per_set - closing.tops
             passes = max(len(branch.corrections) for branch in runs.plan.mechanism.branches)
             for attempt in range(1, passes):
                 if dataset in runs.mutes:

@@ -143,7 +143,7 @@ def _wastes(monitor: MonitorSpec) -> str:
     if isinstance(monitor.append, Sweep):
         return (
             "alerts on the largest values below the threshold, where a set has fewer than "
-            f"{monitor.append.tops_per_set} values above it."
+            f"{monitor.append.alerts_per_set} values above it."
         )
     rule = monitor.correction_rule()
     # Exponential threshold noise is never negative, so these values lie at or below the noisy threshold.

@@ -341,7 +341,7 @@ def _on_grid(
         drift=None if drift is None else replace(drift, start=drift.start * steps),
     )
     queue = plan.append if isinstance(plan.append, Retry) else None
-    return plan.mechanism(), workload, queue, None if sweep is None else sweep.tops_per_set
+    return plan.mechanism(), workload, queue, None if sweep is None else sweep.alerts_per_set
 
 
 def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:

@@ -181,7 +181,7 @@ def _settings(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, An
     width = 1 if monitor.monotonic else 2
     splits = [{"split": _plain(share * monitor.cutoff * width)} for share in _SPLITS]
     size = min(max(workload.queries, 50_000), _LARGEST_SET)
-    sweep = {"sweep": {"tops_per_set": monitor.cutoff, "max_set_size": size}}
+    sweep = {"sweep": {"alerts_per_set": monitor.cutoff, "max_set_size": size}}
     for split in [{}] if monitor.form == "adaptive" else splits:  # adaptive has a closed form
         for end in _ENDS if workload.finite else ():
             yield {**split, "correction": {"annealed": {"end": end}}, "append": sweep}

@@ -1,7 +1,7 @@
 """Recomputes every charge from released events, and checks that the ledgers balance.
 
 Per shard, events are numbered without gaps and ids are unique. Per dataset, the charges of all events add up to the
-running total of each event, and no total exceeds its limit. Per run, runs and tops are numbered without gaps, and no
+running total of each event, and no total exceeds its limit. Per run, runs and alerts are numbered without gaps, and no
 top follows a run's end. Alerts of the monitors as configured have the price of their branch, and their runs the price
 of opening a run. The stored state, where it can be read, has the same ledgers, waiting events included; reservations
 are those of the open runs, closed runs have no secrets left, and no state is older than its alerts.
@@ -38,13 +38,13 @@ _OLDER = (
 
 @dataclass(slots=True)
 class RunTally:
-    """The newest run of one monitor on one dataset: its number, its tops, whether it is over.
+    """The newest run of one monitor on one dataset: its number, its alerts, whether it is over.
 
     ``opening`` is the charge of its start, in ledger units; None if the start is not known or was checked.
     """
 
     run: int = 0
-    top: int = 0
+    alerts: int = 0
     over: bool = False
     opening: int | None = None
 
@@ -54,8 +54,8 @@ class DatasetTally:
     """Totals of the events of one dataset, all on one partition; amounts in ledger units.
 
     ``before`` was spent before the first event that the topic still holds, ``carried`` of it by an earlier application.
-    ``charge``, ``reserved`` and ``last``, the number in its id, are those of the newest event; ``tops`` are alerts by
-    monitor; ``retired`` is the reason of its end.
+    ``charge``, ``reserved`` and ``last``, the number in its id, are those of the newest event; ``monitor_alerts`` count
+    alerts by monitor; ``retired`` is the reason of its end.
     """
 
     dataset: str
@@ -71,7 +71,7 @@ class DatasetTally:
     partition: int = 0
     last: int = 0
     runs: dict[str, RunTally] = field(default_factory=dict)
-    tops: Counter[str] = field(default_factory=Counter)
+    monitor_alerts: Counter[str] = field(default_factory=Counter)
     retired: str = ""
 
     @property
@@ -263,22 +263,22 @@ class Audit:
     def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
         subject = f"dataset {alert.dataset} monitor {alert.monitor}"
         tally.alerts += 1
-        tally.tops[alert.monitor] += 1
+        tally.monitor_alerts[alert.monitor] += 1
         if tally.kind is Kind.PURE and tally.charge <= 0:
             self._report(f"{subject}: an alert that was not charged")
         if alert.gap < 0:
             self._report(f"{subject}: an alert below its bar")
-        first = (alert.run, alert.top - 1) if tally.partition in self.truncated else (0, 0)
+        first = (alert.run, alert.number - 1) if tally.partition in self.truncated else (0, 0)
         run = tally.runs.setdefault(alert.monitor, RunTally(*first))
         self._check_prices(alert, tally, run, subject)
         if alert.run != run.run:
             self._report(f"{subject}: a top of run {alert.run} while run {run.run} is open")
         elif run.over:
             self._report(f"{subject}: a top after run {run.run} had ended")
-        elif alert.top != run.top + 1:
-            self._report(f"{subject} run {run.run}: top {alert.top}, expected {run.top + 1}")
+        elif alert.number != run.alerts + 1:
+            self._report(f"{subject} run {run.run}: alert {alert.number}, expected {run.alerts + 1}")
         run.over = run.over and alert.run == run.run
-        run.run, run.top = alert.run, alert.top
+        run.run, run.alerts = alert.run, alert.number
 
     def _check_prices(self, alert: Alert, tally: DatasetTally, run: RunTally, subject: str) -> None:
         mechanism, kind = self._mechanisms.get(alert.spec_hash), tally.kind
@@ -304,7 +304,7 @@ class Audit:
                 self._report(f"{subject}: run {data.run} started without a charge")
             tally.runs[data.monitor] = RunTally(data.run, opening=tally.charge)
         elif event in (EventType.RUN_HALTED, EventType.RUN_CLOSED):
-            tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
+            tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.alerts, over=True)
 
     def follow(self, earlier: Audit, application: str) -> None:
         """Compare the application with the ``earlier`` one, of this name, whose budgets it continues; adds findings."""
@@ -388,5 +388,5 @@ def _differences(tally: DatasetTally | None, record: DatasetAccount, is_truncate
             continue
         if run.run != run_state.run:
             yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
-        if run_state.tops != tally.tops[name]:
-            yield f"monitor {name} has counted {run_state.tops} tops, {tally.tops[name]} were released"
+        if run_state.tops != tally.monitor_alerts[name]:
+            yield f"monitor {name} has counted {run_state.tops} alerts, {tally.monitor_alerts[name]} were released"

@@ -99,8 +99,8 @@ METRICS: tuple[Metric, ...] = (
     _gauge("monitor_expected_queries", "monitor", "Queries that one run must last for, as configured."),
     _gauge("monitor_muted_series", "monitor", "Series muted after an alert."),
     _gauge("monitor_queued_series", "monitor", "Queries that wait for another test."),
-    _counter("tops_total", "monitor", "Alerts charged."),
-    _histogram("top_gap_scales", "monitor", "Gaps of alerts, in scales of the query noise.", _SCALES),
+    _counter("alerts_total", "monitor", "Alerts charged."),
+    _histogram("alert_gap_scales", "monitor", "Gaps of alerts, in scales of the query noise.", _SCALES),
     _counter("runs_total", "monitor", "Runs opened, each with a new threshold noise."),
     _counter("halts_total", "monitor", "Runs that reported their last alert."),
     _counter("records_total", "topic", "Records read, replays included."),
@@ -130,7 +130,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 _COUNTED: Mapping[str, str] = {
-    EventType.ALERT: "tops_total",
+    EventType.ALERT: "alerts_total",
     EventType.RUN_STARTED: "runs_total",
     EventType.RUN_HALTED: "halts_total",
 }
@@ -206,8 +206,8 @@ class Metrics:
         self._spec = spec
         self._info = (__version__, platform.python_version(), application_hash)
         for monitor in spec.monitors:
-            self._of("top_gap_scales", monitor.name)
-            for name in ("tops", "runs", "halts", "queries"):
+            self._of("alert_gap_scales", monitor.name)
+            for name in ("alerts", "runs", "halts", "queries"):
                 self._of(f"{name}_total", monitor.name)
             for reason in SKIP_REASONS:
                 self._of("queries_skipped_total", monitor.name, reason)
@@ -264,7 +264,7 @@ class Metrics:
             if event.type in _COUNTED:
                 self.count(_COUNTED[event.type], top.monitor)
             if isinstance(top, Alert):
-                self._of("top_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
+                self._of("alert_gap_scales", top.monitor).observe(top.gap / top.query_noise.scale)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Raise a counter."""
@@ -302,7 +302,7 @@ class Metrics:
         self._set_amounts(view.measure, view, view.dataset)
         # Under zCDP a run is charged in full when it opens, and its tops cost nothing more.
         tops_cost = view.measure == Kind.PURE.measure
-        charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
+        charges = sum(monitor.runs + (monitor.alerts if tops_cost else 0) for monitor in view.monitors)
         self._set("budget_charges", charges, view.dataset)
         if spec.horizon_ms is not None:
             self._set("budget_horizon_seconds", spec.horizon_ms / 1000, view.dataset)

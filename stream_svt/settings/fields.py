@@ -390,7 +390,7 @@ class Sweep(Strict):
     """Queries carry a public set id; when a set closes, its bottoms are tested in passes."""
 
     kind: Literal["sweep"] = "sweep"
-    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10
+    alerts_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(integer)] = 10
     """Alerts after which the sweep of a set ends. Default 10."""
     max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(integer)] = 4
     """Open sets of a dataset; queries of further sets are tested on arrival only. Default 4."""

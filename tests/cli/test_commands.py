@@ -251,7 +251,7 @@ def test_what_is_confirmed_is_right_for_rho(stream_svt, config, monkeypatch, opt
 def _status() -> dict[str, Any]:
     """Return the status of a worker that owns a shard with two datasets, one of them unspent."""
     worker = Stub(parse_config(SPEC))
-    (monitor,) = view("a", tops=11, spent=1.5).monitors
+    (monitor,) = view("a", alerts=11, spent=1.5).monitors
     spent = msgspec.structs.replace(
         view("a", spent=1.5), monitors=[msgspec.structs.replace(monitor, top_branch_only=True)]
     )

@@ -25,12 +25,12 @@ def event(data, kind: EventType | None = None) -> Event:
 
 
 def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
-    line = unstyle(in_words(event(alert(top=2))))
+    line = unstyle(in_words(event(alert(number=2))))
     for part in (
         "ALERT",
         "shop/milk  hot",
         "gap 12  estimate 562  not certified",
-        "run 1 top 2",
+        "run 1 alert 2",
         "epsilon 0.1 of 4",
     ):
         assert part in line
@@ -38,14 +38,14 @@ def test_an_alert_as_text_shows_gap_estimate_bound_and_budget():
 
 
 def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
-    data = lifecycle("resampled", run=2, account=account_of(), detail={"tops_charge_left": 0.9})
+    data = lifecycle("resampled", run=2, account=account_of(), detail={"alerts_charge_left": 0.9})
     line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
-    assert "run.started  shop  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
+    assert "run.started  shop  hot  resampled  alerts_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
 def test_a_json_line_holds_every_field_of_the_event_and_its_position():
-    written = json.loads(encoded(1, alert(top=2)))
-    document = json.loads(msgspec.json.encode(event(alert(top=2))))
+    written = json.loads(encoded(1, alert(number=2)))
+    document = json.loads(msgspec.json.encode(event(alert(number=2))))
     assert document["id"] == "shop-1"
     assert document["data"] == written["data"]
     assert set(document["data"]) == set(Alert.__struct_fields__)

@@ -157,7 +157,7 @@ def test_the_readme_leads_to_alerts_and_its_pages_answer(walk):
     assert "ready, state sealed" in walk.printed
     for path, part in {
         "/": "<!doctype html>",
-        "/metrics": "stream_svt_tops_total",
+        "/metrics": "stream_svt_alerts_total",
         "/api/v1/status": "{",
     }.items():
         assert part in (walk.service.fetch(path) or "")

@@ -197,7 +197,7 @@ def test_a_top_becomes_an_alert_with_its_figures_as_annotations(tmp_path):
         "event_id": "shop-1",
         "event_time": "2026-01-05T10:00:00.000Z",
         "run": "1",
-        "top": "1",
+        "number": "1",
         "attempt": "1",
         "branch": "top",
         "budget": "1.2 of 4 epsilon spent",

@@ -120,7 +120,7 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     events = [
         encoded(1, declared, kind=EventType.DECLARED),
         encoded(2, lifecycle("first", account=account_of(charge=0.1, spent=0.1, reserved=0.5))),
-        encoded(3, alert(top=1, account=account_of(charge=0.2, spent=0.3))),
+        encoded(3, alert(number=1, account=account_of(charge=0.2, spent=0.3))),
     ]
     topic = asyncio.run(topics("good"))
     asyncio.run(records.send(broker.bootstrap_servers, topic, *((0, None, event) for event in events)))

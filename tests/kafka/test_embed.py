@@ -104,7 +104,7 @@ async def test_it_starts_once_shows_its_state_and_changes_nothing_of_the_process
                 await asyncio.sleep(0.05)
         assert process() == before
         assert [line.state for line in worker.status.shards] == ["running", "running"]
-        assert b"stream_svt_tops_total" in await worker.metrics()
+        assert b"stream_svt_alerts_total" in await worker.metrics()
         reader, writer = await asyncio.open_connection("127.0.0.1", scene.ports[applied_file])
         writer.write(b"GET /health/ready HTTP/1.0\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")

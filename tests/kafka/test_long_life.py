@@ -45,7 +45,7 @@ async def test_a_worker_whose_producer_the_broker_forgot_goes_on_without_a_loss(
         await scene.send("b", HIGH)
         await scene.send("a", HIGH)
         await scene.settled(worker, 4)
-        alerts = [(alert.dataset, alert.run, alert.top) for alert in await scene.alerts()]
+        alerts = [(alert.dataset, alert.run, alert.number) for alert in await scene.alerts()]
         assert alerts == [("a", 1, 1), ("b", 1, 1), ("a", 1, 2)]
         assert (await _audited(scene)).alerts == 3
 
@@ -66,7 +66,7 @@ async def test_lost_queries_are_accepted_by_command_only_and_others_meet_new_noi
     await scene.settled(worker, 6)
     alerts = await scene.alerts()
     # The open run was closed at its full price; the two queries that are left are tested by a new one.
-    assert [(one.run, one.top, one.position.offset) for one in alerts] == [(1, 1, 0), (2, 1, 4), (2, 2, 5)]
+    assert [(one.run, one.number, one.position.offset) for one in alerts] == [(1, 1, 0), (2, 1, 4), (2, 2, 5)]
     assert alerts[1].account.spent == pytest.approx(1 + 0.4 + 0.2)
     await _audited(scene)
 

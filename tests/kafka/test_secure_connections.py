@@ -149,7 +149,7 @@ async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_
             await scene.stop(worker)
             assert "the broker's certificate is not trusted" in await _works(guarded.config(ca="old.pem"))
             assert await _works(guarded.config(ca="new.pem")) == ""
-            assert [alert.top for alert in await scene.alerts()] == [1, 2]
+            assert [alert.number for alert in await scene.alerts()] == [1, 2]
         await connections_closed()
 
 

@@ -41,12 +41,16 @@ async def collect(subscription, count: int, seconds: float = 20) -> list[stream_
 
 async def test_alerts_arrive_typed_and_once_and_lifecycle_events_only_on_request(broker, topics):
     topic = await topics("alerts", partitions=2)
-    started, *both = encoded(1, lifecycle("started")), encoded(2, alert(top=1)), encoded(3, alert(top=2))
+    started, *both = (
+        encoded(1, lifecycle("started")),
+        encoded(2, alert(number=1)),
+        encoded(3, alert(number=2)),
+    )
     await publish(broker.bootstrap_servers, topic, both[0], commit=False)
     await publish(broker.bootstrap_servers, topic, started, both[0], b"not an event", both[1])
     options = {"bootstrap_servers": broker.bootstrap_servers, "topic": topic, "from_beginning": True}
     alerts = await collect(stream_svt.subscribe(**options), 2)
-    assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
+    assert [event.data for event in alerts] == [alert(number=1), alert(number=2)]
     assert (alerts[0].shard, alerts[0].sequence, alerts[0].partition) == (0, 2, 0)
     assert alerts[0].type == stream_svt.EventType.ALERT
     everything = await collect(stream_svt.subscribe(**options, lifecycle=True), 3)
@@ -57,7 +61,9 @@ async def test_alerts_arrive_typed_and_once_and_lifecycle_events_only_on_request
 async def alerts(broker, topics):
     """A topic with three alerts, and how a member of its group subscribes."""
     topic = await topics("alerts")
-    await publish(broker.bootstrap_servers, topic, *(encoded(top, alert(top=top)) for top in (1, 2, 3)))
+    await publish(
+        broker.bootstrap_servers, topic, *(encoded(number, alert(number=number)) for number in (1, 2, 3))
+    )
 
     def member(**options) -> stream_svt.Subscription[stream_svt.Alert]:
         options = {"from_beginning": True, "group_id": topic} | options
@@ -86,7 +92,7 @@ async def fail_at(sequence: int, subscription, *once_open: Awaitable[None]) -> N
 
 async def test_an_open_subscription_misses_nothing_published_after_it_opened(alerts):
     async with alerts.member(group_id=None, from_beginning=False) as subscription:
-        await publish(alerts.servers, alerts.topic, encoded(4, alert(top=4)))
+        await publish(alerts.servers, alerts.topic, encoded(4, alert(number=4)))
         assert await sequences(subscription, 1) == [4]
         with pytest.raises(MisuseError):
             await subscription.__aenter__()
@@ -102,10 +108,10 @@ async def test_an_event_that_could_not_be_handled_comes_again(alerts, anew: bool
 
 
 async def test_a_new_group_that_failed_at_its_first_event_does_not_begin_at_the_end_again(alerts):
-    fourth = publish(alerts.servers, alerts.topic, encoded(4, alert(top=4)))
+    fourth = publish(alerts.servers, alerts.topic, encoded(4, alert(number=4)))
     with pytest.raises(ConnectionError):
         await fail_at(4, alerts.member(from_beginning=False), fourth)
-    await publish(alerts.servers, alerts.topic, encoded(5, alert(top=5)))
+    await publish(alerts.servers, alerts.topic, encoded(5, alert(number=5)))
     async with alerts.member(from_beginning=False) as after:
         assert await sequences(after, 2) == [4, 5]
 
@@ -193,7 +199,7 @@ def test_every_example_is_run_by_a_test():
 async def test_an_example_prints_each_alert_once(example, broker, topics, tmp_path):
     topic = await topics("alerts")
     servers = broker.bootstrap_servers
-    first, second = encoded(1, alert(top=1, series="milk")), encoded(3, alert(top=2, series="beer"))
+    first, second = encoded(1, alert(number=1, series="milk")), encoded(3, alert(number=2, series="beer"))
     started = encoded(2, lifecycle("first"), kind=EventType.RUN_STARTED)
     # The first is published once more in a transaction that is aborted; poison is whatever a writer may put there.
     for values, commit in (([first], False), ([first, started, *POISON, second], True)):

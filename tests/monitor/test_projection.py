@@ -38,7 +38,7 @@ def _check(
         assert sums.spent == pytest.approx(sum(view.spent for view in mine))
         assert sums.reserved == pytest.approx(sum(view.reserved for view in mine))
         tops_cost = measure == "epsilon"
-        charges = [one.runs + tops_cost * one.tops for view in mine for one in view.monitors]
+        charges = [one.runs + tops_cost * one.alerts for view in mine for one in view.monitors]
         assert sums.charges > sum(charges) if removed else sums.charges == sum(charges)
     assert totals.others.keys() == {view.measure for view in rest}
     names = {one.monitor for view in views for one in view.monitors}

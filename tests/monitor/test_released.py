@@ -103,7 +103,7 @@ def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
     alert = play.alerts()[0]
     assert set(alert.__struct_fields__) == {
         "dataset", "monitor", "series", "query_id", "position", "threshold", "correction", "gap", "branch",
-        "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "top", "account",
+        "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "number", "account",
         "spec_hash",
     }  # fmt: skip
     assert alert.gap >= 0
@@ -125,7 +125,7 @@ def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
         "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
-        "budget", "max-runs", "top", "accepted", "refused", "added", "changed",
+        "budget", "max-runs", "alert", "accepted", "refused", "added", "changed",
         "configuration", "application-closed",
     }  # fmt: skip
 
@@ -160,7 +160,7 @@ def agrees(status: ReleasedStatus, play: Play) -> None:
         for one in view.monitors:
             found = statuses[one.monitor]
             shown = (found.shown, found.run, found.tops, found.halts)
-            assert shown == (one.state, one.run, one.tops, one.halts), (view.dataset, one.monitor)
+            assert shown == (one.state, one.run, one.alerts, one.halts), (view.dataset, one.monitor)
 
 
 def do(play: Play, step: tuple[str, object]) -> None:

@@ -39,7 +39,7 @@ def test_the_first_test_meets_the_highest_bar_and_each_pass_a_lower_one():
 
 
 def test_a_sweep_ends_with_the_tops_allowed_for_the_set():
-    play = _play("{sweep: {tops_per_set: 3}}")
+    play = _play("{sweep: {alerts_per_set: 3}}")
     play.play(
         TOPIC, [*[Query(0, 535, f"s{k}", "set") for k in range(6)], Query(0, 600, "x", "set"), _close()]
     )
@@ -47,7 +47,7 @@ def test_a_sweep_ends_with_the_tops_allowed_for_the_set():
 
 
 def test_tops_on_arrival_count_for_the_set_and_are_never_held_back():
-    play = _play("{sweep: {tops_per_set: 2}}")
+    play = _play("{sweep: {alerts_per_set: 2}}")
     play.play(
         TOPIC, [*[Query(0, 900, f"s{k}", "set") for k in range(5)], Query(0, 535, "x", "set"), _close()]
     )
@@ -146,7 +146,7 @@ def test_a_sweep_mutes_a_series_and_then_skips_its_other_queries():
 
 def test_a_sweep_stops_when_the_run_ends_and_the_books_balance():
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 3")
-    play = _play("{sweep: {tops_per_set: 10}}", form=form)
+    play = _play("{sweep: {alerts_per_set: 10}}", form=form)
     play.play(TOPIC, [*[Query(0, 536, f"s{k}", "set") for k in range(8)], _close(), Query(0, 0)])
     assert len(_alerts(play)) == 3
     assert play.run_state().run == 2

@@ -167,7 +167,7 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
         forecast(retrying(4, 600, *queue), drifting) for queue in ((1000,), (3000, 1000), ("100s", 9000))
     )
     assert kept == full == timed
-    sweep = "correction: annealed, append: {sweep: {tops_per_set: 5}}"
+    sweep = "correction: annealed, append: {sweep: {alerts_per_set: 5}}"
     capped = forecast(monitor(sweep), workload(4000, 500, positives=0.01, queries=1000, finite=True))
     assert capped.alerts == pytest.approx(5, abs=0.05)
     assert capped.life.middle == pytest.approx(4, abs=0.1)

@@ -68,7 +68,7 @@ def test_a_bound_on_waste_is_promised_for_exponential_threshold_noise_only():
 def test_a_finite_set_gets_a_sweep_for_the_whole_cutoff_and_with_few_positives_a_fall_that_ends_early():
     sweep = closed_set().best.monitor.append
     assert isinstance(sweep, Sweep)
-    assert sweep.tops_per_set == 20
+    assert sweep.alerts_per_set == 20
     assert sweep.max_set_size >= 5000
     assert recommended(finite=True, queries=5000, cutoff=60).best.monitor.correction.end >= 3
 

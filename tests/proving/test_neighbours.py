@@ -41,7 +41,7 @@ def any_monitor(rng: random.Random, name: str) -> str:
         "",
         "",
         ", append: sweep",
-        ", append: {sweep: {tops_per_set: 2, max_open_sets: 2, max_set_size: 7, close_after: 2s}}",
+        ", append: {sweep: {alerts_per_set: 2, max_open_sets: 2, max_set_size: 7, close_after: 2s}}",
         ", append: {retry: {attempts: 4, lifetime: 300, capacity: 4, every: 5}}",
         ", append: {retry: {attempts: 3, lifetime: 2s, capacity: 3, every: 4}}",
     )

@@ -37,7 +37,7 @@ def started(reason: str, run: int, charge: float, spent: float, reserved: float 
 
 
 def top(number: int, charge: float, spent: float, *, run: int = 1, reserved: float = 0.0):
-    return alert(top=number, run=run, account=account_of(charge, spent, reserved=reserved)), None
+    return alert(number=number, run=run, account=account_of(charge, spent, reserved=reserved)), None
 
 
 DECLARED = lifecycle_event(EventType.DECLARED, "declared", spent=0)
@@ -115,7 +115,7 @@ def test_what_was_spent_before_counts_and_is_no_gap():
         ),
         ([DECLARED, STARTED, FIRST, top(2, 0, 0.3)], "an alert that was not charged"),
         ([DECLARED, STARTED, FIRST, top(2, 0.8, 1.1)], "epsilon 1.1 spent and reserved of epsilon 1"),
-        ([DECLARED, STARTED, FIRST, top(3, 0.2, 0.5)], "top 3, expected 2"),
+        ([DECLARED, STARTED, FIRST, top(3, 0.2, 0.5)], "alert 3, expected 2"),
         ([*GOOD, top(3, 0.2, 0.7)], "a top after run 1 had ended"),
         ([*GOOD, top(1, 0.2, 0.7, run=2)], "a top of run 2 while run 1 is open"),
         ([*GOOD, started("resampled", 3, 0.1, 0.6)], "run 3 started, expected run 2"),
@@ -173,7 +173,8 @@ def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
 
 
 @pytest.mark.parametrize(
-    "record", [None, b"{}", b'{"id":"\xff"}', encoded(1, alert(top=1))[:-1] + b',"subject":' + b"[" * 60_000]
+    "record",
+    [None, b"{}", b'{"id":"\xff"}', encoded(1, alert(number=1))[:-1] + b',"subject":' + b"[" * 60_000],
 )
 def test_a_forged_record_is_a_finding_and_only_so_many_are_kept(record: bytes | None) -> None:
     audit = Audit()
@@ -335,7 +336,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
         ("ledger", "reserved", lambda reserved: reserved - 1, "is reserved, and not by the open runs"),
         ("", "events", lambda events: events - 1, "events are counted"),
         ("m0", "run", lambda _: 99, "monitor m0 is at run 99"),
-        ("m0", "tops", lambda tops: tops + 1, "tops, "),
+        ("m0", "tops", lambda tops: tops + 1, "alerts, "),
         ("m0", "state", lambda _: "halted", "is closed and has something left"),
     ],
 )

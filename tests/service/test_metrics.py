@@ -50,10 +50,17 @@ def spec() -> ApplicationSpec:
 
 
 def view(
-    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running", **more: object
+    dataset: str,
+    *,
+    alerts: int = 0,
+    runs: int = 1,
+    spent: float = 0.5,
+    state: str = "running",
+    **more: object,
 ) -> DatasetView:
     """Return the committed account of a dataset; ``more`` replaces its fields."""
-    counts = {"run": runs, "run_tops": tops, "tops": tops, "runs": runs, "halts": 0, "muted": 2, "queued": 0}
+    counts = {"run": runs, "run_alerts": alerts, "alerts": alerts, "runs": runs, "halts": 0, "muted": 2}
+    counts["queued"] = 0
     monitor = {"monitor": "hot", "state": state, "spent": spent, "run_left": 1.0 - spent} | counts
     usual = {"dataset": dataset, "shard": 0, "unit": "u", "measure": "epsilon", "limit": 4.0, "spent": spent}
     usual |= {"reserved": 0.5, "monitors": [monitor | {"top_branch_only": False}]}
@@ -133,20 +140,20 @@ def test_labels_exist_from_the_start_and_only_what_this_worker_committed_is_coun
 ) -> None:
     """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one; gaps in scales."""
     counted = {
-        ("tops_total", "hot"): 2,
+        ("alerts_total", "hot"): 2,
         ("runs_total", "hot"): 1,
         ("halts_total", "hot"): 1,
         ("queries_total", "hot"): 40,
         ("queries_skipped_total", "hot", "muted"): 0,
         ("monitor_datasets", "hot", "exhausted"): 0,
-        ("top_gap_scales_bucket", "0.5", "hot"): 1,
-        ("top_gap_scales_bucket", "4.0", "hot"): 1,
-        ("top_gap_scales_bucket", "6.0", "hot"): 2,
-        ("top_gap_scales_bucket", "+Inf", "hot"): 2,
-        ("top_gap_scales_sum", "hot"): 5.0,
+        ("alert_gap_scales_bucket", "0.5", "hot"): 1,
+        ("alert_gap_scales_bucket", "4.0", "hot"): 1,
+        ("alert_gap_scales_bucket", "6.0", "hot"): 2,
+        ("alert_gap_scales_bucket", "+Inf", "hot"): 2,
+        ("alert_gap_scales_sum", "hot"): 5.0,
     }
     wanted = {(f"stream_svt_{name}", *labels): value for (name, *labels), value in counted.items()}
-    metrics = Metrics(spec, "hash", lambda: [owned(view("a", tops=7, runs=3))])
+    metrics = Metrics(spec, "hash", lambda: [owned(view("a", alerts=7, runs=3))])
     fresh = scrape(Metrics(spec, "hash", shards=6))
     assert (fresh["stream_svt_shards_owned",], fresh["stream_svt_shards_configured",]) == (0, 6)
     for found in (fresh, scrape(metrics)):
@@ -174,7 +181,7 @@ def test_a_horizon_is_shown_where_there_is_one() -> None:
 
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
     """Charges are thresholds and tops in epsilon, and whole runs in rho."""
-    views = [view("a", tops=7, runs=3), view("b", tops=7, runs=3, measure="rho", state="halted")]
+    views = [view("a", alerts=7, runs=3), view("b", alerts=7, runs=3, measure="rho", state="halted")]
     statuses: Sequence[ShardStatus] = [replace(owned(*views), outbox=3)]
     metrics = Metrics(spec, "hash", lambda: statuses)
     wanted = {

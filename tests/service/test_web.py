@@ -32,13 +32,13 @@ def worker() -> Stub:
 async def test_the_status_has_released_state_and_what_a_worker_tells_of_itself_leaves_out_the_datasets(
     worker: Stub,
 ) -> None:
-    worker.shards = (owned(view("a", tops=2)),)
+    worker.shards = (owned(view("a", alerts=2)),)
     about, status = (
         json.loads(pages.worker_page(worker).body),
         json.loads((await pages.status_page(worker)).body),
     )
     assert (status["application"], status["shards"][0]["state"]) == ("shop", "running")
-    assert status["datasets"][0]["monitors"][0]["tops"] == 2
+    assert status["datasets"][0]["monitors"][0]["alerts"] == 2
     assert status["monitors"][0]["threshold"] == 5
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
 

@@ -220,9 +220,9 @@ def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0, **views: Datase
 def test_committed_books_of_an_owned_shard_win_over_the_events(snapshot: StatusSnapshot) -> None:
     take(snapshot, alert("a", account=account_of(0.3)))
     assert (of(snapshot, "a").source, of(snapshot, "a").spent) == ("alerts", 0.3)
-    found = of(snapshot, "a", a=view("a", tops=7, spent=0.5))
+    found = of(snapshot, "a", a=view("a", alerts=7, spent=0.5))
     assert (found.source, found.spent) == ("state", 0.5)
-    assert (found.monitors[0].tops, found.monitors[0].muted) == (7, 2)
+    assert (found.monitors[0].alerts, found.monitors[0].muted) == (7, 2)
     assert of(snapshot, "a").source == "alerts"
 
 

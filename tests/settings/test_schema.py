@@ -39,7 +39,7 @@ datasets:
 MONITORS = """
   - {name: baskets, topic: retail.counts, datasets: [other-a, "week-*"], epsilon: "1/10", cutoff: 10, sensitivity: 1,
      bounds: [0, 100000], threshold: 500, correction: {annealed: {start: 12, end: 3}}, mute: period,
-     append: {sweep: {tops_per_set: 10, max_open_sets: 4, max_set_size: 50000}}}
+     append: {sweep: {alerts_per_set: 10, max_open_sets: 4, max_set_size: 50000}}}
   - {name: by-hand, topic: retail.counts, datasets: [other-b], epsilon: 0.25, cutoff: 3, sensitivity: 1,
      bounds: [0, 100], threshold: 5, correction: {table: [9, 7.5, "1/2"]}, append: off}
 """

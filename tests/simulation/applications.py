@@ -18,7 +18,7 @@ COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], thre
 _LIMITED = f"{COMMON}, cutoff: 3, expected_queries: 1000, max_runs: 2 per 3s"
 STREAM = f"{COMMON}, cutoff: 3, expected_queries: 1000, max_runs: off"
 RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
-_SWEEP = "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {tops_per_set: 2, max_open_sets: 2}}"
+_SWEEP = "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {alerts_per_set: 2, max_open_sets: 2}}"
 
 APPLICATIONS = (
     (f"topic: t, {STREAM}, mute: none",),

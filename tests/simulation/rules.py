@@ -267,7 +267,7 @@ class Rules:
                 data = event["data"]
                 if "gap" in data:
                     # The books may have moved between: another monitor of the dataset was faster this time.
-                    top = (data["dataset"], data["monitor"], data["run"], data["top"])
+                    top = (data["dataset"], data["monitor"], data["run"], data["number"])
                     outcome = {**data, "account": None}
                     if self._outcomes.setdefault(top, outcome) != outcome and not self._anew:
                         self.add_violation(f"top {top} was computed twice, with different outcomes")
@@ -371,7 +371,7 @@ class Rules:
             if kind == EventType.RUN_CLOSED and data["reason"] in {"loss", "unread", "paused", "retired"}
         }
         self.computed.judge(closed)
-        released = {(top["dataset"], top["monitor"], top["run"], top["top"]) for top in tops}
+        released = {(top["dataset"], top["monitor"], top["run"], top["number"]) for top in tops}
         lost = {top for top in self._outcomes if top not in released and top[:3] not in closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.add_violation(f"{len(lost)} tops were computed and never released")

@@ -99,7 +99,7 @@ class Streams:
 _EVENTS = (
     encoded(1, lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), kind=EventType.DECLARED),
     encoded(2, lifecycle("first", account=account_of(0.1, 0.1, reserved=0.4)), kind=EventType.RUN_STARTED),
-    encoded(3, alert(top=1, account=account_of(0.2, 0.3, reserved=0.2))),
+    encoded(3, alert(number=1, account=account_of(0.2, 0.3, reserved=0.2))),
     encoded(
         4,
         lifecycle("cutoff", account=account_of(0, 0.5), detail={"a": {"b": [1]}}),

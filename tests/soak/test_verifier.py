@@ -23,7 +23,7 @@ HIGH, LOW = 50_000, 0
 TERMS = Terms({"shop": 4 * 10**9}, {("hot", "start"): 200_000_000, ("hot", "top"): 100_000_000})
 PUBLISHED = 2000
 """When alerts are appended, in milliseconds; what charges them was committed a second before."""
-BREAD = encoded(2, alert(top=1, series="bread", account=account_of(0.1, 0.3, reserved=0.9)))
+BREAD = encoded(2, alert(number=1, series="bread", account=account_of(0.1, 0.3, reserved=0.9)))
 """The second event, of another outcome."""
 
 
@@ -33,8 +33,8 @@ class Logs:
     def __init__(self) -> None:
         self.events = [
             encoded(1, lifecycle("first", account=account_of(0.2, 0.2, reserved=1.0))),
-            encoded(2, alert(top=1, account=account_of(0.1, 0.3, reserved=0.9))),
-            encoded(3, alert(top=2, account=account_of(0.1, 0.4, reserved=0.8))),
+            encoded(2, alert(number=1, account=account_of(0.1, 0.3, reserved=0.9))),
+            encoded(3, alert(number=2, account=account_of(0.1, 0.4, reserved=0.8))),
         ]
         self.charged = list(self.events)
         self.charged_at = PUBLISHED - 1000
@@ -142,11 +142,14 @@ def test_logs_that_keep_the_rules_pass(judged) -> None:
         (lambda logs: logs.values.pop(42), "an alert for query 42, which is not there"),
         (lambda logs: logs.values.update({42: LOW}), "query 42 of partition 0, value 0, has 1 alerts"),
         (lambda logs: logs.values.update({43: HIGH}), "query 43 of partition 0, value 50000, has 0 alerts"),
-        (replaced(3, alert(top=2, account=account_of(0.1, 0.5))), "shop-3: charges do not add up"),
-        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
-        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
-        (replaced(3, alert(top=3, account=account_of(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
-        (replaced(3, alert(top=2, account=account_of(0.05, 0.35))), "shop-3: it was not charged its price"),
+        (replaced(3, alert(number=2, account=account_of(0.1, 0.5))), "shop-3: charges do not add up"),
+        (replaced(3, alert(number=2, account=account_of(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
+        (replaced(3, alert(number=2, account=account_of(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
+        (
+            replaced(3, alert(number=3, account=account_of(0.1, 0.4))),
+            "shop-3: alerts of the run are not numbered densely",
+        ),
+        (replaced(3, alert(number=2, account=account_of(0.05, 0.35))), "shop-3: it was not charged its price"),
         (replaced(1, lifecycle("first", account=account_of(0.1, 0.1))), "shop-1: it was not charged its price"),
     ],
 )  # fmt: skip

@@ -25,15 +25,15 @@ def account_of(charge: float = 0.1, spent: float = 0.1, reserved: float = 0.0, l
 
 
 def alert(
-    *, top: int = 1, run: int = 1, dataset: str = "shop", account: Account | None = None, **changes: Any
+    *, number: int = 1, run: int = 1, dataset: str = "shop", account: Account | None = None, **changes: Any
 ) -> Alert:
     """Return an alert; ``changes`` replace fields."""
     plain = Alert(
         dataset=dataset,
         monitor="hot",
         series="milk",
-        query_id=f"q{top}",
-        position=Position(topic="queries", partition=0, offset=40 + top, row=0),
+        query_id=f"q{number}",
+        position=Position(topic="queries", partition=0, offset=40 + number, row=0),
         threshold=500.0,
         correction=60.0,
         gap=12.0,
@@ -45,7 +45,7 @@ def alert(
         bound=None,
         beta=0.05,
         run=run,
-        top=top,
+        number=number,
         account=account or account_of(),
         spec_hash="5f0c",
     )

@@ -191,7 +191,7 @@ class Stage:
         self.sequence += 1
         body = encoded(
             self.sequence,
-            data or alert(dataset=dataset, series=f"s{self.sequence}", top=self.sequence),
+            data or alert(dataset=dataset, series=f"s{self.sequence}", number=self.sequence),
             kind=kind,
         )
         self.sent[dataset].append(body)

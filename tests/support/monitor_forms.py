@@ -51,7 +51,7 @@ FORMS = {
     "general": _STREAM.replace("monotonic: true", "monotonic: false"),
     "sweep": f"{_SETS}, append: sweep",
     "sweep adaptive": f"{_SETS}, append: sweep, mechanism: adaptive, mute: run",
-    "sweep caps": f"{_SETS}, append: {{sweep: {{tops_per_set: 2, max_open_sets: 2, max_set_size: 7}}}}",
+    "sweep caps": f"{_SETS}, append: {{sweep: {{alerts_per_set: 2, max_open_sets: 2, max_set_size: 7}}}}",
     "sweep by clock": f"{_SETS}, append: {{sweep: {{close_after: 3s, max_open_sets: 3}}}}, mute: none",
     "sweep resampled": f"{_SETS}, append: {{sweep: {{close_after: 3s}}}}, resample_every: 5s, mute: 4s",
     "retry": f"{_STREAM}, {_RETRY}",
@@ -149,7 +149,7 @@ def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
                 data.correction,
                 data.gap,
             )
-            content += (data.branch, data.attempt, data.run, data.top, data.estimate, data.bound)
+            content += (data.branch, data.attempt, data.run, data.number, data.estimate, data.bound)
         else:
             detail = {} if event.type is EventType.COMMAND_REPLY else data.detail
             content = (data.run, data.reason, sorted(detail.items()))

@@ -131,7 +131,7 @@ def _check_charges(found: Findings, terms: Terms, events: list[dict[str, Any]]) 
             wrong("it was not charged its price", charge != price)
         if "gap" in data:
             tops[run := (data["dataset"], data["monitor"], data["run"])] += 1
-            wrong("tops of the run are not numbered densely", data["top"] != tops[run])
+            wrong("alerts of the run are not numbered densely", data["number"] != tops[run])
     return spent
 
 
@@ -163,7 +163,7 @@ def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
         for event, _ in outbox(record.value or b""):
             data = event["data"]
             if "gap" in data:
-                top = (data["dataset"], data["monitor"], data["run"], data["top"])
+                top = (data["dataset"], data["monitor"], data["run"], data["number"])
                 # The books may have moved between: another monitor of the dataset was faster this time.
                 outcome = {**data, "account": None}
                 if outcomes.setdefault(top, outcome) != outcome:

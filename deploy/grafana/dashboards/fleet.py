@@ -90,7 +90,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         number(
             "Alerts",
             "Alerts charged within the time shown.",
-            Query(counted("stream_svt_tops_total")),
+            Query(counted("stream_svt_alerts_total")),
             unit="none",
             width=4,
         ),
@@ -147,7 +147,7 @@ def _monitors() -> tuple[Builder[Panel], ...]:
             "Every monitor over all its datasets; counts are of the time shown.",
             (
                 Column("Monitor", label="monitor"),
-                Column("Tops", f"round({by_monitor(added('stream_svt_tops_total'))})"),
+                Column("Tops", f"round({by_monitor(added('stream_svt_alerts_total'))})"),
                 Column("Runs", f"round({by_monitor(added('stream_svt_runs_total'))})"),
                 Column(
                     "Halted on",

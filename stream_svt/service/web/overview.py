@@ -135,7 +135,7 @@ class StatusSnapshot(ReleasedStatus):
     def _monitors(self, dataset: str, *, known: bool) -> Iterator[dict[str, Any]]:
         """Yield the state of monitors from events; only the owner of the shard knows the rest."""
         for name, one in self.of_dataset(dataset).items():
-            counts = {"run": one.run, "tops": one.tops, "halts": one.halts}
+            counts = {"run": one.run, "alerts": one.tops, "halts": one.halts}
             unknown = dict.fromkeys(("spent", "muted", "queued"))
             yield {"monitor": name, "state": one.shown if known else None, **counts, **unknown}
 

@@ -185,7 +185,7 @@ document.addEventListener("DOMContentLoaded", () => {
       cell("Monitor", name(monitor.monitor)),
       cell("State", stateOf(monitor.state ?? "unknown", monitor.next_run ? `next run ${clock(monitor.next_run / 1000)}` : undefined)),
       numeric("Runs", number(monitor.run)),
-      numeric("Alerts", (one.source === "alerts" && !complete ? "≥ " : "") + number(monitor.tops)),
+      numeric("Alerts", (one.source === "alerts" && !complete ? "≥ " : "") + number(monitor.alerts)),
       numeric("Spent", monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
   }
 
@@ -243,7 +243,7 @@ document.addEventListener("DOMContentLoaded", () => {
   function alertRow(event) {
     const alert = event.data;
     const subject = make("b", {}, name(alert.series ?? alert.query_id));
-    const more = `run ${alert.run}, alert ${alert.top}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "");
+    const more = `run ${alert.run}, alert ${alert.number}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "");
     return make("li", {}, since(event.at),
       make("div", { class: "what" },
         make("p", {}, subject, " ", make("span", { class: "where" }, name(alert.dataset), " · ", name(alert.monitor))),
@@ -299,7 +299,7 @@ document.addEventListener("DOMContentLoaded", () => {
   function showGlance() {
     const all = [...datasets.values()];
     const sure = complete || all.every((one) => one.source === "state");
-    const alerts = total(all.flatMap((one) => one.monitors).map((monitor) => monitor.tops));
+    const alerts = total(all.flatMap((one) => one.monitors).map((monitor) => monitor.alerts));
     const known = all.filter((one) => leftOf(one) !== null);
     const out = known.filter((one) => toneOf(one) === "out");
     const low = known.filter((one) => toneOf(one) === "warn");
@@ -336,16 +336,16 @@ document.addEventListener("DOMContentLoaded", () => {
       const states = {};
       for (const seat of seats) states[seat.state ?? "unknown"] = (states[seat.state ?? "unknown"] ?? 0) + 1;
       const sum = (field) => seats.reduce((total, seat) => total + seat[field], 0);
-      return { monitor, states: ORDER.filter((state) => states[state]).map((state) => [state, states[state]]), tops: sum("tops"), halts: sum("halts") };
+      return { monitor, states: ORDER.filter((state) => states[state]).map((state) => [state, states[state]]), alerts: sum("alerts"), halts: sum("halts") };
     });
-    fill(at("monitors"), sums, () => sums.map(({ monitor, states, tops, halts }) =>
+    fill(at("monitors"), sums, () => sums.map(({ monitor, states, alerts, halts }) =>
       make("tr", { role: "row" },
         cell("Monitor", name(monitor.monitor), make("span", { class: "sub" }, MECHANISMS[monitor.mechanism] ?? monitor.mechanism)),
         cell("Alerts on", `values of ${number(monitor.threshold)} or more`, make("span", { class: "sub" }, "topic ", name(monitor.topic))),
         cell("A run", `${many(monitor.cutoff, "alert")} for epsilon ${loss(monitor.epsilon, "epsilon")}`,
           monitor.mechanism === "svt" ? null : make("span", { class: "sub" }, "more, if far above")),
         cell("On its datasets", ...states.map(([state, count]) => stateOf(state, `${number(count)} ${STATES[state] ?? state}`))),
-        numeric("Alerts", number(tops)), numeric("Halts", number(halts)))));
+        numeric("Alerts", number(alerts)), numeric("Halts", number(halts)))));
   }
 
   const SHARDS = {
