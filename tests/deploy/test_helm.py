@@ -131,7 +131,12 @@ def test_every_value_can_be_given_and_shows(render, version):
     options = [
         *("image.pullSecrets[0]=registry", "image.digest=sha256:" + "0" * 64, "nameOverride=watch"),
         *("serviceMonitor.labels.release=prometheus", "prometheusRule.labels.release=prometheus"),
-        *("apply.secretName=maker", "apply.args={--create-topics,--yes,--retire}", *each),
+        *(
+            "apply.username=maker",
+            "apply.secretName=maker",
+            "apply.args={--create-topics,--yes,--retire}",
+            *each,
+        ),
     ]
     objects = render(*ALL, f"--set={','.join(options)}", "--set=files.items\\.txt=milk")
     for (kind, _), document in objects.items():
@@ -153,6 +158,9 @@ def test_every_value_can_be_given_and_shows(render, version):
             assert spec["priorityClassName"] == "high"
     [job] = pods(objects)[APPLY]["spec"]["containers"]
     assert job["args"][1:] == ["--create-topics", "--yes", "--retire"]
+    assert job["env"] == [{"name": "STREAM_SVT_KAFKA_USERNAME", "value": "maker"}]
+    [worker] = pods(objects)[WORKER]["spec"]["containers"]
+    assert "env" not in worker
 
 
 def test_what_can_be_left_out_is_left_out(render):

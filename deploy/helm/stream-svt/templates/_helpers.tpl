@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- dig "port" .default ($config.web | default dict) | int -}}
 {{- end -}}
 
-{{/* What every pod has: .component, .secret, .configMap, .args, .resources, and .port where it has pages. */}}
+{{/* What every pod has: .component, .secret, .configMap, .args, .resources, .port where it has pages, .username of another user. */}}
 {{- define "stream-svt.pod" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false # else its variables would look like STREAM_SVT_... settings
@@ -58,6 +58,10 @@ containers:
     image: {{ include "stream-svt.image" .root }}
     imagePullPolicy: {{ .root.Values.image.pullPolicy }}
     args: {{ toJson .args }}
+    {{- with .username }}
+    env:
+      - {name: STREAM_SVT_KAFKA_USERNAME, value: {{ . | quote }}}
+    {{- end }}
     securityContext:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
