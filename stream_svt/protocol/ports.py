@@ -6,7 +6,7 @@ was written may or may not appear until `Log.fence` has returned again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -126,12 +126,13 @@ class Feed(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns records of one query topic into a batch; ``at_once`` is how many at most, so that the call is short."""
-
-    at_once: int
+    """Turns records of one query topic into a batch."""
 
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
         """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
+
+    def read(self, records: Sequence[Record]) -> Iterator[None]:
+        """Do in slices what would take `decode`, which is called next with the same records, too long."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries in consecutive records; malformed ones go to `rejects`."""

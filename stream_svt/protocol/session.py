@@ -271,19 +271,8 @@ class ShardSession(Committer):
                 self.take_commands(fetched)
             elif fetched and interrupted:
                 self.feed.seek(topic, fetched[0].offset)
-            elif fetched:
-                interrupted = not await self._step_all(topic, fetched)
-
-    async def _step_all(self, topic: str, fetched: Sequence[Record]) -> bool:
-        """Step the engine as `_step_through` does, through as many records at a time as are decoded at once."""
-        at_once = self._decoders[topic].at_once
-        for start in range(0, len(fetched), at_once):
-            found = self._decodable(topic, fetched[start : start + at_once])
-            if found and not await self._step_through(topic, found):
-                return False
-            if topic in self._undecoded:
-                break
-        return True
+            elif fetched and (found := self._decodable(topic, fetched)):
+                interrupted = not await self._step_through(topic, found)
 
     def _decodable(self, topic: str, fetched: Sequence[Record]) -> Sequence[Record]:
         """Return the records before the first one that cannot be decoded yet; that one is read again later."""
@@ -312,6 +301,7 @@ class ShardSession(Committer):
         """
         await self.yield_turn()
         found, ahead = self._split_ahead(topic, fetched)
+        await self.in_slices(self._decoders[topic].read(found))
         batch = self._decoders[topic].decode(found)
         self.observer.count("records_total", topic, by=len(found))
         if batch.end > self.read_to.get(topic, 0):

@@ -21,7 +21,7 @@ from stream_svt.mechanisms.grid import WHOLE_LIMIT as LIMIT
 from stream_svt.service import exact
 from stream_svt.service.json_lines import bad_size
 from stream_svt.service.mapped import BAD, Columns, as_text
-from stream_svt.service.reasons import MAX_TEXT, Reason
+from stream_svt.service.reasons import MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.settings.records import RecordLayout, steps
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ _Path: TypeAlias = tuple[str, ...]
 
 MAX_NODES: Final = 5_000
 """Most types in a schema; a named one counts each time it is used."""
+AT_ONCE: Final = 1 << 15
+"""Bytes of records decoded between two yields: some ten milliseconds of work."""
+MAX_WITH_ITEMS: Final = 1 << 17
+"""Most bytes of a record whose schema has arrays or maps: each byte may be an item."""
 MAX_DEPTH: Final = 64
 """Most types around a type."""
 _MAX_SCALE: Final = 1_000
@@ -216,6 +220,7 @@ class Schema:
             if isinstance(one, dict) and one["type"] in {"bytes", "fixed"}
         }
         self._scale = scales.pop() if len(scales) == 1 else None
+        self.max_bytes = MAX_WITH_ITEMS if walk.has_collections else MAX_BYTES
         try:
             self._writer: Any = parse_schema(found.whole)
             self._reader: Any = None
@@ -307,6 +312,7 @@ class AvroRecords:
     def __init__(self, topic: str, layout: RecordLayout, schemas: Schemas) -> None:
         self._topic, self._layout, self._schemas = topic, layout, schemas
         self._known: dict[int, Schema | None] = {}
+        self._found: tuple[Sequence[bytes | None], list[list[Any] | Reason]] = (), []
 
     def lack(self, message: bytes | None) -> str:
         """Return why a record cannot be decoded yet; "" if it can be, or is malformed."""
@@ -328,17 +334,26 @@ class AvroRecords:
             log.error("event=schema_unusable topic=%s schema=%d error=%r", self._topic, number, str(error))  # noqa: TRY400
         return ""
 
+    def read(self, values: Sequence[bytes | None]) -> Iterator[None]:
+        """Read records for the next `decode`, which gets the same; yield between pieces of work."""
+        found, size = [], 0
+        for value in values:
+            found.append(self._decode_one(value or b""))
+            size += len(value or b"")
+            if size > AT_ONCE:
+                size = 0
+                yield
+        self._found = values, found
+
     def decode(self, values: Sequence[bytes | None]) -> Columns:
         """Return the fields of records; each of them has no `lack`."""
-        rejects: dict[int, Reason] = {}
+        of, found = self._found
+        if of != values:
+            found = [self._decode_one(value or b"") for value in values]
+        self._found = (), []
+        rejects = {row: fields for row, fields in enumerate(found) if isinstance(fields, Reason)}
         nothing = [None] * (1 + len(self._layout.texts))
-        rows = []
-        for row, value in enumerate(values):
-            fields = self._decode_one(value or b"")
-            if isinstance(fields, Reason):
-                rejects[row] = fields
-                fields = nothing
-            rows.append(fields)
+        rows = [nothing if isinstance(fields, Reason) else fields for fields in found]
         columns = list(zip(*rows, strict=True))
         texts = {
             name: _texts(name, column, rejects)
@@ -353,6 +368,8 @@ class AvroRecords:
             return Reason.NOT_AVRO
         if (schema := self._known[number]) is None:
             return Reason.UNUSABLE_SCHEMA
+        if len(message) > schema.max_bytes:
+            return Reason.TOO_LARGE
         return schema.decode(message) or Reason.NOT_AVRO
 
 

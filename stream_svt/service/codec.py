@@ -7,7 +7,6 @@ never leads to a rejection: what is not a number becomes the monitor's lower bou
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -32,9 +31,6 @@ from stream_svt.settings.records import RecordLayout
 log = logging.getLogger(__name__)
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-
-AVRO_AT_ONCE: Final = 2_000
-"""Avro records decoded between two yields: some ten milliseconds of work."""
 
 NAMES_AT_ONCE: Final = 10_000
 """Names added to a dataset index between two yields: a few milliseconds of work."""
@@ -190,7 +186,6 @@ class QueryDecoder:
             self._avro = AvroRecords(topic, layout, schemas or NoSchemas())
         elif layout is not None:
             self._mapped = MappedJson(layout)
-        self.at_once = AVRO_AT_ONCE if self._avro else sys.maxsize
 
     def lack(self, records: Sequence[Record]) -> tuple[int, str]:
         """Return how many records, from the first, can be decoded, and why the next one cannot yet, if there is one."""
@@ -199,6 +194,12 @@ class QueryDecoder:
                 if self.dataset_index[record.key] >= 0 and (why := self._avro.lack(record.value)):
                     return count, why
         return len(records), ""
+
+    def read(self, records: Sequence[Record]) -> Iterator[None]:
+        """Do in slices what would take the next `decode`, of the same records, too long: read Avro."""
+        if self._avro is not None:
+            index = self.dataset_index
+            yield from self._avro.read([one.value if index[one.key] >= 0 else None for one in records])
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries of consecutive records, at least one, in offset order, and why others are rejected."""

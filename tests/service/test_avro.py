@@ -241,7 +241,7 @@ def test_huge_counts_and_lengths_take_neither_time_nor_memory():
         b"", varint(2**62), varint(-2), varint(-(2**63)), b"\1" * 1000,
     )]  # fmt: skip
     huge += [varint(1) + varint(0) + varint(size) + b"ab" for size in (2**62, -1, -(2**63), 3)]
-    full = varint(1) + varint(1_000_000) + b"\1" * 1_000_000 + varint(0) + varint(1) + b"a"
+    full = varint(1) + varint(130_000) + b"\1" * 130_000 + varint(0) + varint(1) + b"a"
     tracemalloc.start()
     start = time.perf_counter()
     batch = decode(lists, *(b"\0\0\0\0\1" + one for one in (*huge, full)), layout=FLAT)
@@ -251,6 +251,18 @@ def test_huge_counts_and_lengths_take_neither_time_nor_memory():
     assert {reason for _, reason in batch.rejects} == {"not-avro"}
     assert numbers(batch) == [1]
     assert peak < 16 << 20
+
+
+def test_no_record_and_no_batch_takes_long_between_two_yields():
+    schema = record("r", n="long", xs={"type": "array", "items": "boolean"})
+    values = [varint(1) + varint(size) + b"\1" * size + varint(0) for size in (*[20_000] * 9, 200_000)]
+    records = [Record(100 + at, AT_HOME, b"\0\0\0\0\1" + value) for at, value in enumerate(values)]
+    one = decoder(AtHand({1: schema}), FLAT)
+    assert one.lack(records) == (10, "")
+    assert len(list(one.read(records))) >= 5
+    batch = one.decode(records)
+    assert (numbers(batch), batch.rejects) == ([1] * 9, [(109, "too-large")])
+    assert contents(one.decode(records)) == contents(batch)
 
 
 def test_no_error_and_no_log_repeats_what_is_in_a_record(caplog):
