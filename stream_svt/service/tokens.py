@@ -268,7 +268,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
     async def _renew(self) -> None:
         try:
             token = await self._source.fetch()
-        except (TokenUnavailable, TokenRefused) as error:
+        except Exception as error:  # noqa: BLE001  a source that fails otherwise is asked again, too
+            if not isinstance(error, TokenUnavailable | TokenRefused):
+                error = TokenUnavailable(f"no access token ({type(error).__name__})")
             self._failure, self._retry_at = error, time.monotonic() + RETRY_PAUSE
             left = max(0.0, self._ends_at - time.monotonic())
             log.warning("event=token_not_renewed valid_seconds=%.0f error=%r", left, error.args[0])

@@ -131,6 +131,21 @@ async def test_one_request_serves_all_who_wait_even_if_one_gives_up() -> None:
     assert source.asked == 1
 
 
+async def test_an_unexpected_error_of_a_source_is_named_and_asked_again_after_a_pause(
+    clock: list[float],
+) -> None:
+    source = Source()
+    source.failure = RuntimeError("can't start new thread: secret")
+    provider = Tokens(source)
+    for _ in range(2):
+        with pytest.raises(TokenUnavailable, match=r"no access token \(RuntimeError\)$"):
+            await provider.token()
+    assert source.asked == 1
+    source.failure = None
+    clock[0] += tokens.RETRY_PAUSE
+    assert await provider.token() == "token2"
+
+
 async def test_a_token_is_renewed_in_the_background_before_it_expires(clock: list[float]) -> None:
     source = Source()
     provider = Tokens(source, {"logicalCluster": "lkc-1"})
