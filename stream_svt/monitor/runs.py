@@ -130,8 +130,10 @@ class Runs:
             return self.next_begin(dataset, run_state)
         if interval is None or run_state.state is not _RUNNING:
             return NEVER
-        # A scheduled run goes on while `max_runs` allows no other.
-        return max(run_state.started_ms + interval, self.next_begin(dataset, run_state))
+        end = run_state.started_ms + interval
+        # A scheduled run goes on while `max_runs` allows no other. With `auto` it ends: horizon and limit of the
+        # dataset may change before a replay, which has to end each run where it ended before.
+        return end if isinstance(self.spec.max_runs, str) else max(end, self.next_begin(dataset, run_state))
 
     def next_begin(self, dataset: int, run_state: RunState) -> int:
         """Return the timestamp (ms) of a query from which `max_runs` allows the next run, `_AT_ONCE` for any."""

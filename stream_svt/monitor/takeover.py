@@ -330,7 +330,7 @@ def change_spec_in_slices(engine: Engine, spec: ApplicationSpec) -> Iterator[Non
             yield from _change(engine, engine.runners[name].runs, monitor)
     for runner in engine.runners.values():
         # `max_runs: auto` depends on the number of monitors.
-        if runner.runs.limited or runner.spec.resample_every is not None:
+        if runner.runs.limited:
             yield from _refresh_all(engine, runner.runs)
     engine.spec = spec
     yield from engine.projection.sum_up()

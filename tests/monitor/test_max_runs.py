@@ -206,6 +206,17 @@ def test_a_run_by_schedule_goes_on_while_no_other_may_begin():
     assert begun(play) == 2
 
 
+def test_with_the_default_a_scheduled_run_ends_where_it_did_whatever_the_horizon_is_in_the_replay():
+    play = play_of("auto", dataset="name: a, limit: 3, horizon: 40s", more=", resample_every: 8s")
+    play.more(*at(1000), Query(0, 0, time_ms=2000))
+    for horizon in ("36s", "40s"):
+        other = play_of("auto", dataset=f"name: a, limit: 3, horizon: {horizon}", more=", resample_every: 8s")
+        play.take_over(other.spec)
+        assert play.runs().deadline[0] == 10_000
+    play.more(Query(0, 0, time_ms=10_500))
+    assert (begun(play), play.run_state().state, limited(play)) == (2, State.LIMITED, [11_000])
+
+
 def test_a_schedule_adds_its_runs_to_the_default():
     play = play_of("auto", more=", resample_every: 6h")
     play.more(*[Query(0, 0, time_ms=1 + hour * 3_600_000) for hour in range(49)])
