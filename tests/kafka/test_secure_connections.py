@@ -252,7 +252,7 @@ async def _subscribers_are_told(scene: Scene, seeing: Config, alone: Config, mem
 
 
 async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
-    guarded: Guarded, stream_svt
+    guarded: Guarded, stream_svt, monkeypatch
 ) -> None:
     """Each role as another user: apply, work, send, give a command, subscribe."""
     scene = guarded.scene
@@ -268,7 +268,14 @@ async def test_users_with_the_permissions_printed_for_strimzi_can_do_their_work(
     file = scene.directory / "operator.yaml"
     user = users["operator"].kafka.username or ""
     file.write_text(guarded.kafka.secured(scene.text(), scene.directory, user, "SCRAM-SHA-256", "ca.pem"))
-    ended = await stream_svt("apply", "-c", file, "--yes", "--wait", "0")
+    arguments = ("apply", "-c", file, "--create-topics", "--yes", "--wait", "0")  # as the Helm chart's Job
+    worker_name = users["worker"].kafka.username or ""
+    monkeypatch.setenv("STREAM_SVT_KAFKA_USERNAME", worker_name)
+    refused = await stream_svt(*arguments)
+    assert refused.code != 0, refused
+    assert "WRITE" in f"{refused}"
+    monkeypatch.delenv("STREAM_SVT_KAFKA_USERNAME")
+    ended = await stream_svt(*arguments)
     assert ended.code == 0, ended
     worker = await scene.start(users["worker"])
     async with AIOKafkaProducer(**users["producer"].cluster().arguments, enable_idempotence=True) as producer:
