@@ -83,7 +83,9 @@ class Reader:
         self.consumer = Consumer({**KAFKA, **options, "auto.offset.reset": "earliest"})
         topic = self.consumer.list_topics(REQUESTS, timeout=10).topics[REQUESTS]
         if topic.error is not None:
-            raise KafkaException(topic.error)
+            raise SystemExit(
+                f"topic {REQUESTS}: {topic.error.str()}; create it, or write the name of yours into REQUESTS"
+            )
         self.partitions = [TopicPartition(REQUESTS, number) for number in topic.partitions]
         self.next: dict[int, int] = {}
 

@@ -84,11 +84,18 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
         ]
     else:
         kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
-        detail = " ".join(f"{name}={value}" for name, value in data.detail.items())
+        detail = " ".join(f"{name}={_readable(name, value)}" for name, value in data.detail.items())
         words = [click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
     if (account := data.account) is not None:
         words.append(f"{account.measure} {account.spent:g} of {account.limit:g} spent")
     return "  ".join(word for word in (when, *words) if word)
+
+
+def _readable(name: str, value: object) -> object:
+    """Return a detail of an event as text shows it: a moment, in Unix milliseconds, as date and time."""
+    if name != "until" or not isinstance(value, int):
+        return value
+    return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @common.command(
@@ -185,7 +192,8 @@ def _get(url: str) -> dict[str, Any]:
             raise ValueError("the answer is not the status of a worker")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
+        remedy = "start one with 'stream-svt run', or give its address with --url"
+        raise StreamSvtError(f"no worker answers at {url} ({reason}); {remedy}") from None
     return answer
 
 
@@ -200,8 +208,10 @@ def _show(answer: dict[str, Any]) -> None:
         click.echo(f"not ready to take over: {answer['lacks']}")
     if reasons := answer["refused"]["reasons"]:
         counts = ", ".join(f"{reason} {number}" for reason, number in reasons.items())
-        records = common.count(sum(reasons.values()), "record")
-        click.echo(f"{records} refused ({counts}): see topic {answer['refused']['topic']}")
+        records, topic = common.count(sum(reasons.values()), "record"), answer["refused"]["topic"]
+        click.echo(
+            f"{records} refused ({counts}): 'stream-svt rejects list -c FILE' says what to do (topic {topic})"
+        )
         if remedy := answer["refused"]["remedy"]:
             click.echo(f"misrouted: {remedy}")
     common.print_table(

@@ -148,7 +148,8 @@ class Runs:
 
     def limited_until(self, dataset: int, run_state: RunState) -> int:
         """Return the timestamp (ms) from which a limited monitor may begin a run; 0 for any other state."""
-        return max(self.next_begin(dataset, run_state), 0) if run_state.state is _LIMITED else 0
+        is_limited = run_state.state is _LIMITED and not run_state.paused  # a pause has no end of its own
+        return max(self.next_begin(dataset, run_state), 0) if is_limited else 0
 
     def due(self, datasets: Integers, time_ms: Integers) -> Mask:
         """Return which queries, by dataset and timestamp, open a run because a deadline has passed."""

@@ -77,7 +77,7 @@ def difference(
     """
     before = old or ApplicationSpec(new.application, (), ())
     result = Difference()
-    _monitors(result, before, new)
+    _monitors(result, before, new, new.at(now_ms).datasets)
     _topics(result, before, new)
     _datasets(result, before, new, raised, frozenset(retired))
     _generators(result, before, new, now_ms)
@@ -92,7 +92,9 @@ def difference(
     return result
 
 
-def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) -> None:
+def _monitors(
+    result: Difference, old: ApplicationSpec, new: ApplicationSpec, datasets: Iterable[DatasetSpec]
+) -> None:
     known, wanted = ({monitor.name: monitor for monitor in spec.monitors} for spec in (old, new))
     result.refused += changes_refused(known, declared_by(old.monitors), new.monitors)
     for name, monitor in wanted.items():
@@ -100,7 +102,7 @@ def _monitors(result: Difference, old: ApplicationSpec, new: ApplicationSpec) ->
             if monitor != known[name]:
                 result.add(f"~ monitor {name}", *_fields(known[name], monitor))
             continue
-        kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
+        kinds = {dataset.kind for dataset in datasets if monitor.covers(dataset.name)}
         prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
         cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
         result.add(f"+ monitor {name} on topic {monitor.topic}", cost)

@@ -35,6 +35,7 @@ from stream_svt.service.sample import OTHER_PARTITIONER, Sample, sample
 from stream_svt.service.shown import read_shown
 from stream_svt.service.topology import (
     Topology,
+    another_count,
     other_partitioner,
     problems,
     read_topology,
@@ -134,10 +135,16 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 
 
 async def create_missing(config: Config, cluster: Cluster) -> list[Finding]:
-    """Create missing topics; return findings for created topics and for failures."""
+    """Create missing topics; return findings for created topics and for failures.
+
+    Creates none if one that exists has another number of partitions: with that number, all would be in the way.
+    """
     doing = "creating topics"
     counts = await kafka.partition_counts(cluster, doing)
     count, copies = config.topics.partitions, config.topics.replication_factor
+    for topic in wanted_topics(config):
+        if counts.get(topic, count) != count:
+            return [_problem("topics", f"none was created: {another_count(topic, counts[topic], count)}")]
     wanted = [
         NewTopic(name, count, copies, topic_configs=topic_settings(config, name))
         for name in wanted_topics(config)

@@ -40,6 +40,7 @@ _ADVICE = {
     "unread": "no monitor on this topic covers the dataset: the query is not tested",
     Reason.NO_KEY: "refused, no key: the key of a record names the dataset",
     Reason.UNDECLARED: "refused, the key is not a declared dataset",
+    Reason.NOT_JSON: "refused, not-json: send one JSON object in UTF-8",
     Reason.MISSING_ID: "refused, the field 'id' is missing",
     Reason.BAD_ID: "refused, 'id' is not a string of 1 to 256 characters",
     Reason.BAD_SERIES: "refused, 'series' is not a string of 1 to 256 characters",
@@ -113,7 +114,8 @@ class Examiner:
         if kind == OTHER_PARTITIONER:
             return f"refused, {self._homes.misrouted()}"
         refused = f"refused, {kind}" if kind in set(Reason) else f"{kind}: the value is clamped"
-        return _ADVICE.get(kind, refused)
+        said = _ADVICE.get(kind, refused)
+        return said if self.layout is None else said.replace("'value'", f"field {self.layout.value}")
 
     def path_of(self, kind: str) -> str | None:
         """Return the field of the layout that records lack, None for any other kind."""

@@ -91,7 +91,8 @@ def another_count(topic: str, has: int, wanted: int) -> str:
     """Return a message for a topic whose number of partitions differs from the configuration."""
     return (
         f"topic {topic!r} has {has} partitions, topics.partitions says {wanted}: all topics of an application need "
-        "the same number"
+        "the same number. Before its first start, declare that of the query topics, and create its own topics with "
+        "it; later, close the application and carry its budgets over to a successor"
     )
 
 

@@ -39,7 +39,9 @@ from stream_svt.transitions import follow
 
 log = logging.getLogger(__name__)
 
-NOTHING_APPLIED = "waits for a configuration: apply the first one with 'stream-svt apply -c FILE'"
+NOTHING_APPLIED = (
+    "waits for a configuration: if none was applied yet, apply one with 'stream-svt apply -c FILE'"
+)
 PERIODS_WITHIN_MS = 600_000
 """Workers add the periods of a new day at random times within this interval after midnight, UTC."""
 PERIODS_CHECK_INTERVAL = 30.0

@@ -288,8 +288,8 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
     answer["body"] = json.dumps({**STATUS, "shards": [parked], "refused": refused}).encode()
     changed = stream_svt("status", "--url", url).out
     assert (
-        "3 records refused (not-json 1, undeclared 2): see topic shop.rejects\nmisrouted: do this\n"
-        in changed
+        "3 records refused (not-json 1, undeclared 2): 'stream-svt rejects list -c FILE' says what to do (topic "
+        "shop.rejects)\nmisrouted: do this\n" in changed
     )
     (row,) = [line for line in changed.splitlines() if "parked" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]

@@ -43,6 +43,12 @@ def test_a_lifecycle_event_as_text_shows_kind_reason_and_details():
     assert "run.started  shop  hot  resampled  alerts_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 
 
+def test_an_event_as_text_shows_a_moment_as_date_and_time():
+    for until, shown in ((1_795_671_762_041, "until=2026-11-26T05:42:42Z"), ("run", "until=run")):
+        data = lifecycle("top", account=account_of(), detail={"series": "milk", "until": until})
+        assert f"series=milk {shown}" in unstyle(in_words(event(data, EventType.MUTED)))
+
+
 def test_a_json_line_holds_every_field_of_the_event_and_its_position():
     written = json.loads(encoded(1, alert(number=2)))
     document = json.loads(msgspec.json.encode(event(alert(number=2))))

@@ -79,6 +79,11 @@ def test_at_the_limit_queries_are_skipped_and_counted_and_the_next_run_begins_wi
     assert play.run_state().state is State.LIMITED
     (view,) = play.views()
     assert (view.monitors[0].state, view.monitors[0].next_run) == ("limited", 11_000)
+    for paused, shown in ((True, ("paused", 0)), (False, ("limited", 11_000))):
+        play.runs().pause(0, paused=paused)
+        play.commit()
+        (view,) = play.views()
+        assert (view.monitors[0].state, view.monitors[0].next_run) == shown
     play.more(*at(11_000, 12_000))
     assert (begun(play), limited(play)) == (3, [11_000, 14_000])
     play.more(*at(14_000))

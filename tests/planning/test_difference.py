@@ -54,6 +54,10 @@ def test_a_first_configuration_is_all_new() -> None:
     ]
 
 
+def test_a_new_monitor_on_generated_datasets_has_a_price() -> None:
+    assert difference(None, spec(datasets=DAILY), 4, now_ms=NOW_MS).lines[1] == "    a run costs epsilon 1"
+
+
 def test_the_same_configuration_changes_nothing() -> None:
     assert lines_of(spec()) == ["No change."]
 

@@ -12,9 +12,11 @@ import pytest
 from stream_svt.planning.budget import reported_margin
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
+from stream_svt.service import kafka
 from stream_svt.service.check import advice as advice_of
-from stream_svt.service.check import check_offline, topic_settings, unreadable_states
+from stream_svt.service.check import check_offline, create_missing, topic_settings, unreadable_states
 from stream_svt.service.config import parse_config
+from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
 
@@ -131,6 +133,15 @@ def test_topics_are_created_with_the_settings_they_need():
         assert topic_settings(wanted, name)["compression.type"] == "uncompressed"
     for name in ("counts", "shop.state", "shop.alerts", "shop.control", "shop.rejects"):
         assert topic_settings(wanted, name)["message.timestamp.type"] == "LogAppendTime"
+
+
+async def test_no_topic_is_created_beside_one_with_another_number_of_partitions(monkeypatch):
+    async def counts(_cluster, _doing):
+        return {"counts": 6}
+
+    monkeypatch.setattr(kafka, "partition_counts", counts)
+    (finding,) = await create_missing(config(), Cluster({}))
+    assert (finding.level, "none was created: topic 'counts' has 6" in finding.message) == ("problem", True)
 
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))

@@ -109,7 +109,7 @@ monitors:
             [b'{"payload":7}', b'{"payload":{"count":1}}'],
             ["has field payload.page", "field payload.count is missing"],
         ),
-        ([b'{"payload":{"count":"8","page":"p"}}'], ["is a string"]),
+        ([b'{"payload":{"count":"8","page":"p"}}'], ["field payload.count is a string"]),
         ([b'{"payload":{"count":101,"page":"p"}}'], ["outside the bounds"]),
     ],
 )
