@@ -6,8 +6,8 @@ LATENESS seconds after its hour is over does not count.
 
 What is asked, and when, depends on the list and the clock alone, never on what requests say; a program that is too slow
 for their number skips moments. It belongs to the trusted zone. Run one. After a crash it goes on where the brokers
-have acknowledged its queries; of the moments missed it asks about the last of each hour. A query that is sent twice has
-the same id and dataset.
+have acknowledged its queries; of the moments missed it asks about the last of each hour. A query that is sent twice is
+tested twice.
 
 KAFKA=127.0.0.1:9092 python count_users.py
 """
