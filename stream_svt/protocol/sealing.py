@@ -151,7 +151,7 @@ class Sealing:
                 known = ", ".join(known.hex() for known in self._masters) or "none"
                 remedy = "name the key's file in sealing.key_file"
                 if self._masters:
-                    remedy = "add the key's file to sealing.previous_key_files"
+                    remedy = "correct a wrong file; an older key's file belongs in sealing.previous_key_files"
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._context.shard)

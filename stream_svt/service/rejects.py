@@ -30,7 +30,7 @@ _SIGN = "send it again with --signing-key; if nobody of yours sent it, restrict 
 REMEDIES: Final[Mapping[str, str]] = {
     Reason.NO_KEY: "let the producer set the record's key: the name of the dataset",
     Reason.UNDECLARED: "declare the dataset and apply the configuration, or correct the producer's key",
-    Reason.MISROUTED: "'stream-svt lint' names the setting of the producer; the topic has topics.partitions partitions",
+    Reason.MISROUTED: "'stream-svt lint' tells of another partitioner; without one, the producer chose the partition",
     Reason.EMPTY: "let the producer send a value: compaction's tombstones are no queries",
     Reason.TOO_LARGE: "let the producer send smaller records",
     Reason.UNSUPPORTED_CONTENT_TYPE: "correct the header content-type, or leave it out",

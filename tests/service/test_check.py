@@ -176,7 +176,7 @@ ADOPTING = SEALED | {"sealing": config().sealing.model_copy(update={"adopt_plain
             (
                 "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
                 f"{key_id(OLD).hex()}, configured: {key_id(NEW).hex()}; "
-                "add the key's file to sealing.previous_key_files."
+                "correct a wrong file; an older key's file belongs in sealing.previous_key_files."
             ),
         ),
         ({}, stored(OLD), "configured: none; name the key's file in sealing.key_file."),
