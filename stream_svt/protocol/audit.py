@@ -313,7 +313,9 @@ class Audit:
                 message = f"it continues the budgets of application {name!r}, not {application!r}"
                 self.report(message, f"state of shard {partition}")
         if not self.carried_from:
-            self.report(f"it does not continue the budgets of application {application!r}")
+            message = f"it does not continue the budgets of application {application!r}"
+            none = "" if self.events else ": it has no events yet; apply its configuration first"
+            self.report(f"{message}{none}")
         for name, tally in earlier.datasets.items():
             now = self.datasets.get(name)
             if now is None:

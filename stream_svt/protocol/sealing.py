@@ -162,8 +162,8 @@ class Sealing:
         context = self._context
         return kind(
             f"state record {describe(key)} of shard {context.shard} on topic {context.topic!r} cannot be opened for "
-            f"application {context.application!r} on cluster {context.cluster!r}: {why}. The shard is parked; "
-            "nothing was changed."
+            f"application {context.application!r} on cluster {context.cluster!r}: {why}. "
+            "Nothing was changed."
         )
 
 

@@ -277,7 +277,7 @@ class ShardRecords:
         context = self._settings.context
         return UnreadableState(
             f"the state of shard {context.shard} on topic {context.topic!r} cannot be used: {why}. "
-            "The shard is parked; nothing was changed"
+            "Nothing was changed"
         )
 
     # Writing

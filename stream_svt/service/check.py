@@ -370,7 +370,7 @@ def unreadable_states(config: Config, cluster_id: str, stored: Mapping[int, byte
             opened = sealing_of(config, cluster_id, shard).open(META, record)
         except UnreadableState as error:
             # The worker's message, without its prefix and without what it says about parking.
-            why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
+            why = str(error).partition(": ")[2].removesuffix(" Nothing was changed.")
         else:
             if not config.master_keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue

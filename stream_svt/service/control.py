@@ -340,7 +340,8 @@ class _Dialog:
                 "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it refused; "
                 f"its log says why; {later}"
             )
-        return f"no answer in time; {later}. 'stream-svt control withdraw' takes it back before"
+        before = "" if _now_ms() > sent.expires else ". 'stream-svt control withdraw' takes it back before"
+        return f"no answer in time: 'stream-svt status --all' shows whether a worker runs; {later}{before}"
 
     def _answer(self, message: str, *, accepted: bool) -> None:
         self._replies.append(Reply(self.queue.popleft(), accepted, message))

@@ -116,7 +116,8 @@ class Carried(_CarryOver, frozen=True, dict=True):
             return f"{name} must keep its privacy unit {quote(known.unit)}"
         if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
             limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
-            return f"{name} must keep its limit {limit}, of which a part may be spent"
+            raises = "'stream-svt control raise-budget' raises it"
+            return f"{name} must keep its limit {limit}, of which a part may be spent: {raises}"
         return ""
 
     def with_balance(self, dataset: DatasetSpec) -> DatasetSpec:

@@ -139,8 +139,8 @@ def test_what_is_not_answered_says_what_can_still_happen() -> None:
     assert sent(made) == ("a", "5e", 5)
     late, unsent = made.all_replies()
     assert late.message == (
-        "no answer in time; it expires at 2026-09-21 14:13:20 UTC by the brokers' clock; a shard that comes to it "
-        "later changes nothing. 'stream-svt control withdraw' takes it back before"
+        "no answer in time: 'stream-svt status --all' shows whether a worker runs; it expires at 2026-09-21 14:13:20 "
+        "UTC by the brokers' clock; a shard that comes to it later changes nothing"
     )
     assert unsent.message == "not sent: the command before it was not answered"
 
