@@ -26,7 +26,7 @@ CREATE STREAM released (
     bound DOUBLE,
     beta DOUBLE,
     run BIGINT,
-    top BIGINT,
+    number BIGINT,
     account STRUCT<measure VARCHAR, charge DOUBLE, spent DOUBLE, reserved DOUBLE, `limit` DOUBLE>
   >
 ) WITH (
