@@ -131,7 +131,8 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
         case {"type": "object", "properties": properties}:
             yield from (f"`{{{name}: ..}}`" for name in properties)
         case {"type": "string"}:
-            yield "name" if pattern else "text"
+            such = "".join(f" such as `{example}`" for example in schema.get("examples", ()))
+            yield f"text{such}" if such or not pattern else "name"
         case _:
             raise ValueError(f"no words for {schema}")
 

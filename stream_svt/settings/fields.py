@@ -480,11 +480,15 @@ MaxRunsField = Annotated[
         _max_runs,
         {
             "anyOf": [
-                {"enum": [AUTO, "off", False, None]},
-                {"type": "string", "pattern": r"^[0-9]+ per ([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"},
+                {"enum": [AUTO, "off"]},
+                {
+                    "type": "string",
+                    "pattern": r"^[0-9]+ per ([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$",
+                    "examples": ["2 per 1d"],
+                },
             ]
         },
-        lambda rule: None if rule is None else str(rule),
+        lambda rule: "off" if rule is None else str(rule),
     ),
 ]
 
