@@ -21,6 +21,7 @@ import msgspec
 
 from stream_svt.cli import common
 from stream_svt.errors import StreamSvtError, UnreadableState
+from stream_svt.monitor.operations import utc
 from stream_svt.monitor.released import Alert, Lifecycle
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.logs import log_to_stderr
@@ -240,7 +241,7 @@ def _dataset_cells(dataset: dict[str, Any]) -> Iterator[list[object]]:
     for monitor in dataset["monitors"]:
         more = ", top branch only" if monitor["top_branch_only"] else ""
         if monitor["next_run"]:
-            more = f" until {datetime.fromtimestamp(monitor['next_run'] / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            more = f" until {utc(monitor['next_run'])}"
         counts = [monitor[name] for name in ("run", "alerts", "muted", "queued")]
         yield [*first, monitor["monitor"], monitor["state"] + more, *counts]
         first = ["", "", ""]

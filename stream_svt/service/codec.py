@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -164,6 +164,22 @@ class _Offsets:
         return str(self._offset[row])
 
 
+class _Places(NamedTuple):
+    """Offsets, timestamps and datasets of records; a negative dataset is an index of `_KEY_REASONS`, of ``strays``."""
+
+    offset: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    dataset: NDArray[np.int64]
+    strays: list[int]
+
+    def values(self, records: Sequence[Record], blank: bytes | None) -> list[bytes | None]:
+        """Return the contents of records, ``blank`` where the key is refused."""
+        values = [record.value for record in records]
+        for stray in self.strays:
+            values[stray] = blank
+        return values
+
+
 class QueryDecoder:
     """Decodes the records of one partition of a query topic, for the monitors that read it.
 
@@ -239,41 +255,35 @@ class QueryDecoder:
         return batch
 
     def _decode_mapped(self, records: Sequence[Record], mapped: MappedJson | AvroRecords) -> QueryBatch:
-        offset, timestamp, dataset = self._places(records)
-        values = [record.value for record in records]
-        strays = np.flatnonzero(dataset < 0).tolist()
-        for stray in strays:
-            values[stray] = mapped.blank
-        (whole, fraction), texts, rejects = mapped.decode(values)
-        rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
-        rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
-        if rejects:
-            kept = [index for index in range(len(records)) if index not in rejects]
-            rows = np.array(kept, np.int64)
-            offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
-            whole, fraction = whole[rows], fraction[rows]
+        places = self._places(records)
+        (whole, fraction), texts, rejects = mapped.decode(places.values(records, mapped.blank))
+        batch, kept = self._batch(records, places, rejects)
+        if kept is not None:
+            whole, fraction = whole[kept], fraction[kept]
             texts = {name: [column[index] for index in kept] for name, column in texts.items()}
-        sets = texts.get("set", ())
-        return QueryBatch(
-            topic=self.topic,
-            first=records[0].offset,
-            end=records[-1].offset + 1,
-            offset=offset,
-            row=np.zeros(len(offset), np.int64),
-            timestamp_ms=timestamp,
-            dataset=dataset,
-            whole=whole,
-            fraction=fraction,
-            series=texts.get("series", [None] * len(offset)),
-            set_id=list(sets) if any(sets) else None,
-            query_id=texts.get("id", _Offsets(offset)),  # type: ignore[arg-type]  # no id is None any more
-            rejects=rejected,
-        )
+        batch.whole, batch.fraction = whole, fraction
+        batch.series = texts.get("series", batch.series)
+        batch.set_id = sets if any(sets := texts.get("set", [])) else None
+        batch.query_id = texts.get("id", _Offsets(batch.offset))  # type: ignore[assignment]  # no id is None any more
+        return batch
 
-    def _places(
-        self, records: Sequence[Record]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets, timestamps and datasets of records; a negative dataset is an index of `_KEY_REASONS`."""
+    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
+        places = self._places(records)
+        values = places.values(records, _UNREAD)
+        queries: Sequence[_Plain | _Query]
+        plain = decode_lines(values, _PLAIN)
+        queries, rejects = self._with_options(values) if plain is None else (plain, {})
+        batch, kept = self._batch(records, places, rejects)
+        if kept is not None:
+            queries = [queries[index] for index in kept]
+        batch.whole, batch.fraction = exact.columns([query.value for query in queries])
+        batch.series = [query.series for query in queries]
+        batch.query_id = _Ids(queries)
+        if plain is None:
+            _add_options(batch, queries)  # type: ignore[arg-type]
+        return batch
+
+    def _places(self, records: Sequence[Record]) -> _Places:
         count, first, end = len(records), records[0].offset, records[-1].offset + 1
         keys = [record.key for record in records]
         dataset = np.fromiter(map(self.dataset_index.__getitem__, keys), np.int64, count)
@@ -282,42 +292,31 @@ class QueryDecoder:
             offset = np.arange(first, end, dtype=np.int64)
         else:
             offset = np.fromiter([r.offset for r in records], np.int64, count)
-        return offset, timestamp, dataset
+        return _Places(offset, timestamp, dataset, np.flatnonzero(dataset < 0).tolist())
 
-    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
-        offset, timestamp, dataset = self._places(records)
-        values = [record.value for record in records]
-        strays = np.flatnonzero(dataset < 0).tolist()
-        for stray in strays:
-            values[stray] = _UNREAD
-        queries: Sequence[_Plain | _Query]
-        plain = decode_lines(values, _PLAIN)
-        queries, rejects = self._with_options(values) if plain is None else (plain, {})
+    def _batch(
+        self, records: Sequence[Record], places: _Places, rejects: dict[int, Reason]
+    ) -> tuple[QueryBatch, list[int] | None]:
+        """Return a batch of the records that are not rejected, without their fields; and their rows, None for all."""
+        offset, timestamp, dataset, strays = places
         rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
         rejected = [(int(offset[index]), rejects[index].value) for index in sorted(rejects)]
-        if rejects:
-            kept = [index for index in range(len(records)) if index not in rejects]
-            queries = [queries[index] for index in kept]
+        kept = [index for index in range(len(records)) if index not in rejects] if rejects else None
+        if kept is not None:
             rows = np.array(kept, np.int64)
             offset, timestamp, dataset = offset[rows], timestamp[rows], dataset[rows]
-        whole, fraction = exact.columns([query.value for query in queries])
         batch = QueryBatch(
             topic=self.topic,
             first=records[0].offset,
             end=records[-1].offset + 1,
             offset=offset,
-            row=np.zeros(len(queries), np.int64),
+            row=np.zeros(len(offset), np.int64),
             timestamp_ms=timestamp,
             dataset=dataset,
-            whole=whole,
-            fraction=fraction,
-            series=[query.series for query in queries],
-            query_id=_Ids(queries),
+            series=[None] * len(offset),
             rejects=rejected,
         )
-        if plain is None:
-            _add_options(batch, queries)  # type: ignore[arg-type]
-        return batch
+        return batch, kept
 
     def _with_options(self, values: list[bytes | None]) -> tuple[list[_Query], dict[int, Reason]]:
         """Decode messages in groups, one by one in a group with an invalid message; return queries and rejects."""
