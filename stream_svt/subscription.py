@@ -21,10 +21,10 @@ import msgspec
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from stream_svt.aiokafka_fixes import record_connection_errors
 from stream_svt.errors import BrokerError, MisuseError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.aiokafka_fixes import record_connection_errors
 from stream_svt.monitor.released import Alert, Lifecycle, decode
-from stream_svt.service import kafka
 from stream_svt.service.config import cluster_of
 
 __all__ = ["Event", "Subscription", "subscribe"]

@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 import stream_svt
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.cli import common
 from stream_svt.cli.configuring import apply, check, lint, prove, run, schema, show_config
 from stream_svt.cli.controlling import control
@@ -21,6 +20,7 @@ from stream_svt.cli.rejecting import rejects
 from stream_svt.cli.sending import send
 from stream_svt.cli.showing import audit, carry_over, forward, status, watch
 from stream_svt.errors import StreamSvtError
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.service.logs import logs_json
 
 log = logging.getLogger(__name__)

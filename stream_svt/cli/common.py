@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
+from stream_svt.kafka.clients import Cluster
 from stream_svt.service import logs
 from stream_svt.service.config import Config, load_config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.settings.document import did_you_mean
 from stream_svt.settings.fields import duration_ms

@@ -12,11 +12,11 @@ import click
 
 from stream_svt.cli import common
 from stream_svt.cli.confirming import confirm, prices
+from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.mechanisms.numbers import exact
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, send
-from stream_svt.service.kafka import cluster_id_of
 
 
 @click.group(

@@ -40,11 +40,11 @@ from stream_svt.demo.scenario import (
     send,
 )
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, explain, started
 from stream_svt.monitor.released import decode
 from stream_svt.service.check import create_missing
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.embedded import EmbeddedKafka, free_ports
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
 from stream_svt.service.topology import require
 
 MAX_AHEAD = 200_000

@@ -13,14 +13,14 @@ import msgspec
 from aiohttp import web
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.config import ForwardConfig
 from stream_svt.forward.delivery import Answer, Route, posting
 from stream_svt.forward.event import receive, request_of
 from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
+from stream_svt.kafka.clients import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
 from stream_svt.monitor.released import Envelope
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, partition_counts, started
 from stream_svt.service.metrics import CONTENT_TYPE
 
 TEST_TYPE = "io.stream-svt.forward.test.v1"

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from stream_svt.errors import Problem
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import EventType
 from stream_svt.service.config import SecretFiles, content
-from stream_svt.service.kafka import Cluster
 from stream_svt.settings.document import Document, KeyPath, Strict, consistent, did_you_mean, quote, read
 from stream_svt.settings.fields import (
     Duration,

@@ -26,7 +26,7 @@ from stream_svt.errors import RecordsLost, StreamSvtError
 from stream_svt.forward.config import Destination, ForwardConfig
 from stream_svt.forward.event import AlertRecord, Request, receive, request_of, wants
 from stream_svt.forward.metrics import ForwardMetrics, Result, Samples
-from stream_svt.service import kafka
+from stream_svt.kafka import clients as kafka
 
 log = logging.getLogger(__name__)
 

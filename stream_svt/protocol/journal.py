@@ -80,7 +80,7 @@ class Journal:
             UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
             StateRolledBack: The alert partition knows events that the state does not.
             ApplicationClosed: The shard was closed, and everything is published.
-            Fenced, BrokerError: Another owner took the shard over meanwhile; see `stream_svt.service.kafka`.
+            Fenced, BrokerError: Another owner took the shard over meanwhile; see `stream_svt.kafka.clients`.
         """
         raw = await self._read(fence=True)
         try:

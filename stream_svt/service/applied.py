@@ -25,14 +25,14 @@ import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster, Denied, LoginRefused
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import CURRENT, FORMAT, Bundle, Current, Version, Versions, records
-from stream_svt.service import kafka
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.group import user_data
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, LoginRefused
 from stream_svt.service.ports import context_of, verifier_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import other_partitioner, require, unseen

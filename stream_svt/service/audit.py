@@ -10,14 +10,14 @@ import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import LARGEST_SEQUENCE, identity_of
 from stream_svt.protocol.audit import Audit, StoredShard
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
-from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import journal_of
 from stream_svt.service.topology import require, unseen
 from stream_svt.settings.application import Carried

@@ -18,17 +18,17 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import TopicAuthorizationFailedError, for_code
 
 from stream_svt.errors import BrokerError, ConfigError, UnreadableState
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.planning.budget import reported_margin
 from stream_svt.planning.difference import MIB, memory
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
-from stream_svt.service import kafka
 from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.comparison import behind, differences
 from stream_svt.service.config import Config
 from stream_svt.service.control import newest_events
 from stream_svt.service.homes import PRODUCERS
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.permissions import try_permissions
 from stream_svt.service.ports import sealing_of, stored_metas
 from stream_svt.service.sample import OTHER_PARTITIONER, Sample, sample

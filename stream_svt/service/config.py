@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.kafka.clients import Cluster, Login, TlsFiles
+from stream_svt.kafka.tokens import ClientCredentials, CommandTokens, MskTokens, Tokens
 from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Cluster, Login, TlsFiles
 from stream_svt.service.signatures import VerifyingKey, public_key, secret_bytes, shared_key
-from stream_svt.service.tokens import ClientCredentials, CommandTokens, MskTokens, Tokens
 from stream_svt.settings import sections
 from stream_svt.settings.application import ApplicationSpec, application_of, load_spec
 from stream_svt.settings.datasets import ReadNames, lines_of

@@ -25,13 +25,13 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.operations import Action, Command, utc
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.controls import CLOCK_KEY
 from stream_svt.protocol.ports import Record
-from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import context_of
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen

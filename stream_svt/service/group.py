@@ -25,11 +25,11 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.kafka import aiokafka_fixes
+from stream_svt.kafka import clients as kafka
 from stream_svt.protocol.configuration import FORMAT
 from stream_svt.protocol.shard_states import ShardState
-from stream_svt.service import kafka
 from stream_svt.service.shard import STUCK, Shard, WorkerParts, describe
 from stream_svt.service.topology import another_count
 

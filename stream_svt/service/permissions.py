@@ -17,11 +17,11 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError
-from stream_svt.service import kafka
+from stream_svt.kafka import aiokafka_fixes
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster, Fenced
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import Cluster, Fenced
 from stream_svt.service.topology import Topology, retention_of
 
 

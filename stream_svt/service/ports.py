@@ -27,18 +27,18 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import ConfigError, Problem, RecordsLost, UnreadableState
+from stream_svt.kafka import aiokafka_fixes
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster
 from stream_svt.monitor import released
 from stream_svt.protocol.controls import Verify, accept_all
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Stopped, Transaction, Written
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META, JournalSettings, Meta, no_yield
-from stream_svt.service import kafka
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import pause, wait_first
-from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import another_count, unseen
 from stream_svt.settings.sections import TopicsConfig

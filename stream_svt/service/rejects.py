@@ -11,11 +11,11 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.controls import Refusal
 from stream_svt.protocol.ports import Record
-from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.ports import Reject
 from stream_svt.service.reasons import Reason
 from stream_svt.service.topology import unseen

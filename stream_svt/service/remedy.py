@@ -14,9 +14,9 @@ from typing import Final
 from aiokafka import TopicPartition
 
 from stream_svt import errors
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster, Denied, Fenced, LoginRefused, TopicMissing
 from stream_svt.protocol.shard_states import Cause, ShardSignal
-from stream_svt.service import kafka
-from stream_svt.service.kafka import BrokerUnavailable, Cluster, Denied, Fenced, LoginRefused, TopicMissing
 from stream_svt.service.topology import unseen
 from stream_svt.settings.sections import TopicsConfig
 

@@ -13,13 +13,14 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.protocol.ports import Record
-from stream_svt.service import exact, kafka
+from stream_svt.service import exact
 from stream_svt.service.avro import Schemas, schema_number
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.config import Config
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.reasons import Reason
 from stream_svt.service.registry import SchemaRegistry
 from stream_svt.service.topology import unseen

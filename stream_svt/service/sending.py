@@ -17,10 +17,10 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
-from stream_svt.service import kafka
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.service.config import Config
 from stream_svt.service.json_lines import bad_size
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.reasons import MAX_BYTES, Reason
 from stream_svt.service.sample import Examiner
 from stream_svt.service.topology import another_count, unseen

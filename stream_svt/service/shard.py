@@ -32,16 +32,17 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.operations import utc
 from stream_svt.protocol.controls import decode_command
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Record, Stopped
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardSignal, ShardState, ShardStatus
-from stream_svt.service import kafka, remedy
+from stream_svt.service import remedy
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import collect_soon, free_gradually, pause, wait_first
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.observer import CommitObserver
 from stream_svt.service.ports import Requests, ShardFeed, journal_of, verifier_of

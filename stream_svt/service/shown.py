@@ -14,10 +14,10 @@ import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
-from stream_svt.service import kafka
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.topology import unseen
 from stream_svt.settings.monitors import Declared
 

@@ -11,8 +11,8 @@ from itertools import chain
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.kafka.clients import CALL_DEADLINE, Cluster, deadline, started
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 from stream_svt.settings.fields import Retry
 
 log = logging.getLogger(__name__)

@@ -18,15 +18,15 @@ from typing import NamedTuple
 
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import ConfigError, UnknownKey, UnreadableState
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
+from stream_svt.kafka.clients import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.protocol.shard_states import OPEN, Cause, ShardState, ShardStatus
 from stream_svt.protocol.state_records import other_homes
 from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.config import Config
 from stream_svt.service.event_loop import wait_first
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import CALL_DEADLINE, Fenced, deadline, started
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import open_meta, stored_metas
 from stream_svt.service.registry import SchemaRegistry

@@ -10,10 +10,10 @@ import pytest
 from click import unstyle
 
 from stream_svt.cli.showing import in_words
+from stream_svt.kafka.clients import Cluster
 from stream_svt.monitor.released import Alert, Envelope, EventType
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit, DatasetTally
-from stream_svt.service.kafka import Cluster
 from stream_svt.subscription import Event, Subscription
 from tests.support.alerts import account_of, alert, encoded, lifecycle
 

@@ -20,8 +20,8 @@ from stream_svt.demo import scenario, session
 from stream_svt.demo.scenario import LIMITS, MONITORS, THRESHOLD, Setting, checkpoints
 from stream_svt.demo.session import Session, feed, require_running, run_demo, start, stop
 from stream_svt.errors import BrokerError, ConfigError, StreamSvtError
+from stream_svt.kafka.clients import Cluster, partition_counts
 from stream_svt.service.config import parse_config
-from stream_svt.service.kafka import Cluster, partition_counts
 
 
 def plain(**options) -> Console:

@@ -18,9 +18,9 @@ import pytest
 import stream_svt
 from stream_svt.cli.configuring import apply_file
 from stream_svt.errors import ConfigError, MisuseError, StreamSvtError
+from stream_svt.kafka.clients import members
 from stream_svt.service import hosting
 from stream_svt.service.config import load_config
-from stream_svt.service.kafka import members
 from tests.support.process import Process
 from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene, until

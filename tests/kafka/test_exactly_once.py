@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from stream_svt.kafka.clients import Cluster
 from stream_svt.service import ports
-from stream_svt.service.kafka import Cluster
 from tests.support.broken_protocol import NamesEachOwner, SameTransaction
 from tests.support.verifier import Certain, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene, until

@@ -12,7 +12,7 @@ from asyncio.subprocess import PIPE, Process
 import pytest
 
 from stream_svt.errors import BrokerError
-from stream_svt.service.kafka import partition_counts
+from stream_svt.kafka.clients import partition_counts
 from tests.support.process import COMMAND
 from tests.support.worker import HIGH, LOW, Scene
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster
 from stream_svt.protocol.ports import Transaction
-from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.sections import TopicsConfig
 from tests.soak.blows import SHORT, faults, kills, losses, zombies

@@ -9,11 +9,11 @@ import socket
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt.aiokafka_fixes import apply_fixes
 from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
+from stream_svt.kafka.clients import Cluster, spans, stop_quietly
 from stream_svt.service.config import parse_config
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.kafka import Cluster, spans, stop_quietly
 from stream_svt.service.ports import Requests, ShardFeed
 from tests.support.topics import administrator
 from tests.support.worker import Scene, until
@@ -50,7 +50,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     lax_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Brokers create whatever topic a client asks for by default.
-    monkeypatch.setattr("stream_svt.service.kafka.CALL_DEADLINE", 2.0)
+    monkeypatch.setattr("stream_svt.kafka.clients.CALL_DEADLINE", 2.0)
     apply_fixes()
     cluster = Cluster({"bootstrap_servers": lax_broker.bootstrap_servers})
     partition = TopicPartition("wanted", 0)

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.monitor.accounts import DatasetAccount
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
-from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.web import OVERVIEW, PAGES
 from tests.support.keys import write_secrets
 from tests.support.process import COMMAND, Service, applied

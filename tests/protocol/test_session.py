@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, TimestampAhead
+from stream_svt.kafka.clients import Fenced
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Bounds
 from stream_svt.monitor.operations import Action, Command
@@ -18,7 +19,6 @@ from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, ShardStatus
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec, load_spec
 from stream_svt.settings.datasets import RetiredDatasets

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from stream_svt.errors import UnreadableState
+from stream_svt.kafka.clients import Fenced
 from stream_svt.monitor import released
 from stream_svt.monitor.accounts import Commit
 from stream_svt.monitor.released import EventType, ReleasedEvent
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX, Chunk
-from stream_svt.service.kafka import Fenced
 from tests.simulation.log import CONTEXT, Broker, ModelLog, finish, holding, journal_of
 from tests.support.alerts import encoded, lifecycle
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import Cluster
 from stream_svt.planning.budget import reported_margin
 from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
-from stream_svt.service import kafka
 from stream_svt.service.check import advice as advice_of
 from stream_svt.service.check import check_offline, create_missing, topic_settings, unreadable_states
 from stream_svt.service.config import parse_config
-from stream_svt.service.kafka import Cluster
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
 

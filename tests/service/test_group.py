@@ -12,11 +12,11 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Denied, Fenced
 from stream_svt.protocol.shard_states import ShardState
 from stream_svt.service import group as module
-from stream_svt.service import kafka
 from stream_svt.service.group import STOP_TIMEOUT, StickyAssignor, share
-from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced
 from tests.support.shard_play import CONTROL, GroupPlay, Member, hang, watched
 from tests.support.worker import until
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from stream_svt.errors import StreamSvtError
+from stream_svt.kafka.clients import DISCARD_DEADLINE
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import group as groups
 from stream_svt.service import hosting as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.hosting import HostedWorker
-from stream_svt.service.kafka import DISCARD_DEADLINE
 from stream_svt.service.shard import CANCEL_TIMEOUT
 from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC

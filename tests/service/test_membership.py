@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.kafka.clients import BrokerUnavailable, Denied
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META, SECRET_BYTES, STATE_ID_BYTES, Meta
 from stream_svt.service import worker as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import BrokerUnavailable, Denied
 from stream_svt.service.worker import Worker, WorkerFault, WorkerSignal
 from stream_svt.service.workload import AppliedWorkload
 from tests.service.test_metrics import SPEC

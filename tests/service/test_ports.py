@@ -13,10 +13,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from stream_svt.errors import ConfigError, RecordsLost
+from stream_svt.kafka.clients import BrokerUnavailable
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service import ports as module
 from stream_svt.service.event_loop import pause
-from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.ports import Requests, ShardFeed
 from stream_svt.service.shard import CLOCK, yield_to_loop
 from tests.support.reading_client import Brokers, Client

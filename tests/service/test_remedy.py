@@ -6,9 +6,9 @@ import pytest
 
 from stream_svt import errors
 from stream_svt.errors import BrokerError, ConfigError, MisuseError, StreamSvtError
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Denied, Fenced, LoginRefused
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service import kafka
-from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused
 from stream_svt.service.remedy import classify, ends_start
 
 

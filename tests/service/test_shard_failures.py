@@ -13,12 +13,13 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 
 from stream_svt import errors
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.protocol.controls import accept_all
 from stream_svt.protocol.shard_states import Cause, ShardState
-from stream_svt.service import kafka, remedy
+from stream_svt.service import remedy
 from stream_svt.service import shard as module
-from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing, deadline
 from stream_svt.service.ports import ShardFeed
 from stream_svt.service.shard import yield_to_loop
 from tests.support.shard_play import COMMANDS, STATE, STUCK, Journal, hang, watched

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from aiokafka import TopicPartition
 
+from stream_svt.kafka import clients as kafka
 from stream_svt.monitor.released import Account, EventType
-from stream_svt.service import kafka
 from stream_svt.service.comparison import behind, differences
 from stream_svt.service.config import parse_config
 from stream_svt.service.shown import ApplicationShown, ShardShown

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from stream_svt.errors import BrokerError
+from stream_svt.kafka.clients import BrokerUnavailable
 from stream_svt.monitor.released import DatasetView, EventType, decode
 from stream_svt.privacy.loss import Kind, best_guess
 from stream_svt.service.config import parse_config
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.overview import MAX_EVENTS, DatasetNow, Overview, StatusSnapshot
 from stream_svt.service.workload import AppliedWorkload

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from stream_svt.kafka.clients import Fenced
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction, Written
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.state_records import JournalSettings
-from stream_svt.service.kafka import Fenced
 from stream_svt.settings.sections import TopicsConfig
 
 

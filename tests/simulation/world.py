@@ -28,6 +28,7 @@ from stream_svt.errors import (
     TimestampAhead,
     UnreadableState,
 )
+from stream_svt.kafka.clients import BrokerUnavailable, Fenced
 from stream_svt.monitor.accounts import BOUNDS, Bounds
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.operations import Action, Command
@@ -39,7 +40,6 @@ from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardStatus
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.homes import Homes
-from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.workload import AppliedWorkload
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.sections import CommitConfig

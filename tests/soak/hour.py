@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stream_svt.aiokafka_fixes import apply_fixes
+from stream_svt.kafka.aiokafka_fixes import apply_fixes
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak.stage import DATASETS, HIGH, LOW, Outcome, Stage, value_of
 from tests.support import records

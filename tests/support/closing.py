@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stream_svt.kafka.clients import cluster_id_of
 from stream_svt.monitor.operations import Action, Command
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.audit import Audit
@@ -19,7 +20,6 @@ from stream_svt.protocol.shard_states import Cause, ShardState
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import audit_topic, read_balances
 from stream_svt.service.control import Reply, for_shards, send
-from stream_svt.service.kafka import cluster_id_of
 from stream_svt.service.worker import Worker
 from stream_svt.settings.application import Carried
 from tests.support import records

@@ -14,13 +14,13 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
 
 from stream_svt.errors import StateRolledBack
+from stream_svt.kafka.clients import REBALANCE_TIMEOUT, Cluster
 from stream_svt.protocol.shard_states import Cause, ShardSignal, ShardState, ShardStatus
 from stream_svt.service import group as groups
 from stream_svt.service import remedy
 from stream_svt.service import shard as module
 from stream_svt.service.config import parse_config
 from stream_svt.service.group import Group
-from stream_svt.service.kafka import REBALANCE_TIMEOUT, Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.ports import ShardFeed
 from stream_svt.service.remedy import Survey

@@ -21,10 +21,10 @@ from aiokafka import TopicPartition
 from msgspec import Meta
 
 from stream_svt.errors import BrokerError
+from stream_svt.kafka.clients import CALL_DEADLINE, deadline, edges, seek_all, started
 from stream_svt.monitor.released import Budget, DatasetView, MonitorView, ReleasedStatus, decode
 from stream_svt.planning.budget import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, best_guess, to_float
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, edges, seek_all, started
 from stream_svt.service.shard import describe
 from stream_svt.service.worker import Worker
 from stream_svt.settings.application import ApplicationSpec

@@ -25,10 +25,10 @@ from aiokafka.record.default_records import (
 )
 from aiokafka.structs import BrokerMetadata
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
-from stream_svt.service import kafka
-from stream_svt.service.kafka import BrokerUnavailable, Cluster
+from stream_svt.kafka import aiokafka_fixes
+from stream_svt.kafka import clients as kafka
+from stream_svt.kafka.clients import BrokerUnavailable, Cluster
 from stream_svt.service.ports import ShardLog
 from stream_svt.settings.sections import KafkaConfig, TopicsConfig
 from tests.support.partition_reader import Reader

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
-from stream_svt.service import tokens
-from stream_svt.service.kafka import TlsFiles
-from stream_svt.service.tokens import (
+from stream_svt.kafka import tokens
+from stream_svt.kafka.clients import TlsFiles
+from stream_svt.kafka.tokens import (
     ClientCredentials,
     CommandTokens,
     MskTokens,

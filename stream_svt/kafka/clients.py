@@ -24,9 +24,9 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError
-from stream_svt.service.tokens import TokenRefused, Tokens, TokenUnavailable
+from stream_svt.kafka import aiokafka_fixes
+from stream_svt.kafka.tokens import TokenRefused, Tokens, TokenUnavailable
 from stream_svt.settings.sections import KafkaConfig
 
 _Answer = TypeVar("_Answer")
